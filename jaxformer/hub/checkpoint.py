@@ -43,7 +43,7 @@ class HFCheckpoint:
 
     def part(self, name: str) -> "HFCheckpoint":
         """Returns the description of a part: "encoder" or "decoder", "text" or "image"."""
-        config = self.config.parts[name]
+        config = self.config.parts.get(name, self.config)  # a file may have one part alone
         if section := self.model_format.sections.get(name):
             values = completed(section.section_of(self.hf_config), section.model_format)
             return HFCheckpoint(section.model_format, section.architecture, values, config)

@@ -13,6 +13,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
+    CausalLMTask,
     MaskedLMTask,
     NextSentenceTask,
     PreTrainingTask,
@@ -131,8 +132,13 @@ def describe(
         formats = {kind: each for kind, each in formats.items() if each.sections}
         lacking = error
     failures: list[tuple[int, str]] = []
-    # An imported model is described by its own system, if possible.
-    for kind in sorted(formats, key=lambda kind: kind != extra.get("model_type")):
+
+    def rank(kind: str) -> tuple[bool, bool]:
+        # An imported model is described by its own system, if possible, and an encoder by one.
+        decodes = isinstance(formats[kind].architectures[0].task, CausalLMTask)
+        return kind != extra.get("model_type"), decodes and not config.causal
+
+    for kind in sorted(formats, key=rank):
         try:
             model_format = formats[kind].bound(HFConfig(extra), formats, config)
             return _described(config, model_format, extra)

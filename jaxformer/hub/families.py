@@ -84,7 +84,7 @@ class _EncoderDecoder(HFFamily):
     def forward(self, model, checkpoint, inputs):
         memory, mask = self.encode(model, checkpoint, inputs)
         targets = _decoder_ids(checkpoint, inputs)
-        own = {"attention_mask": self.decoder_mask(checkpoint, inputs, targets)}
+        own = {"attention_mask": _decoder_mask(checkpoint, inputs, targets)}
         decoder = self.decoder_checkpoint(checkpoint)
         decoder_positions, decoder_mask = positions_and_mask(decoder, own, targets)
         hidden = model.decode(
@@ -100,13 +100,6 @@ class _EncoderDecoder(HFFamily):
     def decoder_checkpoint(self, checkpoint: HFCheckpoint) -> HFCheckpoint:
         """Returns the description that says how the decoder's positions are counted."""
         return checkpoint
-
-    def decoder_mask(
-        self, checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array
-    ) -> jax.Array | None:
-        """Returns the mask of the decoder's inputs `[B, T]`, or None where all are real."""
-        del checkpoint, targets
-        return inputs.get("decoder_attention_mask")
 
     def position(self, config, name):
         of_decoder = name.startswith(_OF_DECODER)
@@ -133,15 +126,6 @@ class _Composite(_EncoderDecoder):
 
     def decoder_checkpoint(self, checkpoint):
         return checkpoint.part("decoder")
-
-    def decoder_mask(self, checkpoint, inputs, targets):
-        given = inputs.get("decoder_attention_mask")
-        pad_id = checkpoint.hf_config.take("pad_token_id", None)
-        made = "decoder_input_ids" not in inputs and self.source == "input_ids"
-        if given is not None or not made or pad_id is None:
-            return given
-        # The first token is the start token, which may have the padding's id.
-        return ((targets != pad_id) | (jnp.arange(targets.shape[1])[None, :] == 0)).astype(int)
 
     def vocab_size(self, config, name):
         part = config.decoder if name.startswith(_OF_DECODER) else config.encoder
@@ -297,6 +281,14 @@ def _valid(inputs: Arrays) -> jax.Array | None:
     """The real tokens, bool `[B, T]`; None: all are."""
     given = inputs.get("attention_mask")
     return None if given is None else given > 0
+
+
+def _decoder_mask(checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array) -> jax.Array | None:
+    """The mask of the decoder's inputs `[B, T]`, or None where all are real."""
+    given = inputs.get("decoder_attention_mask")
+    if given is not None:
+        return given
+    return checkpoint.architecture.task.decoder_mask(targets, inputs, checkpoint.hf_config)
 
 
 def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:

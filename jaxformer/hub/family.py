@@ -96,7 +96,7 @@ class HFFamily(abc.ABC):
             DataError: An input is missing.
         """
         source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), options.get("mask", Mask())
+        return model.encode(source, **options), _padding_mask(inputs.get("attention_mask"))
 
     def of(self, config: ModelConfig) -> "HFFamily":
         """Returns the family of one model: this one, unless it depends on the model's parts."""
@@ -182,7 +182,14 @@ def positions_and_mask(
     mask = inputs.get("attention_mask")
     positions = inputs.get("position_ids")
     counted = checkpoint.model_format.positions
+    pad_id = checkpoint.hf_config.take("pad_token_id", None)
     if positions is None and counted is not None and counted.applies(checkpoint.config):
         real = jnp.ones_like(ids) if mask is None else mask
-        positions = counted(ids, real, checkpoint.hf_config.take("pad_token_id", None))
-    return positions, Mask() if mask is None else KeyPadding(mask > 0)
+        positions = counted(ids, real, pad_id)
+    if mask is None and checkpoint.model_format.hides_padding and pad_id is not None:
+        mask = (ids != pad_id).astype(jnp.int32)
+    return positions, _padding_mask(mask)
+
+
+def _padding_mask(mask: jax.Array | None) -> Mask:
+    return Mask() if mask is None else KeyPadding(mask > 0)

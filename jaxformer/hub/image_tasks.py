@@ -1,4 +1,4 @@
-"""The heads, outputs and losses of the classes that predict hidden patches of images."""
+"""The heads, outputs and losses of classes for images: hidden patches, and two answers (DeiT)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,10 +9,27 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.errors import DataError
 from jaxformer.functional.placement import spec_of
-from jaxformer.hub.tasks import Task, token_loss
-from jaxformer.models import MaskedAutoencoder, MaskedPixels, VisualTokens
+from jaxformer.hub.tasks import Task, num_labels, token_loss
+from jaxformer.models import Classification, MaskedAutoencoder, MaskedPixels, VisualTokens
 
 _ALMOST_NONE = 1e-5
+
+
+@dataclass(frozen=True)
+class DistilledClassificationTask(Task):
+    """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
+
+    def heads(self, hf_config):
+        labels = num_labels(hf_config)
+        return (
+            Classification(num_labels=labels),
+            Classification(num_labels=labels, label="distillation", pooling="second"),
+        )
+
+    def outputs(self, model, states, inputs, hf_config):
+        own = model.heads["label"].scores(states)
+        taught = model.heads["distillation"].scores(states)
+        return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,8 @@ class ModelFormat:
     """The prefix of the body's tensors in models with heads: "bert."."""
     positions: Positions | None = None
     """How positions are counted; None: from 0, including padding."""
+    hides_padding: bool = False
+    """Whether tokens with the padding's id are hidden where no mask is given (T5Gemma)."""
     buffers: tuple[str, ...] = ()
     """Patterns of tensors in files that are computed and not learned, and are ignored."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -299,7 +301,7 @@ def read_config(
     """
     config = model_format.config_map.read(hf_config)
     if config.causal or isinstance(config, EncoderDecoderConfig):
-        hf_config.expect("is_causal", True, None)  # of False transformers makes another mask
+        hf_config.expect("is_causal", True)  # of all else transformers makes another mask
     if hf_config.values.get("head_dim") == getattr(config, "head_width", None):
         hf_config.take("head_dim", None)  # says what its class derives
     heads = architecture.task.heads(hf_config)

@@ -61,6 +61,19 @@ class Task:
         del hf_config
         return inputs
 
+    def decoder_mask(
+        self, targets: jax.Array, inputs: Arrays, hf_config: HFConfig
+    ) -> jax.Array | None:
+        """Returns the decoder's mask `[B, T]` where none is given; None: all its inputs are real.
+
+        Args:
+            targets: The decoder's inputs, int `[B, T]`.
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del targets, inputs, hf_config
+        return None
+
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
@@ -202,23 +215,6 @@ class EndTokenClassificationTask(SequenceClassificationTask):
     def outputs(self, model, states, inputs, hf_config):
         ends = inputs["input_ids"] == hf_config.take("eos_token_id")
         return super().outputs(model, states._replace(valid=ends), inputs, hf_config)
-
-
-@dataclass(frozen=True)
-class DistilledClassificationTask(Task):
-    """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
-
-    def heads(self, hf_config):
-        labels = num_labels(hf_config)
-        return (
-            Classification(num_labels=labels),
-            Classification(num_labels=labels, label="distillation", pooling="second"),
-        )
-
-    def outputs(self, model, states, inputs, hf_config):
-        own = model.heads["label"].scores(states)
-        taught = model.heads["distillation"].scores(states)
-        return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
 
 
 @dataclass(frozen=True)

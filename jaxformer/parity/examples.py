@@ -75,7 +75,11 @@ def example_inputs(
         if "noise" in family_of(config).names_of_inputs(config):
             shape = (rows, encoder.num_patches)
             inputs["noise"] = rng.random(shape).astype(np.float32)
-    return inputs | _labels(task, rng, inputs, checkpoint.hf_config)
+    hf_config = checkpoint.hf_config
+    if config.is_encoder_decoder:  # the file of the whole may say another size, which nothing reads
+        size = family_of(config).vocab_size(config, "decoder_input_ids")
+        hf_config = hf_config.with_values(vocab_size=size)
+    return inputs | _labels(task, rng, inputs, hf_config)
 
 
 def _choices(

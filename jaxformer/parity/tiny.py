@@ -28,6 +28,7 @@ _QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_l
 _GEMMA = _LLAMA | {"attention_bias": True}
 _GEMMA2 = _GEMMA | {"num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
 _T5GEMMA = _GEMMA2 | {
+    "sliding_window": 7,  # of a token with nothing but padding in its window little can be said
     "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0,
     "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},

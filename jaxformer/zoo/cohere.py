@@ -14,7 +14,6 @@ from jaxformer.hub.fields import (
     SLIDING,
     Activation,
     Computed,
-    ConfigMap,
     NormEps,
     Number,
     read_windows,
@@ -27,7 +26,7 @@ from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, FIELDS, FILES, llama, names
 from jaxformer.zoo.system import System
 
@@ -150,7 +149,7 @@ _DEFAULTS = {
 FORMATS = (
     ModelFormat(
         model_type="cohere",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             partial(llama, residual=Parallel()),
             (
                 *_FIELDS,
@@ -165,7 +164,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="cohere2",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             partial(llama, residual=Parallel()),
             (*_FIELDS, Computed(_read_layers, _write_layers)),
         ),

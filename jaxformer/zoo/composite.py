@@ -10,6 +10,8 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any
 
+import jax.numpy as jnp
+
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.checkpoint import HFCheckpoint, completed
 from jaxformer.hub.fields import Computed, ConfigMap, Expect
@@ -37,6 +39,15 @@ class CompositeTask(Seq2SeqLMTask):
 
     def heads(self, hf_config):
         return self.own or super().heads(hf_config)
+
+    def decoder_mask(self, targets, inputs, hf_config):
+        pad_id = hf_config.take("pad_token_id", None)
+        made = "decoder_input_ids" not in inputs and "input_ids" in inputs
+        if not made or pad_id is None:
+            return None
+        # The first token is the start token, which may have the padding's id.
+        first = jnp.arange(targets.shape[1])[None, :] == 0
+        return ((targets != pad_id) | first).astype(int)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """ERNIE 4.5 without experts: Llama whose channels rotate in pairs of neighbours."""
 
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, ConfigMap, Number, Value
+from jaxformer.hub.fields import Activation, Number, Value
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
 
@@ -42,7 +42,7 @@ _FIELDS = (
 FORMATS = (
     ModelFormat(
         model_type="ernie4_5",
-        config_map=ConfigMap(llama, _FIELDS),
+        config_map=DecoderMap(llama, _FIELDS),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes(
             "Ernie4_5",

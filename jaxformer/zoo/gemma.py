@@ -30,7 +30,7 @@ from jaxformer.hub.tasks import CausalLMTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import SandwichNorm
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.encoders import encoder_alone
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
@@ -187,7 +187,7 @@ _SECOND_NAMES = names(
 FORMATS = (
     ModelFormat(
         model_type="gemma",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             llama,
             (
                 *_FIELDS,
@@ -212,7 +212,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma2",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             gemma2,
             (
                 *SECOND_FIELDS,
@@ -234,7 +234,10 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma3_text",
-        config_map=ConfigMap(_third, (*SECOND_FIELDS, Computed(_read_third, _write_third))),
+        config_map=ConfigMap(
+            _third,
+            (*SECOND_FIELDS, Expect("is_causal", True), Computed(_read_third, _write_third)),
+        ),
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=(
             Architecture("Gemma3ForCausalLM", CausalLMTask()),

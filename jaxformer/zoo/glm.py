@@ -5,14 +5,14 @@ from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, ConfigMap, Value
+from jaxformer.hub.fields import Activation, Value
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import SandwichNorm
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
 
@@ -72,7 +72,7 @@ _DEFAULTS = {
 FORMATS = (
     ModelFormat(
         model_type="glm",
-        config_map=ConfigMap(llama, _FIELDS),
+        config_map=DecoderMap(llama, _FIELDS),
         weight_map=lambda config: WeightMap(NAMES, fused=(_UP,)),
         architectures=classes("Glm", without=("ForQuestionAnswering",)),
         defaults=_DEFAULTS,
@@ -80,7 +80,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="glm4",
-        config_map=ConfigMap(partial(llama, residual=SandwichNorm()), _FIELDS),
+        config_map=DecoderMap(partial(llama, residual=SandwichNorm()), _FIELDS),
         weight_map=lambda config: WeightMap(_SECOND_NAMES, fused=(_UP,)),
         architectures=classes("Glm4", without=("ForQuestionAnswering",)),
         defaults=_DEFAULTS,

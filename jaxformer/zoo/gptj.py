@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Computed, ConfigMap, Expect
+from jaxformer.hub.fields import Computed, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.nn import Parallel
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import DEFAULTS, FEED_FORWARD, FIELDS, FILES, HARMLESS, gpt
 from jaxformer.zoo.system import System
 
@@ -82,7 +82,7 @@ _NAMES = {
 FORMATS = (
     ModelFormat(
         model_type="gptj",
-        config_map=ConfigMap(partial(gpt, **_KIND), _FIELDS),
+        config_map=DecoderMap(partial(gpt, **_KIND), _FIELDS),
         weight_map=lambda _: WeightMap(_NAMES),
         architectures=classes("GPTJ", without=("ForTokenClassification",)),
         copies={"lm_head.weight": "transformer.wte.weight"},

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from jaxformer.hub.fields import Activation, Computed, ConfigMap, Number, Value
+from jaxformer.hub.fields import Activation, Computed, Number, Value
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
 
@@ -63,7 +63,7 @@ _FIELDS = (
 FORMATS = (
     ModelFormat(
         model_type="granite",
-        config_map=ConfigMap(llama, _FIELDS),
+        config_map=DecoderMap(llama, _FIELDS),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes(
             "Granite",

@@ -3,12 +3,12 @@
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import Llama3Scaling
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, ConfigMap, Value
+from jaxformer.hub.fields import Activation, Value
 from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
@@ -83,7 +83,7 @@ SYSTEMS = (
 FORMATS = (
     ModelFormat(
         model_type="llama",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             llama,
             (
                 *FIELDS,
@@ -105,7 +105,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="mistral",
-        config_map=ConfigMap(llama, (*FIELDS, Rope(), Activation(default="silu"), WINDOW)),
+        config_map=DecoderMap(llama, (*FIELDS, Rope(), Activation(default="silu"), WINDOW)),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Mistral"),
         flax=FlaxFormat(

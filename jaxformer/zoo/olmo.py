@@ -14,7 +14,6 @@ from jaxformer.hub.fields import (
     SLIDING,
     Activation,
     Computed,
-    ConfigMap,
     NormEps,
     read_windows,
     write_windows,
@@ -25,7 +24,7 @@ from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import BranchNorm
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, llama, names
 from jaxformer.zoo.system import System
 
@@ -93,7 +92,7 @@ _DEFAULTS = {**DEFAULTS, "vocab_size": 50304, "rms_norm_eps": 1e-5, "pad_token_i
 FORMATS = (
     ModelFormat(
         model_type="olmo2",
-        config_map=ConfigMap(_olmo, (*_FIELDS, Rope())),
+        config_map=DecoderMap(_olmo, (*_FIELDS, Rope())),
         weight_map=lambda config: WeightMap(_NAMES),
         architectures=classes("Olmo2", without=_WITHOUT),
         defaults=_DEFAULTS,
@@ -101,7 +100,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="olmo3",
-        config_map=ConfigMap(_olmo, (*_FIELDS, Computed(_read_layers, _write_layers))),
+        config_map=DecoderMap(_olmo, (*_FIELDS, Computed(_read_layers, _write_layers))),
         weight_map=lambda config: WeightMap(_NAMES),
         architectures=classes("Olmo3", without=_WITHOUT),
         defaults={**_DEFAULTS, "sliding_window": 4096},

@@ -8,7 +8,6 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import (
     Activation,
     Computed,
-    ConfigMap,
     NormEps,
     Number,
     PaddingId,
@@ -20,7 +19,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
@@ -106,7 +105,7 @@ _NAMES = {
 FORMATS = (
     ModelFormat(
         model_type="phi",
-        config_map=ConfigMap(partial(gpt, **_KIND), _FIELDS),
+        config_map=DecoderMap(partial(gpt, **_KIND), _FIELDS),
         weight_map=lambda _: WeightMap(_NAMES),
         architectures=classes("Phi", without=("ForQuestionAnswering",)),
         prefix="model.",

@@ -4,12 +4,12 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope_scaling import LongRoPE, NoScaling
-from jaxformer.hub.fields import Activation, ConfigMap, Expect, Number
+from jaxformer.hub.fields import Activation, Expect, Number
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WINDOW, llama
 
 
@@ -78,7 +78,7 @@ _WEIGHT_MAP = WeightMap(
 FORMATS = (
     ModelFormat(
         model_type="phi3",
-        config_map=ConfigMap(llama, _FIELDS),
+        config_map=DecoderMap(llama, _FIELDS),
         weight_map=lambda config: _WEIGHT_MAP,
         architectures=classes("Phi3", without=("ForQuestionAnswering",)),
         defaults={

@@ -1,14 +1,14 @@
 """Pythia: GPT-NeoX in eight sizes; a quarter of each head rotates."""
 
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, ConfigMap, Flag, NormEps, Switch, numbers
+from jaxformer.hub.fields import Activation, Flag, NormEps, Switch, numbers
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm
-from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes, fused_attention
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
 from jaxformer.zoo.system import System
 
@@ -85,7 +85,7 @@ _WEIGHT_MAP = WeightMap(
 FORMATS = (
     ModelFormat(
         model_type="gpt_neox",
-        config_map=ConfigMap(gpt, _FIELDS),
+        config_map=DecoderMap(gpt, _FIELDS),
         weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("GPTNeoX"),
         prefix="gpt_neox.",

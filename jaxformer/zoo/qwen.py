@@ -9,7 +9,6 @@ from jaxformer.hub.fields import (
     SLIDING,
     Activation,
     Computed,
-    ConfigMap,
     NormEps,
     read_windows,
     write_windows,
@@ -19,7 +18,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
@@ -68,7 +67,7 @@ _DEFAULTS = {
 FORMATS = (
     ModelFormat(
         model_type="qwen2",
-        config_map=ConfigMap(partial(llama, attention_bias=True), _FIELDS),
+        config_map=DecoderMap(partial(llama, attention_bias=True), _FIELDS),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Qwen2", prefixes=OLD_PREFIX),
         defaults=_DEFAULTS,
@@ -76,7 +75,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="qwen3",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             llama,
             (
                 *_FIELDS,

@@ -10,7 +10,6 @@ from jaxformer.hub.fields import (
     SLIDING,
     Activation,
     Computed,
-    ConfigMap,
     Value,
     layer_windows,
     shortest_pattern,
@@ -21,7 +20,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
@@ -89,7 +88,7 @@ def _write_layers(config: DecoderConfig) -> dict[str, Any]:
 FORMATS = (
     ModelFormat(
         model_type="smollm3",
-        config_map=ConfigMap(
+        config_map=DecoderMap(
             llama,
             (
                 *FIELDS,

@@ -5,12 +5,12 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, ConfigMap, NormEps, Number, Value
+from jaxformer.hub.fields import Activation, NormEps, Number, Value
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import FIELDS, FILES, NAMES, WINDOW, llama
 from jaxformer.zoo.system import System
 
@@ -56,7 +56,7 @@ _MLP = {"sublayers.1.up": "mlp.c_fc", "sublayers.1.down": "mlp.c_proj"}
 FORMATS = (
     ModelFormat(
         model_type="starcoder2",
-        config_map=ConfigMap(_starcoder, _FIELDS),
+        config_map=DecoderMap(_starcoder, _FIELDS),
         weight_map=lambda config: WeightMap(NAMES | block("transformer", "model.layers.{}", _MLP)),
         architectures=classes("Starcoder2", without=("ForQuestionAnswering",)),
         defaults={

@@ -1,18 +1,36 @@
 """T5Gemma: an encoder and a decoder, each a Gemma 2 of its own size."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.fields import Computed, ConfigMap, Expect, Number
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat, Section, StartToken, section
-from jaxformer.hub.parts import with_parts
+from jaxformer.hub.model_format import (
+    Architecture,
+    Formats,
+    ModelFormat,
+    Section,
+    StartToken,
+    section,
+)
+from jaxformer.hub.parts import PartsMap, with_parts
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.tasks import Seq2SeqLMTask, Task
+from jaxformer.hub.tasks import (
+    Seq2SeqLMTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+)
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import CompositeConfig, DecoderConfig, EncoderConfig
+from jaxformer.models.heads.labels import Pooling
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn import DotProductCrossAttention
 from jaxformer.zoo.common.encoders import encoder_alone
 from jaxformer.zoo.common.llama_like import names
@@ -108,13 +126,15 @@ def _part(name: str, build: Any, block_names: dict[str, str]) -> Section:
         Number("attention_softcap", "attn_logit_softcapping", None),
         Rope(),
     )
-    own = names() | block("transformer", "model.layers.{}", block_names)
+    own = names() | block("transformer", "model.layers.{}", block_names) | _HEADS
     model_format = ModelFormat(
         model_type="t5_gemma_module",
         config_map=ConfigMap(build, fields),
-        weight_map=lambda _: WeightMap(own | {"heads.language_model": "lm_head.out_proj"}),
+        weight_map=lambda _: WeightMap(own),
         architectures=(Architecture("", Task()),),
         prefix="model.",
+        # Of the decoder only in some classes.
+        hides_padding=name == "encoder",
         buffers=("*.rotary_emb.inv_freq",),
         copies={"lm_head.out_proj.weight": "model.embed_tokens.weight"},
         # The whole has them.
@@ -134,6 +154,11 @@ def _norms(*sublayers: str) -> dict[str, str]:
     return {f"norms.{i}": name for i, name in enumerate(sum(pairs, ()))}
 
 
+_HEADS = {
+    "heads.language_model": "lm_head.out_proj",
+    "heads.label.output": "score.out_proj",
+    "heads.tags.output": "score.out_proj",
+}
 _MLP = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
 _CROSS = {
     **attention(1, *(f"cross_attn.{part}_proj" for part in "qkvo")),
@@ -155,48 +180,149 @@ class _DecodersStart(StartToken):
         return super().__call__(targets, hf_config.with_values(**tokens))
 
 
+@dataclass(frozen=True)
+class _SequenceTask(SequenceClassificationTask):
+    """A label, by the decoder's state at the last token of the inputs, which it reads shifted."""
+
+    pooling: Pooling = "last"
+    repeats_inputs: bool = field(default=True, kw_only=True)
+
+    def decoder_mask(self, targets, inputs, hf_config):
+        return _not_padding(targets, hf_config)
+
+    def outputs(self, model, states, inputs, hf_config):
+        real = _not_padding(inputs["input_ids"], hf_config)
+        places = jnp.arange(real.shape[1])[None, :]
+        last = jnp.max(real * places, axis=1, keepdims=True)
+        chosen = places == jnp.minimum(last + 1, places.shape[1] - 1)
+        return super().outputs(model, states._replace(valid=chosen), inputs, hf_config)
+
+
+@dataclass(frozen=True)
+class _TokenTask(TokenClassificationTask):
+    """A label for each token of the decoder, which reads the inputs shifted."""
+
+    repeats_inputs: bool = field(default=True, kw_only=True)
+
+    def decoder_mask(self, targets, inputs, hf_config):
+        return _not_padding(targets, hf_config)
+
+
+def _not_padding(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """The mask that transformers makes of ids where the decoder keeps no cache, int `[B, T]`."""
+    return (ids != section(hf_config, "decoder").get("pad_token_id", 0)).astype(jnp.int32)
+
+
+def _read_rates(hf_config: HFConfig) -> dict[str, float]:
+    return {
+        "dropout": hf_config.number("dropout_rate", 0.0),
+        "attention_dropout": hf_config.number("attention_dropout", 0.0),
+    }
+
+
+def _write_rates(part: EncoderConfig | DecoderConfig) -> dict[str, Any]:
+    return {
+        "dropout_rate": part.dropout,
+        "attention_dropout": part.attention_dropout,
+        "vocab_size": part.vocab_size,
+    }
+
+
 _FIELDS = (
     Expect("is_encoder_decoder", True),
     Expect("layer_types", None),
     Computed(
         lambda hf_config: {
             "tied": hf_config.take("tie_word_embeddings", True),
-            "dropout": hf_config.number("dropout_rate", 0.0),
-            "attention_dropout": hf_config.number("attention_dropout", 0.0),
+            **_read_rates(hf_config),
         },
         lambda config: {
             "tie_word_embeddings": config.decoder.tie_embeddings,
-            "dropout_rate": config.decoder.dropout,
-            "attention_dropout": config.decoder.attention_dropout,
-            "vocab_size": config.decoder.vocab_size,
+            **_write_rates(config.decoder),
         },
     ),
 )
 
+_ENCODER = _part("encoder", _encoder, _norms("self_attn", "feedforward"))
+_FILES = {
+    "model_type": "t5gemma",
+    "prefix": "model.",
+    "defaults": {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": 256_000},
+}
+
+
+@dataclass(frozen=True)
+class _AloneMap(PartsMap):
+    """The map of an encoder alone, which is a section of config.json as in the whole."""
+
+    def write(self, config):
+        return super().write(SimpleNamespace(encoder=config))
+
+
+def _alone(encoder: EncoderConfig, **rates: float) -> EncoderConfig:
+    return replace(encoder, **rates)
+
+
+_ALONE = ModelFormat(
+    config_map=_AloneMap(
+        _alone,
+        (
+            Expect("is_encoder_decoder", False),
+            Expect("layer_types", None),
+            Computed(
+                _read_rates,
+                lambda config: {"is_encoder_decoder": False, **_write_rates(config.encoder)},
+            ),
+        ),
+        {"encoder": _ENCODER},
+    ),
+    weight_map=lambda config: WeightMap(
+        {
+            path: name.replace("model.", "model.encoder.", 1)
+            for path, name in _ENCODER.model_format.weight_map(config).names.items()
+        }
+    ),
+    architectures=(
+        Architecture("T5GemmaEncoderModel", Task()),
+        Architecture(
+            "T5GemmaForSequenceClassification", SequenceClassificationTask(pooling="last")
+        ),
+        Architecture("T5GemmaForTokenClassification", TokenClassificationTask()),
+    ),
+    hides_padding=True,
+    buffers=_ENCODER.model_format.buffers,
+    sections={"encoder": _ENCODER},
+    harmless=("classifier_dropout_rate", "decoder", "tie_word_embeddings", "vocab_size"),
+    **_FILES,
+)
+
+
+def _bind(
+    whole: ModelFormat, hf_config: HFConfig, formats: Formats, config: ModelConfig | None
+) -> ModelFormat:
+    """The whole, or the encoder alone where a file or a configuration of ours is one."""
+    del formats
+    alone = not hf_config.values.get("is_encoder_decoder", True)
+    return _ALONE if alone or isinstance(config, EncoderConfig) else whole
+
+
 FORMATS = (
     with_parts(
         ModelFormat(
-            model_type="t5gemma",
             config_map=ConfigMap(_whole, _FIELDS),
             weight_map=lambda _: WeightMap({}),
             architectures=(
                 Architecture("T5GemmaForConditionalGeneration", Seq2SeqLMTask()),
+                Architecture("T5GemmaForSequenceClassification", _SequenceTask()),
+                Architecture("T5GemmaForTokenClassification", _TokenTask()),
                 Architecture("T5GemmaModel", Task()),
             ),
-            prefix="model.",
             shift=_DecodersStart(),
             harmless=("classifier_dropout_rate", "vocab_size"),
-            defaults={
-                "bos_token_id": 2,
-                "eos_token_id": 1,
-                "pad_token_id": 0,
-                "vocab_size": 256_000,
-            },
+            bind=_bind,
+            **_FILES,
         ),
-        {
-            "encoder": _part("encoder", _encoder, _norms("self_attn", "feedforward")),
-            "decoder": _part("decoder", _decoder, _CROSS),
-        },
+        {"encoder": _ENCODER, "decoder": _part("decoder", _decoder, _CROSS)},
         WeightMap({}),
     ),
 )

@@ -49,6 +49,8 @@ class TextPart:
     """That which transformers gives to the section of config.json."""
     classes: Mapping[str, str]
     """Classes of the whole -> the classes of that system."""
+    alone: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """The class of the text model in a file of its own -> that of the system."""
     tied: bool
     """Whether tables are tied where the file says nothing."""
     flat: bool = False
@@ -62,6 +64,10 @@ class TextPart:
     adapted: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """Rewrites values that the system spells in another way."""
 
+    def is_in(self, kind: Any) -> bool:
+        """Whether files of a `model_type` have it, alone or in the whole."""
+        return kind == self.kind or (bool(self.alone) and kind == self.section_type)
+
     def hf_config(self, whole: HFConfig) -> HFConfig:
         """Returns the values of the text model.
 
@@ -71,19 +77,21 @@ class TextPart:
         Raises:
             ConfigError: The text model is another one, or the class has no counterpart.
         """
-        within = section(whole, "text_config")
-        given = within if within or not self.flat else whole.values
+        within, kind = section(whole, "text_config"), whole.values["model_type"]
+        is_alone = kind == self.section_type
+        classes = self.alone if is_alone else self.classes
+        given = whole.values if is_alone or (self.flat and not within) else within
         own_type = given.get("model_type")
         if own_type not in (None, self.section_type, self.kind):
             raise ConfigError(
                 f"{whole.path}: text_config: model_type = {own_type!r}: must be "
                 f"{self.section_type!r} in a {self.kind!r}"
             )
-        named = (whole.take("architectures", None) or list(self.classes))[:1]
-        if not isinstance(named, list) or named[0] not in self.classes:
+        named = (whole.take("architectures", None) or list(classes))[:1]
+        if not isinstance(named, list) or named[0] not in classes:
             raise ConfigError(
                 f"{whole.path}: architectures = {named!r} is not known for model_type "
-                f"{self.kind!r}: must be one of {', '.join(self.classes)}"
+                f"{kind!r}: must be one of {', '.join(classes)}"
             )
         tied = whole.take("tie_word_embeddings", self.tied)
         if self.tied_within:
@@ -91,7 +99,7 @@ class TextPart:
         common = {k: whole.values[k] for k in _OF_THE_WHOLE if k in whole.values}
         values = self.adapted(dict(self.defaults) | common | dict(given)) | {
             "model_type": self.model_type,
-            "architectures": [self.classes[named[0]]],
+            "architectures": [classes[named[0]]],
             "tie_word_embeddings": tied,
         }
         gone = (*self.foreign, *(_OF_FLAT if given is whole.values else ()))
@@ -111,7 +119,7 @@ _OF_FLAT = (
     "image_token_id", "video_token_id", "vision_config", "vision_end_token_id",
     "vision_start_token_id", "vision_token_id",
 )  # fmt: skip
-_QWEN25 = {
+_QWEN2 = {
     "vocab_size": 152_064,
     "hidden_size": 8192,
     "intermediate_size": 29_568,
@@ -122,6 +130,27 @@ _QWEN25 = {
     "max_window_layers": 80,
     "rope_theta": 1_000_000.0,
 }
+
+
+def _qwen2(kind: str, name: str) -> TextPart:
+    """The text model of a system whose classes begin with `name`, which is a Qwen 2."""
+    return TextPart(
+        kind=kind,
+        model_type="qwen2",
+        section_type=f"{kind}_text",
+        classes={
+            f"{name}ForConditionalGeneration": "Qwen2ForCausalLM",
+            f"{name}Model": "Qwen2Model",
+        },
+        alone={f"{name}TextModel": "Qwen2Model"},
+        tied=False,
+        flat=True,
+        tied_within=True,
+        defaults=_QWEN2,
+        adapted=_renamed_rope,
+    )
+
+
 _QWEN3 = {
     "max_position_embeddings": 128_000,
     "num_key_value_heads": 32,
@@ -139,20 +168,8 @@ _ALL = (
         },
         tied=True,
     ),
-    TextPart(
-        kind="qwen2_5_vl",
-        model_type="qwen2",
-        section_type="qwen2_5_vl_text",
-        classes={
-            "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
-            "Qwen2_5_VLModel": "Qwen2Model",
-        },
-        tied=False,
-        flat=True,
-        tied_within=True,
-        defaults=_QWEN25,
-        adapted=_renamed_rope,
-    ),
+    _qwen2("qwen2_vl", "Qwen2VL"),
+    _qwen2("qwen2_5_vl", "Qwen2_5_VL"),
     TextPart(
         kind="qwen3_vl",
         model_type="qwen3",
@@ -161,6 +178,7 @@ _ALL = (
             "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
             "Qwen3VLModel": "Qwen3Model",
         },
+        alone={"Qwen3VLTextModel": "Qwen3Model"},
         tied=False,
         defaults=_QWEN3,
         foreign=("use_sliding_window", "sliding_window", "max_window_layers", "layer_types"),
@@ -184,12 +202,15 @@ def text_alone(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats
         ConfigError: The text model is none that is known.
     """
     kind = hf_config.values.get("model_type")
-    part = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    part = next((each for each in _ALL if each.is_in(kind)), None)
     if part is None:
         return hf_config, formats
     values = part.hf_config(hf_config)
     warn_once(
         f"{hf_config.path}: of a {kind!r} the text model is read, as a {part.model_type!r}; images "
         "are not read, and the tensors for them are left out"
+        if kind == part.kind
+        else f"{hf_config.path}: a {kind!r} is read, and written, as a {part.model_type!r}, which "
+        "computes the same of texts"
     )
     return values, {**formats, part.model_type: part.model_format(formats)}

@@ -73,7 +73,7 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
         ({"architectures": "LlamaForCausalLM"}, ["architectures"]),
         ({"hidden_act": "foo"}, ["hidden_act = 'foo'", "'silu'"]),
         ({"hidden_act": ["silu"]}, ["hidden_act = ['silu']"]),
-        ({"is_causal": False}, ["is_causal = False"]),
+        ({"is_causal": None}, ["is_causal = None"]),
         ({"token_classification_bias": 0.5}, ["token_classification_bias = 0.5"]),
         ({"rope_parameters": {"rope_type": "spiral"}}, ["spiral", "linear"]),
         ({"rope_parameters": "llama3"}, ["rope_parameters = 'llama3'"]),

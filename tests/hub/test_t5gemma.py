@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from variants import check_variant
+from saved_folders import save_tiny
+from variants import check_gradients, check_outputs, check_variant, models
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import YaRN
@@ -11,8 +12,14 @@ from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import config_values, describe
 from jaxformer.hub.fields import FULL, SLIDING, resolved
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.models import EncoderConfig
+from jaxformer.parity.compare import beyond_rounding, errors
 from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.pretrained.outputs import forward
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 
@@ -45,6 +52,62 @@ def test_variants(changes, tmp_path):
     if "rope_parameters" in changes["encoder"]:
         scaling = ours.config.encoder.position.scaling
         assert scaling in (YaRN(4.0, 8), ours.config.decoder.position.scaling)
+
+
+def unmasked(checkpoint, padding="right"):
+    """Inputs with padding of which no mask tells."""
+    inputs = example_inputs(checkpoint, padding, length=15)
+    return {name: x for name, x in inputs.items() if not name.endswith("attention_mask")}
+
+
+# Longer than any padding: of a token that sees none, transformers makes the mean of all.
+WIDE = tiny({"sliding_window": 11}, {"sliding_window": 11})
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.quick("right")
+def test_without_a_mask_the_encoder_hides_padding_and_the_decoder_reads_all(padding, tmp_path):
+    ours, theirs = models(save_tiny("t5gemma", tmp_path, **WIDE))
+    inputs = unmasked(ours.checkpoint, padding)
+    assert (inputs["input_ids"] == 3).any(axis=1).sum() > 1
+    check_outputs(ours, theirs, inputs)
+
+
+ENCODER_ALONE = {"is_encoder_decoder": False}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("changes", [{}, ENCODER_ALONE], ids=["whole", "encoder alone"])
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
+@pytest.mark.quick("*Sequence*whole", "*Token*alone")
+def test_classes_for_labels(kind, changes, tmp_path):
+    ours, theirs = models(save_tiny("t5gemma", tmp_path, kind, **WIDE, **changes))
+    padded = example_inputs(ours.checkpoint, "left", length=15)
+    for inputs in (padded, unmasked(ours.checkpoint)):
+        expected, exact = theirs.outputs(inputs), theirs.exact.outputs(inputs)
+        found = errors(forward(ours, inputs), expected, exact, inputs)
+        assert {"logits", "loss"} <= set(found)
+        assert not beyond_rounding(found)
+    check_gradients(ours, theirs, padded)
+    values = describe(ours.config, FORMATS.values(), {"num_labels": 2}).hf_config.values
+    assert values["architectures"] == [f"T5Gemma{kind}"]
+    assert values.get("is_encoder_decoder", True) == changes.get("is_encoder_decoder", True)
+
+
+@pytest.mark.torch
+def test_the_encoder_alone(tmp_path):
+    folder = tmp_path / "encoder"
+    save_random("t5gemma", "T5GemmaEncoderModel", folder, **WIDE, **ENCODER_ALONE)
+    ours, theirs = models(folder)
+    assert isinstance(ours.config, EncoderConfig)
+    check_outputs(ours, theirs, unmasked(ours.checkpoint))
+    save(ours, tmp_path / "again")
+    again = load(tmp_path / "again")
+    assert again.config == ours.config
+    assert Reference(tmp_path / "again", "T5GemmaEncoderModel")
+    described = describe(ours.config, FORMATS.values())
+    assert described.architecture.name == "T5GemmaEncoderModel"
 
 
 def part(width, layers, heads, inner, **more):
@@ -118,6 +181,12 @@ def test_transformers_understands_what_we_write_of_our_own(name):
     assert found.decoder.cross_attention_hidden_size == config.encoder.model_dim
 
 
+def test_examples_have_labels_of_the_decoders_vocabulary():
+    values = PUBLISHED | tiny(vocab_size=256_000)
+    inputs = example_inputs(read_checkpoint(HFConfig(values), FORMATS))
+    assert 0 < inputs["labels"].max() < TINY["t5gemma"]["vocab_size"]
+
+
 def test_what_cannot_be_said_is_named():
     config = SYSTEMS["t5gemma-2b-2b"].config
     other = replace(config, encoder=replace(config.encoder, attention_clip=3.0))
@@ -128,7 +197,7 @@ def test_what_cannot_be_said_is_named():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"is_encoder_decoder": False}, "is_encoder_decoder = False is not supported"),
+        ({"is_encoder_decoder": False}, "T5GemmaForConditionalGeneration.* is not known"),
         ({"architectures": ["T5GemmaEncoderModel"]}, "T5GemmaEncoderModel.* is not known"),
         ({"encoder": 3}, "encoder = 3: must be an object"),
         ({"encoder": part(3584, 42, 16, 14336, hidden_activation="mish")}, "hidden_activation"),

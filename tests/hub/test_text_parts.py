@@ -59,6 +59,24 @@ WHOLE = {
         },
         "mm_tokens_per_image": 4,
     },
+    "qwen2_vl": {
+        "text_config": TEXT
+        | {
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 1,
+            "rope_parameters": {"rope_type": "mrope", "mrope_section": [2, 1, 1]},
+        },
+        "vision_config": {
+            "depth": 1,
+            "embed_dim": 16,
+            "hidden_size": 48,
+            "num_heads": 2,
+            "patch_size": 2,
+        },
+        "image_token_id": 120,
+        "video_token_id": 121,
+    },
     "qwen2_5_vl": {
         "text_config": TEXT
         | {"rope_parameters": {"rope_type": "mrope", "mrope_section": [1, 1, 2]}},
@@ -97,12 +115,16 @@ LAYOUTS = [
 
 def save_whole(kind, folder, architecture=None, **changes):
     """A small random model of texts and images, as transformers saves it."""
+    return save_random(kind, architecture or CLASSES[kind], WHOLE[kind] | changes, folder)
+
+
+def save_random(kind, architecture, values, folder):
+    """A small random model of a class, as transformers saves it."""
     import torch
     import transformers
 
-    values = json.loads(json.dumps(WHOLE[kind])) | changes
-    config = transformers.AutoConfig.for_model(kind, **values)
-    model = getattr(transformers, architecture or CLASSES[kind])._from_config(config)
+    config = transformers.AutoConfig.for_model(kind, **json.loads(json.dumps(values)))
+    model = getattr(transformers, architecture)._from_config(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, x in model.named_parameters():
@@ -201,6 +223,18 @@ def test_what_is_written_is_the_text_model_and_transformers_computes_the_same(ki
     assert again.config == load(folder).config
 
 
+@pytest.mark.parametrize("kind", [kind for kind, part in TEXT_PARTS.items() if part.alone])
+@pytest.mark.quick("qwen3_vl")
+def test_a_file_of_the_text_model_alone(kind, tmp_path):
+    (name,) = TEXT_PARTS[kind].alone
+    section = WHOLE[kind]["text_config"]
+    folder = save_random(TEXT_PARTS[kind].section_type, name, section, tmp_path)
+    assert json.loads((folder / "config.json").read_text())["model_type"].endswith("_text")
+    ours = compared(folder, name)
+    assert ours.checkpoint.model_format.model_type == TEXT_PARTS[kind].model_type
+    assert ours.config.heads == ()
+
+
 def test_one_line_says_that_images_are_not_read(tmp_path, caplog):
     folder = save_whole("gemma3", tmp_path)
     warn_once.cache_clear()
@@ -211,18 +245,19 @@ def test_one_line_says_that_images_are_not_read(tmp_path, caplog):
     assert "\n" not in message
 
 
-def test_fields_beside_those_of_the_whole_in_old_files(tmp_path):
-    folder = save_whole("qwen2_5_vl", tmp_path)
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
+def test_fields_beside_those_of_the_whole_in_old_files(kind, tmp_path):
+    folder = save_whole(kind, tmp_path)
     expected = read_folder(folder).config
     path = folder / "config.json"
     values = json.loads(path.read_text())
-    flat = values | values.pop("text_config") | {"model_type": "qwen2_5_vl"}
+    flat = values | values.pop("text_config") | {"model_type": kind}
     rope = flat.pop("rope_parameters")
     flat |= {"rope_theta": rope["rope_theta"]}
     flat |= {"rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
     path.write_text(json.dumps(flat))
     assert read_folder(folder).config == expected
-    compared(folder, CLASSES["qwen2_5_vl"])
+    compared(folder, CLASSES[kind])
 
 
 @cache

@@ -1,7 +1,9 @@
 """The classes and heads of decoders in transformers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks import (
     CausalLMTask,
@@ -12,6 +14,9 @@ from jaxformer.hub.tasks import (
 )
 from jaxformer.hub.weights.layouts import Layout
 from jaxformer.hub.weights.weight_map import Fused
+from jaxformer.models import EncoderConfig
+from jaxformer.nn.config import TextConfig
+from jaxformer.zoo.common.encoders import encoder_alone
 
 _TASKS = {
     "ForCausalLM": CausalLMTask(),
@@ -44,6 +49,29 @@ def classes(
         for kind, task in _TASKS.items()
         if kind not in without
     )
+
+
+@dataclass(frozen=True)
+class DecoderMap(ConfigMap):
+    """The map of a decoder, whose tokens see those after them too where `is_causal` is false."""
+
+    def read(self, hf_config):
+        config = super().read(hf_config)
+        hf_config.expect("is_causal", True, False)
+        if hf_config.take("is_causal", True):
+            return config
+        # A window has as many tokens on either side.
+        return encoder_alone(_with_windows(config, 1))
+
+    def write(self, config):
+        if not isinstance(config, EncoderConfig):
+            return super().write(config)
+        return super().write(_with_windows(config, -1)) | {"is_causal": False}
+
+
+def _with_windows(config: TextConfig, more: int) -> TextConfig:
+    """The model with windows of so many tokens more."""
+    return replace(config, windows=tuple(each and each + more for each in config.windows))
 
 
 def fused_attention(tensor: str, layout: Layout) -> Fused:
