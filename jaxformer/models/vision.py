@@ -11,12 +11,7 @@ from flax import nnx
 
 from jaxformer.checks import RATE, check_fields, optional
 from jaxformer.errors import check_argument, check_field
-from jaxformer.functional.assertions import (
-    assert_axes,
-    assert_bool,
-    assert_floating,
-    assert_integers,
-)
+from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import patches
@@ -73,7 +68,8 @@ class VisionConfig(TransformerModelConfig):
     AttentionPooler (SigLIP). None: classifiers read that state itself."""
     position: Position = Learned(max_length=197)
     """Learned, with a row for the class token and every patch; Learned2D, for images that may each
-    have a grid of their own; Sinusoidal2D or RoPE2D; Sinusoidal or another scheme of one axis, in which the patches follow one another row by row."""
+    have a grid of their own; Sinusoidal2D or RoPE2D; Sinusoidal or another scheme of one axis, in
+    which the patches follow one another row by row."""
     norm: Norm = LayerNorm(eps=1e-6)
     """LayerNorm or RMSNorm."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
@@ -288,9 +284,7 @@ class Vision(Model):
         """The states of images that are cut into patches, each on a grid of its own."""
         (rows, columns), channels = self.config.patch_size, self.config.channels
         sizes = assert_axes(images=(images, f"B T {rows * columns * channels}"))
-        assert_axes(sizes, grids=(grids, "B 2"))
         assert_floating(images=images)
-        assert_integers(grids=grids)
         mask = Mask()
         if real is not None:
             assert_axes(sizes, real=(real, "B T"))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import check_argument
 from jaxformer.functional.activations import is_wanted, tap
 from jaxformer.functional.assertions import (
     assert_axes,
@@ -110,6 +111,11 @@ class InputLayer(nnx.Module):
         sizes = assert_axes(x=(x, "B T E"), positions=(positions, "B/1 T"))
         assert_floating(x=x)
         assert_integers(positions=positions)
+        if grids is not None:
+            one = f"None: all images have one grid in {self.position}"
+            check_argument("grids", grids, self.position.any_grid, one)
+            assert_axes(sizes, grids=(grids, "B 2"))
+            assert_integers(grids=grids)
         for name, table in self.kinds.items():
             if name in type_ids:
                 assert_axes(sizes, **{name: (type_ids[name], "B T")})
