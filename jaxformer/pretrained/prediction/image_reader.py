@@ -98,15 +98,17 @@ class HFImageReader(ImageReader):
             raise DataError(f"the model has no folder, and so no {PREPROCESSOR}")
         self._settings = ImageSettings.of_folder(pretrained.folder)
         self._any_grid = self._config.position.any_grid
-        patch = self._settings.values.get("patch_size")
-        if (
-            self._any_grid
-            and self._settings.max_patches
-            and (patch, patch) != self._config.patch_size
-        ):
+        self._check_patches()
+
+    def _check_patches(self) -> None:
+        """Raises DataError where the processor cuts other patches than the model's."""
+        settings, wanted = self._settings, self._config.patch_size
+        if not self._any_grid or settings.max_patches is None:
+            return
+        patch = settings.values["patch_size"]
+        if (patch, patch) != wanted:
             raise DataError(
-                f"{self._settings.path}: patch_size = {patch}: must be {self._config.patch_size[0]}, that "
-                "of the model"
+                f"{settings.path}: patch_size = {patch}: must be {wanted[0]}, that of the model"
             )
 
     def pixels(self, file):
