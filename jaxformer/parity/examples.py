@@ -246,8 +246,11 @@ def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
 def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
     """Each text belongs to one image; ids have two end tokens, of which the first counts."""
     del rng
-    end = section(hf_config, "text_config").get("eos_token_id")
-    ids = {} if end is None else {"input_ids": with_ends(inputs, end, twice=True)}
+    text = section(hf_config, "text_config")
+    end, size = text.get("eos_token_id"), text.get("vocab_size")
+    # The default of SigLIP's class is beyond the vocabulary of its models.
+    known = end is not None and (size is None or end < size)
+    ids = {"input_ids": with_ends(inputs, end, twice=True)} if known else {}
     return ids | {"return_loss": np.array(True)}
 
 

@@ -182,3 +182,10 @@ def test_trained_on_images_of_one_shape_it_computes_the_same(tmp_path):
     save(model, tmp_path / "ours")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+
+
+def test_an_end_beyond_the_vocabulary_is_in_no_example():
+    """The default of the class, which transformers writes into the file of a SigLIP."""
+    text = {"vocab_size": 32_000, "eos_token_id": 49_407}
+    checkpoint = read_checkpoint(HFConfig({"model_type": "siglip", "text_config": text}), FORMATS)
+    assert example_inputs(checkpoint, rows=2)["input_ids"].max() < 32_000
