@@ -1,4 +1,4 @@
-"""A checkpoint's preprocessor_config.json: how its images are scaled, cut and normalised."""
+"""A checkpoint's preprocessor_config.json (or processor_config.json): how its images are read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.prediction.image_patches import sides_for_patches
 
 PREPROCESSOR = "preprocessor_config.json"
+_PROCESSOR, _IMAGES = "processor_config.json", "image_processor"
+"""The file of a processor of texts and images, and its field with what it does to images."""
 _HALF = (0.5, 0.5, 0.5)
 _BICUBIC = {"resample": 3}
 _CUT = {"do_center_crop": True, "crop_size": 224}
@@ -54,7 +56,9 @@ class ImageSettings:
         Raises:
             DataError: There are none, or one has a wrong value.
         """
-        values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
+        values, path = (read_object(folder, _PROCESSOR) or {}).get(_IMAGES), folder / _PROCESSOR
+        if not isinstance(values, dict):
+            values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
         if values is None:
             raise DataError(
                 f"{path} does not exist: it says how images are scaled and normalised; put the "
