@@ -30,7 +30,12 @@ from jaxformer.functional.masks import (
     sliding_window,
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
-from jaxformer.functional.patches import patches, resize_offsets, resize_positions
+from jaxformer.functional.patches import (
+    patches,
+    positions_on_grids,
+    resize_offsets,
+    resize_positions,
+)
 from jaxformer.functional.placement import per_device
 from jaxformer.functional.positions.absolute import (
     binary_code,
@@ -52,6 +57,7 @@ from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.functional.positions.distances import DistanceEmbedding, log_bucket
 from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias
 from jaxformer.functional.positions.patch_rope import RoPE2D, patch_angles
+from jaxformer.functional.positions.patch_table import Learned2D
 from jaxformer.functional.positions.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
 from jaxformer.functional.positions.rope import apply_rope, inverse_frequencies, rotary_angles
 from jaxformer.functional.positions.rope_scaling import (
@@ -135,6 +141,7 @@ __all__ = [
     "KeyRange",
     "LayerNorm",
     "Learned",
+    "Learned2D",
     "LinearScaling",
     "Llama3Scaling",
     "LongRoPE",
@@ -204,6 +211,7 @@ __all__ = [
     "patches",
     "per_device",
     "position_scores",
+    "positions_on_grids",
     "presence_penalty",
     "quick_gelu",
     "relative_share",

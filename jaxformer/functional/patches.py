@@ -9,8 +9,15 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.checks import at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import assert_axes, assert_floating, static, static_pair
-from jaxformer.functional.placement import spec_of
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    static,
+    static_pair,
+)
+from jaxformer.functional.linear import gathered
+from jaxformer.functional.placement import place, spec_of
 
 
 def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
@@ -119,6 +126,76 @@ def resize_offsets(
             "the grid that it was trained for"
         )
     return jnp.concatenate([_resized(table[:count], old, new, _linear_weights), table[count:]])
+
+
+def positions_on_grids(
+    table: jax.Array, old_grid: tuple[int, int], grids: jax.Array, *, length: int
+) -> jax.Array:
+    r"""A table of learned positions for images that each have a grid of patches of their own.
+
+    .. math::
+        y_{b p} = \sum_{r c} w_r(i_p, h_b)\, w_c(j_p, k_b)\, t_{r c}, \quad
+        w_r(i, h) \propto \max\Big(0, 1 - \frac{|r + \frac12 - (i + \frac12) s|}{\max(s, 1)}\Big),
+        \quad s = R / h
+
+    for patch p of image b, in row i and column j of its h rows and k columns: bilinear, and with an
+    average over all rows (or columns) that one of a smaller grid stands for (antialiasing).
+
+    Args:
+        table: `[R C, D]`.
+        old_grid: (R, C) that the table was trained for.
+        grids: int `[B, 2]`: rows and columns of the patches of each image, 1 or more.
+        length: T, the places of an image. Those beyond its patches get what its first patch gets.
+
+    Returns:
+        float32 `[B, T, D]`, or float64 if the table is.
+
+    Raises:
+        AssertionError: The table is not a matrix of floating-point numbers, or the grids are no
+            pairs of integers.
+        ArgumentError: The table does not have as many rows as the old grid has patches.
+
+    References:
+        Tschannen et al., SigLIP 2, 2025 (https://arxiv.org/abs/2502.14786): its NaFlex models.
+    """
+    assert_axes(table=(table, "P D"), grids=(grids, "B 2"))
+    assert_floating(table=table)
+    assert_integers(grids=grids)
+    old_grid = static_pair("old_grid", old_grid)
+    length = static("length", length, at_least(1))
+    count = old_grid[0] * old_grid[1]
+    if table.shape[0] != count:
+        raise ArgumentError(
+            f"table has {table.shape[0]} rows, the grid {old_grid} {count}: give the grid that it "
+            "was trained for"
+        )
+    table = jnp.asarray(table, jnp.promote_types(table.dtype, jnp.float32))
+    grids = jnp.asarray(grids)
+    rows, columns = grids[:, :1], grids[:, 1:]
+    places = jnp.arange(length)[None, :]
+    places = jnp.where(places < rows * columns, places, 0)
+    across = _antialiased(places % columns, columns, old_grid[1], table.dtype)
+    down = _antialiased(places // columns, rows, old_grid[0], table.dtype)
+    weights = (down[..., :, None] * across[..., None, :]).reshape(*places.shape, count)
+    spec = spec_of(weights)
+    if spec is not None:
+        table = place(gathered(table, weights, 1), PartitionSpec(None, None))
+    return jax.lax.dot_general(
+        weights,
+        table,
+        (((2,), (0,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST,
+        out_sharding=spec,
+    )
+
+
+def _antialiased(places: jax.Array, sizes: jax.Array, old: int, dtype: jnp.dtype) -> jax.Array:
+    """Returns `[B, T, old]`: the weights of the old samples of an axis in places of new ones."""
+    scale = (old / sizes.astype(dtype))[..., None]
+    centres = (places[..., None] + 0.5).astype(dtype) * scale
+    samples = jnp.arange(old, dtype=dtype)[None, None, :] + 0.5
+    weights = jnp.maximum(1 - jnp.abs(samples - centres) / jnp.maximum(scale, 1), 0)
+    return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
 
 def _resized(

@@ -31,6 +31,8 @@ from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
 
 _OF_DECODER = ("decoder", "labels")
+PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
+"""The inputs of a model of images that each have a grid of patches of their own."""
 
 
 class _Decoder(HFFamily):
@@ -138,11 +140,14 @@ class _Composite(_EncoderDecoder):
 
 class _Vision(HFFamily):
     name = "vision"
-    inputs = ("bool_masked_pos", "noise", "pixel_values")
+    inputs = ("bool_masked_pos", "noise", *PATCHES)
     source = "pixel_values"
     normalized_states = False
 
     def encoder_inputs(self, checkpoint, inputs):
+        if checkpoint.config.position.any_grid:
+            real, pixels, grids = (required_input(inputs, name) for name in PATCHES)
+            return pixels, {"grids": grids, "real": real > 0}
         images = jnp.transpose(required_input(inputs, "pixel_values"), (0, 2, 3, 1))
         masked = inputs.get("bool_masked_pos")
         if masked is not None and not checkpoint.config.mask_token:
@@ -154,14 +159,16 @@ class _Vision(HFFamily):
         return images, options
 
     def names_of_inputs(self, config):
-        other = "noise" if config.mask_ratio is None else "bool_masked_pos"
-        return tuple(name for name in self.inputs if name != other)
+        if config.position.any_grid:
+            return PATCHES
+        hidden = "bool_masked_pos" if config.mask_ratio is None else "noise"
+        return hidden, "pixel_values"
 
     def forward(self, model, checkpoint, inputs):
         config = checkpoint.config
         images, options = self.encoder_inputs(checkpoint, inputs)
         hidden = model.hidden(images, **options)
-        states = model.outputs_from(hidden, options.get("places"))
+        states = model.outputs_from(hidden, options.get("places"), options.get("real"))
         outputs = {"last_hidden_state": hidden}
         order = _order_of_patches(config, inputs)
         if order is not None:
@@ -188,12 +195,17 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
 
 class _DualEncoder(HFFamily):
     name = "dual encoder"
-    inputs = (*_Encoder.inputs, "pixel_values", "return_loss")
+    inputs = (*_Encoder.inputs, *PATCHES, "return_loss")
     sides: ClassVar = {
         "text": ("input_ids", "text_model_output."),
         "image": ("pixel_values", "vision_model_output."),
     }
     """Field of our configuration -> what it reads, and the prefix of its own outputs."""
+
+    def names_of_inputs(self, config):
+        names = set(super().names_of_inputs(config))
+        others = set() if config.image.position.any_grid else set(PATCHES) - {"pixel_values"}
+        return tuple(sorted(names - others))
 
     def forward(self, model, checkpoint, inputs):
         """As in transformers; also for texts alone or images alone, without their similarities."""

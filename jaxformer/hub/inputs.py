@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.families import FAMILIES, family_of
+from jaxformer.hub.families import FAMILIES, PATCHES, family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.tasks import IGNORED
 from jaxformer.models import (
@@ -28,7 +28,9 @@ _LABELS = (
 )  # fmt: skip
 _PER_TOKEN = ("attention_mask", "decoder_attention_mask", "position_ids", *SEGMENTS)
 _KNOWN = sorted({*_LABELS, *chain.from_iterable(family.inputs for family in FAMILIES.values())})
-_MASKS = ("attention_mask", "bool_masked_pos", "decoder_attention_mask")
+_MASKS = (
+    "attention_mask", "bool_masked_pos", "decoder_attention_mask", "pixel_attention_mask",
+)  # fmt: skip
 _MOST = np.iinfo(np.int32).max
 
 _INTEGERS = (jnp.integer,), "integers"
@@ -72,7 +74,7 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         if name.endswith("input_ids"):
             _check_ids(name, array, config)
         elif name == "pixel_values":
-            _check_pixels(array, config)
+            _check_pixels(arrays, config)
         elif name == "position_ids":
             _check_positions(array, config)
         elif name in _MASKS:
@@ -261,7 +263,7 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
     """Checks that an array fits the ids (or images) it belongs to."""
-    if name == "pixel_values":
+    if name in PATCHES:
         return  # In a dual encoder there may be more images than texts.
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = arrays.get(owner, arrays.get("pixel_values"))
@@ -280,8 +282,11 @@ def _image_model(config: ModelConfig) -> Any:
     return next((x for x in config.parts.values() if "images" in x.required), config)
 
 
-def _check_pixels(pixels: np.ndarray, config: Any) -> None:
-    config = _image_model(config)
+def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
+    config, pixels = _image_model(config), arrays["pixel_values"]
+    if config.position.any_grid:
+        _check_patches_of_images(arrays, config)
+        return
     channels, (height, width) = config.channels, config.image_size
     wanted = f"must be [B, {channels}, {height}, {width}], channels before rows and columns"
     given = f"inputs: pixel_values has shape {pixels.shape}"
@@ -305,6 +310,32 @@ def _check_pixels(pixels: np.ndarray, config: Any) -> None:
         raise DataError(
             f"{given}: {wanted}; for images of another size load the model with "
             "interpolate_positions=True"
+        )
+
+
+def _check_patches_of_images(arrays: Mapping[str, np.ndarray], config: Any) -> None:
+    """Checks images that are cut into patches, their grids, and which patches are real."""
+    pixels = arrays["pixel_values"]
+    size = math.prod(config.patch_size) * config.channels
+    if pixels.ndim != 3 or pixels.shape[2] != size:
+        raise DataError(
+            f"inputs: pixel_values has shape {pixels.shape}: must be [B, patches, {size}], the "
+            "pixels of each patch by row, column and colour, as transformers' image processor "
+            "makes them"
+        )
+    wanted = {"pixel_attention_mask": pixels.shape[:2], "spatial_shapes": (len(pixels), 2)}
+    for name, shape in wanted.items():
+        if name in arrays and arrays[name].shape != shape:
+            raise DataError(f"inputs: {name} has shape {arrays[name].shape}: must be {shape}")
+    grids = arrays.get("spatial_shapes")
+    if grids is None or isinstance(grids, jax.core.Tracer):
+        return
+    counts = np.prod(grids, axis=1)
+    if grids.min() < 1 or counts.max() > pixels.shape[1]:
+        row = int(np.argmax((grids.min(axis=1) < 1) | (counts > pixels.shape[1])))
+        raise DataError(
+            f"inputs: spatial_shapes holds {tuple(grids[row].tolist())}: must be the rows and "
+            f"columns of the patches of an image, {pixels.shape[1]} patches at most"
         )
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxformer.checks import RATE, check_fields, optional
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
@@ -67,8 +67,9 @@ class VisionConfig(TransformerModelConfig):
     """Activation of a dense layer on the first token's state; or NormPooler (CLIP, BEiT),
     AttentionPooler (SigLIP). None: classifiers read that state itself."""
     position: Position = Learned(max_length=197)
-    """Learned, with a row for the class token and every patch; Sinusoidal2D or RoPE2D; Sinusoidal
-    or another scheme of one axis, in which the patches follow one another row by row."""
+    """Learned, with a row for the class token and every patch; Learned2D, for images that may each
+    have a grid of their own; Sinusoidal2D or RoPE2D; Sinusoidal or another scheme of one axis, in
+    which the patches follow one another row by row."""
     norm: Norm = LayerNorm(eps=1e-6)
     """LayerNorm or RMSNorm."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
@@ -97,6 +98,8 @@ class VisionConfig(TransformerModelConfig):
         check_field(self, "register_tokens", self.register_tokens >= 0, "0 or more")
         for scheme in filter(None, (self.position, self.relative_position)):
             scheme.validate_grid(self.grid, self.num_prefix)
+        one = self.relative_position is None or not self.position.any_grid
+        check_field(self, "relative_position", one, f"None: beside {self.position} there is none")
 
     @property
     def num_prefix(self) -> int:
@@ -241,19 +244,29 @@ class Vision(Model):
         key: jax.Array | None = None,
         masked: jax.Array | None = None,
         places: jax.Array | None = None,
+        grids: jax.Array | None = None,
+        real: jax.Array | None = None,
     ) -> jax.Array:
         """The hidden states of the class, distillation and patch tokens.
 
+        Images of several shapes are given as patches, see `functional.patches`, with their grids;
+        the position is then one such as Learned2D.
+
         Args:
-            images: Pixels `[B, height, width, C]`.
+            images: Pixels `[B, height, width, C]`; with `grids` patches `[B, T, rows * columns *
+                C]`, those of each image row by row, then padding.
             key: The dropout key; None in evaluation.
             masked: bool `[B, patches]`: the patches that the mask token replaces; None: none.
             places: int `[B, K]`: the patches that are read; None: all.
+            grids: int `[B, 2]`: rows and columns of the patches of each image.
+            real: bool `[B, T]`: the patches that are attended to; None: all.
 
         Returns:
             `[B, T, D]` in the compute dtype.
         """
         config = self.config
+        if grids is not None:
+            return self._packed(images, grids, real, key)
         given = (
             "height width" if config.interpolate_positions else "{} {}".format(*config.image_size)
         )
@@ -266,6 +279,20 @@ class Vision(Model):
             # The parameters stay those of the file: only this pass has tables of another size.
             return self._for_grid(grid)._hidden(images, key, masked, places, sizes["B"])
         return self._hidden(images, key, masked, places, sizes["B"])
+
+    def _packed(self, images, grids, real, key):
+        """The states of images that are cut into patches, each on a grid of its own."""
+        (rows, columns), channels = self.config.patch_size, self.config.channels
+        sizes = assert_axes(images=(images, f"B T {rows * columns * channels}"))
+        assert_floating(images=images)
+        mask = Mask()
+        if real is not None:
+            assert_axes(sizes, real=(real, "B T"))
+            assert_bool(real=real)
+            mask = KeyPadding(real)
+        cut = images.reshape(*images.shape[:2], rows, columns, channels)
+        x = self.patch_projection(cut.astype(self.config.dtype))
+        return self.transformer(x, mask=mask, key=key, grids=grids)
 
     def _for_grid(self, grid: tuple[int, int]) -> "Vision":
         """This model for images with another grid of patches."""
@@ -304,12 +331,26 @@ class Vision(Model):
         x = jnp.concatenate([*first, x], axis=1)
         return self.transformer(x, mask=Mask(), positions=positions, key=key)
 
-    def outputs_from(self, hidden: jax.Array, places: jax.Array | None = None) -> ModelOutput:
-        """The model's outputs for hidden states `[B, T, D]`, of the patches `places` alone."""
+    def outputs_from(
+        self,
+        hidden: jax.Array,
+        places: jax.Array | None = None,
+        real: jax.Array | None = None,
+    ) -> ModelOutput:
+        """The model's outputs for hidden states `[B, T, D]`.
+
+        Args:
+            hidden: The states.
+            places: int `[B, K]`: the patches that were read; None: all.
+            real: bool `[B, T]`: the tokens that are no padding; None: all.
+
+        Returns:
+            The outputs.
+        """
         # Means over an image are over its patches.
         patch = jnp.arange(hidden.shape[1])[None, :] >= self.config.num_prefix
-        pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
-        valid = jnp.broadcast_to(patch, hidden.shape[:2])
+        pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden, real)
+        valid = jnp.broadcast_to(patch, hidden.shape[:2]) if real is None else patch & real
         return ModelOutput(hidden, pooled, valid=valid, places=places)
 
     def outputs(self, batch, key=None):

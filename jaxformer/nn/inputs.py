@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import check_argument
 from jaxformer.functional.activations import is_wanted, tap
 from jaxformer.functional.assertions import (
     assert_axes,
@@ -90,6 +91,7 @@ class InputLayer(nnx.Module):
         type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
         real: jax.Array | None = None,
+        grids: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`.
 
@@ -99,6 +101,8 @@ class InputLayer(nnx.Module):
             type_ids: int `[B, T]` for each table of type embeddings; a missing one means row 0.
             key: The dropout key; None in evaluation.
             real: bool `[B or 1, T]`: the other tokens become zeros; None: none do.
+            grids: int `[B, 2]`: rows and columns of the patches of each image, whose positions
+                they are then; None: `positions` are those of the tokens.
 
         Returns:
             The residual stream `[B, T, D]`.
@@ -107,6 +111,11 @@ class InputLayer(nnx.Module):
         sizes = assert_axes(x=(x, "B T E"), positions=(positions, "B/1 T"))
         assert_floating(x=x)
         assert_integers(positions=positions)
+        if grids is not None:
+            one = f"None: all images have one grid in {self.position}"
+            check_argument("grids", grids, self.position.any_grid, one)
+            assert_axes(sizes, grids=(grids, "B 2"))
+            assert_integers(grids=grids)
         for name, table in self.kinds.items():
             if name in type_ids:
                 assert_axes(sizes, **{name: (type_ids[name], "B T")})
@@ -116,7 +125,7 @@ class InputLayer(nnx.Module):
             x = self.projection(x)
         x = tap("hook_embed", x)
         if not self.position.after_norm:
-            x = self._positioned(x, positions)
+            x = self._positioned(x, positions, grids)
         for name, table in self.kinds.items():
             table = table[...].astype(x.dtype)
             code = lookup(table, type_ids[name]) if name in type_ids else table[None, :1]
@@ -126,7 +135,7 @@ class InputLayer(nnx.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm.named("embed.ln", x)
         if self.position.after_norm:
-            x = self._positioned(x, positions)
+            x = self._positioned(x, positions, grids)
         if real is not None:
             x = jnp.where(real[..., None], x, jnp.zeros((), x.dtype))
         x = dropout(x, self.dropout, key)
@@ -134,13 +143,16 @@ class InputLayer(nnx.Module):
             return x
         return self.projection(x)
 
-    def _positioned(self, x, positions):
+    def _positioned(self, x, positions, grids):
         """The token embeddings with the position code, which has a name if there is one."""
-        table = value_of(self.position_table)
-        embedded = self.position.embed(x, positions, table)
+        scheme, table = self.position, value_of(self.position_table)
+        embed, places = scheme.embed, positions
+        if grids is not None:
+            embed, places = scheme.embed_grids, grids
+        embedded = embed(x, places, table)
         if embedded is x or not is_wanted("hook_pos_embed"):
             return embedded
-        code = self.position.embed(jnp.zeros_like(x), positions, table)
+        code = embed(jnp.zeros_like(x), places, table)
         tapped = tap("hook_pos_embed", code)
         return embedded if tapped is code else x + tapped
 

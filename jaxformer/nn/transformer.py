@@ -78,6 +78,7 @@ class Transformer(nnx.Module):
         encoder_outputs: jax.Array | None = None,
         encoder_mask: Mask = EVERYTHING,
         key: jax.Array | None = None,
+        grids: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`, in the dtype of `x`.
 
@@ -89,6 +90,7 @@ class Transformer(nnx.Module):
             encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
             encoder_mask: The cross-attention mask.
             key: The dropout key; None in evaluation.
+            grids: int `[B, 2]`: the grids of the patches of images, see `InputLayer`.
 
         Returns:
             The normalised states `[B, T, D]`.
@@ -102,11 +104,12 @@ class Transformer(nnx.Module):
         if key is not None:
             assert_keys(key=key)
         if positions is None:
-            self.inputs.position.validate_length(x.shape[1])
+            if grids is None:
+                self.inputs.position.validate_length(x.shape[1])
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
         real = real_tokens(mask) if self.zero_padding else None
-        x = self.inputs(x, positions, type_ids, input_key, real)
+        x = self.inputs(x, positions, type_ids, input_key, real, grids)
         bias = self.inputs.bias(positions)
         context = Context(
             positions, mask, bias, encoder_outputs, encoder_mask, vectors=self.inputs.vectors()

@@ -1,5 +1,6 @@
 """Random inputs that reveal mistakes: odd sizes, padding on either side, T != S."""
 
+import math
 from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any, Literal, get_args
@@ -30,6 +31,7 @@ from jaxformer.hub.tasks import (
     UnshiftedCausalLMTask,
     num_labels,
 )
+from jaxformer.models import VisionConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
 
@@ -68,7 +70,9 @@ def example_inputs(
         inputs |= _texts(checkpoint, padding, (rows, length), rng)
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
-    if "pixel_values" in names:
+    if "spatial_shapes" in family_of(config).names_of_inputs(config):
+        inputs |= _shaped_images(config.parts.get("image", config), padding, rows, rng)
+    elif "pixel_values" in names:
         encoder = config.parts.get("encoder", config)
         size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
@@ -80,6 +84,24 @@ def example_inputs(
         size = family_of(config).vocab_size(config, "decoder_input_ids")
         hf_config = hf_config.with_values(vocab_size=size)
     return inputs | _labels(task, rng, inputs, hf_config)
+
+
+def _shaped_images(
+    config: VisionConfig, padding: Padding, rows: int, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Images of several shapes, cut into patches, which are padded on the right alone."""
+    shapes = ((2, 6), (4, 3), (1, 12)) if padding == "none" else ((2, 5), (4, 3), (1, 7))
+    grids = np.array([shapes[row % len(shapes)] for row in range(rows)])
+    counts = np.prod(grids, axis=1)[:, None]
+    length = 12 if padding == "none" else 14
+    size = math.prod(config.patch_size) * config.channels
+    real = np.arange(length) < counts
+    pixels = rng.standard_normal((rows, length, size)) * real[..., None]
+    return {
+        "pixel_values": pixels.astype(np.float32),
+        "pixel_attention_mask": real.astype(np.int64),
+        "spatial_shapes": grids,
+    }
 
 
 def _choices(
@@ -228,8 +250,11 @@ def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
 def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
     """Each text belongs to one image; ids have two end tokens, of which the first counts."""
     del rng
-    end = section(hf_config, "text_config").get("eos_token_id")
-    ids = {} if end is None else {"input_ids": with_ends(inputs, end, twice=True)}
+    text = section(hf_config, "text_config")
+    end, size = text.get("eos_token_id"), text.get("vocab_size")
+    # The default of SigLIP's class is beyond the vocabulary of its models.
+    known = end is not None and (size is None or end < size)
+    ids = {"input_ids": with_ends(inputs, end, twice=True)} if known else {}
     return ids | {"return_loss": np.array(True)}
 
 

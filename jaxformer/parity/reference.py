@@ -147,11 +147,15 @@ def float64_throughout() -> contextlib.AbstractContextManager:
             return x.double()
         return torch.float64 if x is torch.float32 else x
 
+    products = torch.Tensor.matmul, torch.Tensor.__matmul__
+
     class StaysFloat64(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
             if func is torch.full and abs(args[1]) > torch.finfo(torch.float32).max:
                 return func(*args, **(kwargs | {"dtype": torch.float64}))
+            if func in products and args[1].dtype == torch.float64:
+                args = [widened(x) for x in args]
             if args and torch.is_tensor(args[0]) and args[0].dtype == torch.float64:
                 if func is torch.Tensor.float:
                     return args[0]

@@ -61,7 +61,9 @@ _T5 = {
     "decoder_start_token_id": 0,
 }
 _TEXT_TOWER = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 17, **_TOKENS}
-_VISION_TOWER = {**SIZES, **MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
+_PATCHES = {**SIZES, **MLP, "patch_size": 4, "num_channels": 2}
+_VISION_TOWER = _PATCHES | {"image_size": 13}
+_FLEXIBLE_TOWER = _PATCHES | {"num_patches": 9}
 
 _CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
@@ -338,6 +340,10 @@ TINY: dict[str, dict[str, Any]] = {
         "text_config": _TEXT_TOWER | {"projection_size": 36},
         "vision_config": _VISION_TOWER | {"hidden_size": 36},
     },
+    "siglip2": {
+        "text_config": _TEXT_TOWER | {"projection_size": 36},
+        "vision_config": _FLEXIBLE_TOWER | {"hidden_size": 36},
+    },
     "vision-text-dual-encoder": {
         "text_config": _ROBERTA | {"model_type": "roberta"},
         "vision_config": VIT | {"model_type": "vit", "hidden_size": 36},
@@ -347,6 +353,8 @@ TINY: dict[str, dict[str, Any]] = {
     "clip_vision_model": _VISION_TOWER | {"projection_dim": 40},
     "siglip_text_model": _TEXT_TOWER | {"projection_size": 40},
     "siglip_vision_model": _VISION_TOWER,
+    "siglip2_text_model": _TEXT_TOWER | {"projection_size": 40},
+    "siglip2_vision_model": _FLEXIBLE_TOWER,
     "blenderbot": _BART,
     "blenderbot-small": _BART,
     "xglm": {

@@ -26,6 +26,7 @@ from jaxformer.zoo.common.clip_like import (
     LAYOUTS,
     TEXT_DEFAULTS,
     TEXT_NAMES,
+    square_patches,
     text_fields,
     vision_fields,
 )
@@ -152,7 +153,7 @@ _TEXT_FORMAT = ModelFormat(
 )
 _VISION_FORMAT = ModelFormat(
     model_type="clip_vision_model",
-    config_map=ConfigMap(clip_vision, vision_fields(prefix=1)),
+    config_map=ConfigMap(clip_vision, vision_fields(square_patches(prefix=1))),
     weight_map=lambda _: _VISION_WEIGHT_MAP,
     architectures=(
         Architecture("CLIPVisionModelWithProjection", ImageEmbeddingTask()),

@@ -147,6 +147,11 @@ def _read(
                 f"{values.path}: model_type = {model_format.model_type!r}: must be an encoder of "
                 f"{reads}"
             )
+        if name == "encoder" and config.position.any_grid:
+            raise ConfigError(
+                f"{values.path}: model_type = {model_format.model_type!r}: must be an encoder of "
+                "images of one shape"
+            )
         heads = architecture.task.heads(values)
         config = config.with_fields(heads=heads, **architecture.changes)
         values.finish((*model_format.harmless, "is_decoder"))

@@ -27,6 +27,7 @@ from jaxformer.zoo.common.clip_like import (
     LAYOUTS,
     TEXT_DEFAULTS,
     TEXT_NAMES,
+    square_patches,
     text_fields,
     vision_fields,
 )
@@ -94,10 +95,7 @@ SYSTEMS = (
     System("siglip-base-patch16-224-vision", "", siglip_vision(12, 768, 12, 16), "92.88M", _SOURCE),
 )
 
-_VISION_FIELDS = (
-    *vision_fields(prefix=0),
-    Switch("pooler", "vision_use_head", on=AttentionPooler(), off=None),
-)
+SWITCH = Switch("pooler", "vision_use_head", on=AttentionPooler(), off=None)
 _TEXT_WEIGHT_MAP = WeightMap({**TEXT_NAMES, "heads.projection.output": "text_model.head"})
 _JOINED = Fused(
     tuple(f"pooler.attention.{name}" for name in ("query", "key", "value")),
@@ -105,7 +103,7 @@ _JOINED = Fused(
     Concatenated(),
     separator="_",
 )
-_VISION_WEIGHT_MAP = WeightMap(
+IMAGE_WEIGHT_MAP = WeightMap(
     {
         **IMAGE_NAMES,
         "transformer.final_norm": "vision_model.post_layernorm",
@@ -127,7 +125,7 @@ _OWN_TEXT_DEFAULTS = {
     "max_position_embeddings": 64,
 }
 
-_TEXT_FORMAT = ModelFormat(
+TEXT_FORMAT = ModelFormat(
     model_type="siglip_text_model",
     config_map=ConfigMap(siglip_text, text_fields("projection_size")),
     weight_map=lambda _: _TEXT_WEIGHT_MAP,
@@ -137,31 +135,36 @@ _TEXT_FORMAT = ModelFormat(
     states_end_normalised=False,
     defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
 )
-_VISION_FORMAT = ModelFormat(
+IMAGE_FORMAT = ModelFormat(
     model_type="siglip_vision_model",
-    config_map=ConfigMap(siglip_vision, _VISION_FIELDS),
-    weight_map=lambda _: _VISION_WEIGHT_MAP,
+    config_map=ConfigMap(siglip_vision, (*vision_fields(square_patches(prefix=0)), SWITCH)),
+    weight_map=lambda _: IMAGE_WEIGHT_MAP,
     architectures=(Architecture("SiglipVisionModel", Task()),),
     prefix="vision_model.",
     buffers=BUFFERS,
     defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 16, "vision_use_head": True},
 )
 
-FORMATS = (
-    with_image_classifier(
-        dual_encoder(
-            ModelFormat(
-                model_type="siglip",
-                config_map=ConfigMap(siglip, ()),
-                weight_map=lambda _: WeightMap({}),
-                architectures=(Architecture("SiglipModel", ContrastiveTask(SigmoidContrastive())),),
-            ),
-            text_part(_TEXT_FORMAT, _TEXT_FORMAT.architectures[0]),
-            image_part(_VISION_FORMAT, _VISION_FORMAT.architectures[0]),
-            WeightMap(OWN_NAMES, layouts=dict.fromkeys(OWN_NAMES, Same(leading=1))),
+
+def whole(model_type: str, name: str, text: ModelFormat, image: ModelFormat) -> ModelFormat:
+    """Returns the format of both towers, whose classes have names that begin with `name`."""
+    architecture = Architecture(f"{name}Model", ContrastiveTask(SigmoidContrastive()))
+    towers = dual_encoder(
+        ModelFormat(
+            model_type=model_type,
+            config_map=ConfigMap(siglip, ()),
+            weight_map=lambda _: WeightMap({}),
+            architectures=(architecture,),
         ),
-        "SiglipForImageClassification",
-    ),
-    _TEXT_FORMAT,
-    _VISION_FORMAT,
+        text_part(text, text.architectures[0]),
+        image_part(image, image.architectures[0]),
+        WeightMap(OWN_NAMES, layouts=dict.fromkeys(OWN_NAMES, Same(leading=1))),
+    )
+    return with_image_classifier(towers, f"{name}ForImageClassification")
+
+
+FORMATS = (
+    whole("siglip", "Siglip", TEXT_FORMAT, IMAGE_FORMAT),
+    TEXT_FORMAT,
+    IMAGE_FORMAT,
 )

@@ -96,6 +96,8 @@ def _build(text: ModelConfig, image: ModelConfig, **fields: float) -> DualEncode
         raise ConfigError("text_config: the model has no pooled state, as BERT and CLIP have one")
     if image.pooler is None and not image.class_token:
         raise ConfigError("vision_config: the model has no pooled state, as ViT and CLIP have one")
+    if image.position.any_grid:
+        raise ConfigError("vision_config: the model must read images of one shape, as ViT does")
     return DualEncoderConfig(text, image, **fields)
 
 

@@ -234,6 +234,8 @@ def tokens_of(x):
 
 
 RESIZED = np.asarray(F.resize_positions(jnp.eye(7), (2, 3), (3, 2), prefix=1), np.float64)
+GRIDS = np.array([[2, 3], [1, 5], [4, 1]])
+ON_GRIDS = np.asarray(F.positions_on_grids(jnp.eye(6), (2, 3), GRIDS, length=6), np.float64)
 RESIZED_OFFSETS = np.asarray(F.resize_offsets(jnp.eye(18), (2, 3), (3, 2)), np.float64)
 # Which row of the table each pair of tokens has; a table of them all gives it.
 OFFSETS = np.asarray(
@@ -522,6 +524,12 @@ CASES = {
         lambda p: F.resize_positions(p["table"], (2, 3), (3, 2), prefix=1),
         lambda p: RESIZED @ p["table"],
         {"table": normal(7, 4)},
+        FLOAT32,
+    ),
+    "positions_on_grids": Case(
+        lambda p: F.positions_on_grids(p["table"], (2, 3), jnp.asarray(GRIDS), length=6),
+        lambda p: ON_GRIDS @ p["table"],
+        {"table": normal(6, 4)},
         FLOAT32,
     ),
     "scale_temperature": Case(

@@ -245,6 +245,12 @@ CASES = [
         "table": [floats(6, 3), floats(7), ints(7, 3)], "old_grid": [(2,), (2, 0), 6],
         "new_grid": [(0, 3), "43"], "prefix": [-1, 0.5],
     }),
+    (F.positions_on_grids, {
+        "table": floats(6, 3), "old_grid": (2, 3), "grids": ints(2, 2), "length": 4,
+    }, {
+        "table": [floats(7, 3), floats(6), ints(6, 3)], "old_grid": [(2,), (2, 0), 6],
+        "grids": [floats(2, 2), ints(2), ints(2, 3)], "length": SIZE,
+    }),
     (F.cross_entropy, LOSS, {
         "logits": [ints(2, 3, 5), floats()],
         "targets": [floats(2, 3), bools(2, 3), ints(2), ints(3, 2), np.full((2, 3), 5), [[0]]],

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional import patches, resize_offsets, resize_positions
+from jaxformer.functional import (
+    Learned2D,
+    patches,
+    positions_on_grids,
+    resize_offsets,
+    resize_positions,
+)
 
 sizes = st.integers(1, 4)
 
@@ -87,3 +93,41 @@ def test_offsets_as_torch_interpolates(new_grid):
 def test_a_table_without_all_offsets_is_refused():
     with pytest.raises(ValueError, match=r"14 rows, the grid \(2, 3\) 15 offsets"):
         resize_offsets(jnp.zeros((14, 4)), (2, 3), (2, 2))
+
+
+GRIDS = [(4, 6), (1, 1), (2, 12), (7, 3), (5, 6), (13, 1)]
+
+
+@pytest.mark.torch
+def test_each_image_has_the_positions_that_torch_interpolates():
+    """With antialiasing, as SigLIP 2 does; padding has the position of the first patch."""
+    import torch
+
+    table = np.random.default_rng(0).normal(size=(4 * 6, 5)).astype(np.float32)
+    grid = torch.tensor(table).reshape(1, 4, 6, 5).permute(0, 3, 1, 2)
+    found = positions_on_grids(jnp.asarray(table), (4, 6), jnp.array(GRIDS), length=31)
+    for size, own in zip(GRIDS, np.asarray(found), strict=True):
+        count = size[0] * size[1]
+        wanted = torch.nn.functional.interpolate(grid, size=size, mode="bilinear", antialias=True)
+        wanted = wanted.permute(0, 2, 3, 1).reshape(count, 5).numpy()
+        np.testing.assert_allclose(own[:count], wanted, rtol=2e-5, atol=2e-5)
+        np.testing.assert_array_equal(own[count:], np.repeat(own[:1], 31 - count, axis=0))
+
+
+def test_an_image_on_the_table_s_own_grid_has_its_rows():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(24, 5)), jnp.float32)
+    found = positions_on_grids(table, (4, 6), jnp.array([[4, 6]]), length=24)
+    np.testing.assert_allclose(found[0], table, rtol=1e-6)
+    x, scheme = jnp.ones((1, 24, 5)), Learned2D(grid=(4, 6))
+    own, fixed = scheme.embed_grids(x, jnp.array([[4, 6]]), table), jnp.arange(24)[None]
+    np.testing.assert_allclose(own, scheme.embed(x, fixed, table), rtol=1e-6)
+
+
+def test_a_table_is_resized_once_as_for_each_image():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(24, 5)), jnp.float32)
+    scheme = Learned2D(grid=(4, 6))
+    once = scheme.for_grid((3, 7), 0).resized(table, (4, 6), (3, 7), 0)
+    each = scheme.embed_grids(jnp.zeros((1, 25, 5)), jnp.array([[3, 7]]), table)
+    np.testing.assert_array_equal(once, each[0, :21])
+    with pytest.raises(ValueError, match=r"24 rows, the grid \(5, 5\) 25"):
+        positions_on_grids(table, (5, 5), jnp.array([[3, 7]]), length=21)

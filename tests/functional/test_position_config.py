@@ -13,6 +13,7 @@ from jaxformer.functional import (
     DynamicNTK,
     Integer,
     Learned,
+    Learned2D,
     NoPosition,
     PatchBias,
     RoPE,
@@ -98,6 +99,8 @@ def test_grids_that_do_not_fit():
         (Sinusoidal2D((3, 2)), 1, r"Sinusoidal2D.grid = \(3, 2\): must be \(2, 3\)"),
         (Sinusoidal2D((2, 3)), 0, "Sinusoidal2D.prefix = 1: must be 0: there is no class token"),
         (Sinusoidal2D((2, 3), prefix=0), 1, "prefix = 0: must be 1, the tokens before them"),
+        (Learned2D((3, 2)), 0, r"Learned2D.grid = \(3, 2\): must be \(2, 3\)"),
+        (Learned2D((2, 3)), 1, "Learned2D.prefix = 0: must be 1"),
         (PatchBias((3, 2)), 1, r"PatchBias.grid = \(3, 2\): must be \(2, 3\)"),
         (Integer(6), 1, "set max_length to at least 7"),
     ]:

@@ -1,4 +1,4 @@
-"""The image classifiers of CLIP and SigLIP: one tower of a dual encoder, and a head."""
+"""The image classifiers of CLIP, SigLIP and SigLIP 2: one tower of a dual encoder, and a head."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 HEAD = "ForImageClassification"
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2"])
 @pytest.mark.quick("siglip")
 def test_losses_gradients_and_files_are_those_of_transformers(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / "theirs", HEAD)

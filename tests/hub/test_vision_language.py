@@ -139,6 +139,7 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
         ("clip-vit-base-patch32-vision", "clip_vision_model"),
         ("siglip-base-patch16-224-text", "siglip_text_model"),
         ("siglip-base-patch16-224-vision", "siglip_vision_model"),
+        ("siglip2-base-patch16-naflex-vision", "siglip2_vision_model"),
     ],
 )
 def test_systems_of_the_zoo_are_what_an_empty_file_says(name, model_type):

@@ -18,12 +18,14 @@ from tiny_models import (
     tiny_vision,
 )
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import (
     Binary,
     KeyPadding,
     Learned,
+    Learned2D,
     NoPosition,
+    PatchBias,
     Sinusoidal,
     Sinusoidal2D,
     T5Bias,
@@ -32,10 +34,12 @@ from jaxformer.functional import (
 )
 from jaxformer.models import (
     AbstractModel,
+    AttentionPooler,
     Classification,
     LanguageModel,
     Model,
     ModelOutput,
+    NormPooler,
     VisionConfig,
 )
 from jaxformer.models import TokenClassification as Tags
@@ -173,6 +177,54 @@ def test_images_of_another_size_are_refused():
     for shape in [(2, 8, 15, 2), (2, 12, 8, 2), (2, 8, 12, 1)]:
         with pytest.raises(AssertionError, match="shape"):
             model.hidden(jnp.zeros(shape))
+
+
+# Images of several shapes -----------------------------------------------------------------------
+
+
+def shaped(pooler, **changes):
+    """A model of patches of 4 x 3 pixels, with a table of positions for 2 x 4 of them."""
+    fields = {"class_token": False, "position": Learned2D((2, 4)), "heads": MEAN, "pooler": pooler}
+    return tiny_vision(**(fields | changes))
+
+
+@partial(jax.jit, static_argnums=0)
+def outputs_of(config, parameters, images, grids=None, real=None):
+    """The states, the pooled state and the scores."""
+    model = structure_of(config).module(parameters)
+    found = model.outputs_from(model.hidden(images, grids=grids, real=real), real=real)
+    return found.hidden, found.pooled, model.heads["label"].scores(found)
+
+
+@pytest.mark.parametrize("pooler", [NormPooler("mean"), AttentionPooler()])
+def test_an_image_of_the_usual_shape_is_the_same_as_patches(pooler):
+    """Alone, and beside images of other shapes, whose patches are padded."""
+    config = shaped(pooler)
+    parameters, images = random_parameters(config), batch_for(config, rows=3)["images"]
+    hidden, *wanted = outputs_of(config, parameters, images)
+    pieces = jnp.asarray(cut(images).reshape(3, 8, -1))
+    grids = jnp.array([[2, 4], [1, 3], [5, 1]])
+    real = jnp.arange(11)[None] < jnp.prod(grids, axis=1, keepdims=True)
+    padded = jnp.pad(pieces, ((0, 0), (0, 3), (0, 0)), constant_values=9.0)
+    states, *found = outputs_of(config, parameters, padded, grids, real)
+    close(states[0, :8], hidden[0])
+    for ours, theirs in zip(found, wanted, strict=True):
+        close(ours[0], theirs[0])
+    # What padding holds changes nothing.
+    padded = jnp.where(real[..., None], padded, -7.0)
+    _, *again = outputs_of(config, parameters, padded, grids, real)
+    close(again[0], found[0])
+    close(again[1], found[1])
+
+
+def test_a_table_for_one_shape_takes_no_grids():
+    config = tiny_vision()
+    model = structure_of(config).module(random_parameters(config))
+    with pytest.raises(ArgumentError, match="all images have one grid in Learned"):
+        model.hidden(jnp.zeros((2, 8, 24)), grids=jnp.ones((2, 2), jnp.int32))
+    biases = PatchBias((2, 4), prefix=0)
+    with pytest.raises(ConfigError, match=r"relative_position = .*None"):
+        shaped(None, relative_position=biases)
 
 
 # Positions for another image size ---------------------------------------------------------------

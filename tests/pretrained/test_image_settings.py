@@ -90,6 +90,19 @@ def test_labels_are_those_of_the_pipeline(kind, settings, tmp_path):
             assert row[f"score_{each['label']}"] == pytest.approx(each["score"], abs=2e-5)
 
 
+def test_the_file_of_a_whole_processor_comes_first(tmp_path):
+    """As version 5 of transformers writes it, and reads it where there are both."""
+    own = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 31}}
+    whole = {"image_processor": own, "processor_class": "CLIPProcessor"}
+    (tmp_path / "processor_config.json").write_text(json.dumps(whole))
+    assert ImageSettings.of_folder(tmp_path).values["size"] == {"shortest_edge": 31}
+    (tmp_path / PREPROCESSOR).write_text(json.dumps({"size": 32}))
+    assert ImageSettings.of_folder(tmp_path).values["size"] == {"shortest_edge": 31}
+    # Older files of a processor have its class alone.
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "X"}))
+    assert ImageSettings.of_folder(tmp_path).values["size"] == 32
+
+
 @pytest.mark.torch
 def test_images_of_another_size_are_read_when_asked_for(tmp_path):
     folder = saved("ViT", {"do_resize": False}, tmp_path / "model")

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers import Tokenizer, normalizers
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import Split, Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from jaxformer.cli import main as cli
@@ -20,7 +20,7 @@ from jaxformer.pretrained.prediction.zero_shot import TEMPLATE, text_arrays, zer
 
 pytestmark = pytest.mark.torch
 
-LABELS = ("cat", "dog", "a plane")
+LABELS = ("cat", "dog", "A plane")
 WORDS = ("[UNK]", "this", "is", "a", "</s>", "[PAD]", "photo", "of", "cat", "dog", "plane", ".")
 PROCESSOR = {
     "do_center_crop": True,
@@ -37,28 +37,82 @@ PROCESSOR = {
 }
 
 
-def save_model(kind, folder):
-    """A random model with a processor: what a folder of the hub has."""
-    changes = {
-        "text_config": TINY[kind]["text_config"] | {"max_position_embeddings": 64},
-        "vision_config": TINY[kind]["vision_config"] | {"num_channels": 3},
-    }
-    save_random(kind, {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind], folder, **changes)
+PATCHES = {
+    "image_processor_type": "Siglip2ImageProcessor",
+    "patch_size": 4,
+    "max_num_patches": 11,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.2, 0.3, 0.25],
+}
+
+
+def words(folder, names):
+    """A tokenizer of whole words."""
     tokenizer = Tokenizer(WordLevel({w: n for n, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 4)])
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}
-    names = ["input_ids", "attention_mask"] if kind == "clip" else ["input_ids"]
-    settings |= {"model_input_names": names}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | names))
+
+
+def gemma(folder, names):
+    """Gemma's tokenizer: its padding (0) is not the end (1), as config.json's default says."""
+    first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{n:02X}>" for n in range(256))]
+    pieces = [*first, *"\u2581abcdefghilnopst.CA", "ca", "cat", "do", "dog", "\u2581a"]
+    merges = [("c", "a"), ("ca", "t"), ("d", "o"), ("do", "g"), ("\u2581", "a")]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = Split(" ", "merged_with_previous")
+    tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    tokenizer.add_special_tokens(first[:5])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "GemmaTokenizer",
+        "add_bos_token": False,
+        "add_eos_token": True,
+        "do_lower_case": True,
+        **{f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | names))
+
+
+IDS = {"model_input_names": ["input_ids"]}
+BOTH = {"model_input_names": ["input_ids", "attention_mask"]}
+KINDS = {
+    "clip": ("CLIPModel", words, BOTH, PROCESSOR),
+    "siglip": ("SiglipModel", words, IDS, PROCESSOR),
+    "siglip with Gemma's tokenizer": (
+        "SiglipModel", gemma, IDS | {"padding_side": "right"}, PROCESSOR,
+    ),
+    "siglip2": ("Siglip2Model", gemma, IDS | {"padding_side": "right"}, PATCHES),
+    "siglip2 padded on the left": ("Siglip2Model", gemma, BOTH, PATCHES),
+}  # fmt: skip
+"""What is tested -> its class, tokenizer, settings of the tokenizer, and image processor."""
+
+
+def save_model(name, folder):
+    """A random model with a processor: what a folder of the hub has."""
+    kind, (architecture, write_tokenizer, names, processor) = name.split()[0], KINDS[name]
+    text = {"max_position_embeddings": 64, "vocab_size": 300}
+    changes = {
+        "text_config": TINY[kind]["text_config"] | text,
+        "vision_config": TINY[kind]["vision_config"] | {"num_channels": 3},
+    }
+    if write_tokenizer is gemma:  # the files of SigLIP 2 leave these out
+        changes["text_config"] = {
+            key: x for key, x in changes["text_config"].items() if not key.endswith("token_id")
+        }
+    save_random(kind, architecture, folder, **changes)
+    write_tokenizer(folder, names)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return folder
 
 
-@pytest.fixture(scope="module", params=["clip", "siglip"])
+@pytest.fixture(scope="module", params=KINDS)
 def model(request, tmp_path_factory):
-    return save_model(request.param, tmp_path_factory.mktemp(request.param))
+    return save_model(request.param, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +186,10 @@ def test_bad_arguments(model, images):
 def test_a_text_beyond_the_positions(model):
     pretrained = load(model)
     text = " ".join(["cat"] * 80)
-    if pretrained.checkpoint.model_format.model_type == "siglip":
+    if pretrained.checkpoint.model_format.model_type != "clip":
         ids = text_arrays(pretrained, [text])["input_ids"]
         assert ids.shape == (1, 64)
-        assert ids[0, -1] == 4
+        assert ids[0, -1] == pretrained.prompt_encoder.source("a cat")[-1]
     else:
         with pytest.raises(DataError, match="81 tokens, but the model reads 64"):
             text_arrays(pretrained, [text])

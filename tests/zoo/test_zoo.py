@@ -64,6 +64,9 @@ def counted(system):
         own = {"embedding.table", "heads.masked_language_model.bias"}
         shapes = shapes_of(system.config)
         return sum(prod(shape) for name, shape in shapes.items() if name not in own)
+    if system.note.startswith("blocks and embeddings of the images"):
+        image = system.config.parts.get("image", system.config)
+        return sum(map(prod, shapes_of(replace(image, pooler=None)).values()))
     if system.name in COUNTED:
         return sum(map(prod, shapes_of(replace(system.config, **COUNTED[system.name])).values()))
     return parameters_of(system.name)
@@ -98,8 +101,8 @@ def test_the_parameters_are_as_many_as_published(system):
 def test_every_named_system_is_there():
     named = (
         "transformer bert roberta distilbert albert ernie gpt gpt2 gpt3 gpt-j pythia llama llama2 "
-        "llama3 llama3.2 mistral phi gemma t5 t5-v1.1 mt5 byt5 bart vit clip siglip blenderbot "
-        "xglm deberta deberta-v2 deberta-v3 mdeberta"
+        "llama3 llama3.2 mistral phi gemma t5 t5-v1.1 mt5 byt5 bart vit clip siglip siglip2 "
+        "blenderbot xglm deberta deberta-v2 deberta-v3 mdeberta"
     )
     for start in named.split():
         assert any(name == start or name.startswith(f"{start}-") for name in SYSTEMS), start
@@ -307,6 +310,11 @@ THEIRS = {
     "clip-vit-base-patch32-vision": ("CLIPVisionModelWithProjection", {}),
     "siglip-base-patch16-224-text": ("SiglipTextModel", {}),
     "siglip-base-patch16-224-vision": ("SiglipVisionModel", {}),
+    "siglip2-base-patch16-naflex": (
+        "Siglip2Model",
+        {"text_config": {"vocab_size": 256_000, "num_hidden_layers": 12}},
+    ),
+    "siglip2-base-patch16-naflex-vision": ("Siglip2VisionModel", {}),
 }
 for _size, _shape in T5_SIZES.items():
     THEIRS[f"t5-v1.1-{_size}"] = ("T5ForConditionalGeneration", t5_like(*_shape, **GATED))

@@ -49,6 +49,8 @@ class Answer(NamedTuple):
 
     class_name: str
     """Its class."""
+    padding_side: str
+    """Where it pads: "left" or "right"."""
     special_tokens: Mapping[str, str]
     """The special tokens by the names that chat templates use: "bos_token", ..."""
     split_special_tokens: bool
@@ -95,7 +97,8 @@ def ask(folder: str | os.PathLike) -> Answer:
     header, _, definition = answer.partition(b"\n")
     said = json.loads(header)
     texts = {name: text for name, text in said["special_tokens"].items() if isinstance(text, str)}
-    return Answer(said["class"], texts, said["split_special_tokens"], definition)
+    side, splits = said["padding_side"], said["split_special_tokens"]
+    return Answer(said["class"], side, texts, splits, definition)
 
 
 def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:

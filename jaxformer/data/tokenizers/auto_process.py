@@ -27,7 +27,7 @@ def main(folder: str, answer: str) -> None:
 
     Args:
         folder: The folder.
-        answer: The file to write: a line of JSON, {"class", "special_tokens",
+        answer: The file to write: a line of JSON, {"class", "padding_side", "special_tokens",
             "split_special_tokens"}; then tokenizer.json, unless the class has none.
 
     Raises:
@@ -49,6 +49,7 @@ def main(folder: str, answer: str) -> None:
         raise ValueError(f"{type(found).__name__} reads {' or '.join(sorted(reads))}")
     header = {
         "class": type(found).__name__,
+        "padding_side": found.padding_side,
         "special_tokens": found.special_tokens_map,
         "split_special_tokens": found.split_special_tokens,
     }

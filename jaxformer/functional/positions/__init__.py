@@ -4,6 +4,7 @@ from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.functional.positions.patch_bias import PatchBias
 from jaxformer.functional.positions.patch_rope import RoPE2D
+from jaxformer.functional.positions.patch_table import Learned2D
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
     GivenFrequencies,
@@ -35,6 +36,7 @@ __all__ = [
     "GivenFrequencies",
     "Integer",
     "Learned",
+    "Learned2D",
     "LinearScaling",
     "Llama3Scaling",
     "LongRoPE",

@@ -89,6 +89,8 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     """Whether the code is added behind the norm of the embeddings."""
     norm: ClassVar[Norm | None] = None
     """The norm of the rows of its table."""
+    any_grid: ClassVar[bool] = False
+    """Whether each image of a batch may have a grid of patches of its own: `embed_grids`."""
 
     def __post_init__(self):
         check_types(self)
@@ -137,6 +139,22 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
             [B, T, D] in the dtype of `x`.
         """
         del positions, table
+        return x
+
+    def embed_grids(
+        self, x: jax.Array, grids: jax.Array, table: jax.Array | None = None
+    ) -> jax.Array:
+        """Adds the position code to the patches of images that each have a grid of their own.
+
+        Args:
+            x: [B, T, D]: the patches of each image row by row, then padding.
+            grids: int [B, 2]: rows and columns of the patches of each image.
+            table: The learned table, if the scheme has one.
+
+        Returns:
+            [B, T, D] in the dtype of `x`.
+        """
+        del grids, table
         return x
 
     def rotate(

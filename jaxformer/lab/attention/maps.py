@@ -12,6 +12,7 @@ from jaxformer.generation.api import generate
 from jaxformer.pretrained.inspection.tokens import Token, check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_reader import ImageReader
 
 _SPACE = "\u2581"
@@ -151,7 +152,7 @@ def image_maps(pretrained: Pretrained, reader: ImageReader, file: str | Path) ->
     if "images" not in config.required:
         raise ArgumentError("image: the model reads text; give a text instead")
     pixels = reader.pixels(Path(file))
-    inputs = {"pixel_values": pixels.transpose(2, 0, 1)[None]}
+    inputs = image_inputs([pixels], config)
     # The image may have another size than those that the model was trained on.
     sizes = zip(pixels.shape[:2], config.patch_size, strict=True)
     rows, columns = (count // size for count, size in sizes)

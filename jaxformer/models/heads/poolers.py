@@ -12,10 +12,11 @@ from flax import nnx
 from jaxformer.checks import check_types
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import Norm
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import NoPosition
+from jaxformer.models.heads.base import pool
 from jaxformer.nn.attention import Attention
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.feedforward import FeedForward
@@ -25,7 +26,10 @@ from jaxformer.nn.sublayer import Context
 
 @dataclass(frozen=True)
 class Pooler(abc.ABC):
-    """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`."""
+    """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`.
+
+    The module also takes which of the tokens are there, bool `[B, T]`; None: all are.
+    """
 
     def __post_init__(self):
         check_types(self)
@@ -73,8 +77,9 @@ class AttentionPooler(Pooler):
 class FirstNorm(NormLayer):
     """`NormPooler` with its parameters."""
 
-    def __call__(self, hidden: jax.Array) -> jax.Array:
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        del real
         assert_axes(hidden=(hidden, "B T D"))
         return super().__call__(hidden[:, 0])
 
@@ -87,11 +92,11 @@ class MeanNorm(NormLayer):
         super().__init__(key, norm, dim)
         self.prefix = prefix
 
-    def __call__(self, hidden: jax.Array) -> jax.Array:
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
         assert_axes(hidden=(hidden, "B T D"))
-        mean = jnp.mean(hidden[:, self.prefix :], axis=1, dtype=jnp.float32)
-        return super().__call__(mean.astype(hidden.dtype))
+        real = None if real is None else real[:, self.prefix :]
+        return super().__call__(pool(hidden[:, self.prefix :], real, "mean"))
 
 
 class FirstDense(Linear):
@@ -103,8 +108,9 @@ class FirstDense(Linear):
         super().__init__(key, {"embed": dim}, {"pooled": dim}, std, bias=True)
         self.activation = nonlinearity
 
-    def __call__(self, hidden: jax.Array) -> jax.Array:
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        del real
         assert_axes(hidden=(hidden, "B T D"))
         return activation(self.activation)(super().__call__(hidden[:, 0]))
 
@@ -120,7 +126,7 @@ class AttentionPooling(nnx.Module):
         self.norm = NormLayer(keys[2], config.norm, dim)
         self.feed_forward = FeedForward(keys[3], config)
 
-    def __call__(self, hidden: jax.Array) -> jax.Array:
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
         assert_axes(hidden=(hidden, "B T D"))
         rows, length, dim = hidden.shape
@@ -129,7 +135,7 @@ class AttentionPooling(nnx.Module):
         found = self.attention(
             place(probe, spec_of(hidden)),
             kv=hidden,
-            mask=Mask(),
+            mask=Mask() if real is None else KeyPadding(real),
             positions=first,
             kv_positions=places,
         )

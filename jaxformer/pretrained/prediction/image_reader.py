@@ -15,6 +15,7 @@ from jaxformer.data.tasks.images import Images
 from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
 from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR, ImageSettings
 from jaxformer.pretrained.prediction.reader import Arrays, Reader
 
@@ -92,15 +93,29 @@ class HFImageReader(ImageReader):
             DataError: There are none.
         """
         self._checkpoint, config = pretrained.checkpoint, pretrained.config
-        self._config = config.parts.get("encoder", config)
+        self._config = config.parts.get("encoder", config.parts.get("image", config))
         if pretrained.folder is None:
             raise DataError(f"the model has no folder, and so no {PREPROCESSOR}")
         self._settings = ImageSettings.of_folder(pretrained.folder)
+        self._any_grid = self._config.position.any_grid
+        self._check_patches()
+
+    def _check_patches(self) -> None:
+        """Raises DataError where the processor cuts other patches than the model's."""
+        settings, wanted = self._settings, self._config.patch_size
+        if not self._any_grid or settings.max_patches is None:
+            return
+        patch = settings.values["patch_size"]
+        if (patch, patch) != wanted:
+            raise DataError(
+                f"{settings.path}: patch_size = {patch}: must be {wanted[0]}, that of the model"
+            )
 
     def pixels(self, file):
         config, channels = self._config, self._config.channels
         pixels = self._settings.pixels(open_image(file, channels), channels)
-        if not config.interpolate_positions and pixels.shape[:2] != tuple(config.image_size):
+        fixed = not (self._any_grid or config.interpolate_positions)
+        if fixed and pixels.shape[:2] != tuple(config.image_size):
             raise DataError(
                 f"{file}: {PREPROCESSOR} makes {pixels.shape[:2]} pixels of it, but the model "
                 f"reads {tuple(config.image_size)}: correct that file, or let tables of positions "
@@ -109,15 +124,16 @@ class HFImageReader(ImageReader):
         return pixels
 
     def arrays(self, rows: Sequence[Pixels], length: int) -> Arrays:
-        """Returns "pixel_values" [rows, channels, height, width]."""
+        """Returns "pixel_values", and what else a model reads, see `image_inputs`."""
         del length
         sizes = sorted({row.ids.shape[:2] for row in rows})
-        if len(sizes) > 1:
+        if len(sizes) > 1 and not self._any_grid:
             raise DataError(
                 f"images of {sizes[0]} and {sizes[-1]} pixels are in one batch: use --batch-size "
                 f"1, or scale or cut all to one size in {PREPROCESSOR}"
             )
-        return {"pixel_values": np.stack([row.ids.transpose(2, 0, 1) for row in rows])}
+        images = [row.ids for row in rows]
+        return image_inputs(images, self._config, self._settings.max_patches)
 
     def scores(self, model, arrays):
         outputs = forward(model, self._checkpoint, arrays)
@@ -125,4 +141,5 @@ class HFImageReader(ImageReader):
 
     def states(self, model, arrays) -> tuple[jax.Array, jax.Array]:
         hidden = forward(model, self._checkpoint, arrays)["last_hidden_state"]
-        return hidden, jnp.ones(hidden.shape[:2], bool)
+        mask = arrays.get("pixel_attention_mask")
+        return hidden, jnp.ones(hidden.shape[:2], bool) if mask is None else mask > 0

@@ -1,4 +1,4 @@
-"""A checkpoint's preprocessor_config.json: how its images are scaled, cut and normalised."""
+"""A checkpoint's preprocessor_config.json (or processor_config.json): how its images are read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.checks import at_least
 from jaxformer.errors import DataError
 from jaxformer.io.model_files import read_object
+from jaxformer.pretrained.prediction.image_patches import sides_for_patches
 
 PREPROCESSOR = "preprocessor_config.json"
+_PROCESSOR, _IMAGES = "processor_config.json", "image_processor"
+"""The file of a processor of texts and images, and its field with what it does to images."""
 _HALF = (0.5, 0.5, 0.5)
 _BICUBIC = {"resample": 3}
 _CUT = {"do_center_crop": True, "crop_size": 224}
@@ -26,6 +30,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Beit": _BICUBIC,
     "DeiT": {**_BICUBIC, **_CUT, "size": 256},
     "Siglip": _BICUBIC,
+    "Siglip2": {"patch_size": 16, "max_num_patches": 256},
     "CLIP": _BY_SHORT_SIDE,
     "Bit": _BY_SHORT_SIDE,
 }
@@ -51,7 +56,9 @@ class ImageSettings:
         Raises:
             DataError: There are none, or one has a wrong value.
         """
-        values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
+        values, path = (read_object(folder, _PROCESSOR) or {}).get(_IMAGES), folder / _PROCESSOR
+        if not isinstance(values, dict):
+            values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
         if values is None:
             raise DataError(
                 f"{path} does not exist: it says how images are scaled and normalised; put the "
@@ -64,11 +71,20 @@ class ImageSettings:
         own = _DEFAULTS.get(name, {})
         usual = {"size": 224, "resample": 2, "image_mean": _HALF, "image_std": _HALF}
         given = {key: value for key, value in values.items() if value is not None}
+        if "max_num_patches" in own:
+            given = {key: x for key, x in given.items() if key not in ("do_center_crop", "size")}
+        else:
+            given.pop("max_num_patches", None)  # no other processor reads it
         settings = cls(path, usual | own | given)
         if isinstance(given.get("size"), int) and isinstance(own.get("size"), dict):
             settings.values["size"] = {"shortest_edge": given["size"]}
         settings._check()
         return settings
+
+    @property
+    def max_patches(self) -> int | None:
+        """The patches that an image is scaled to have at most; None: images have a size."""
+        return self.values.get("max_num_patches")
 
     def pixels(self, image: Any, channels: int) -> np.ndarray:
         """Returns an image as a model reads it.
@@ -96,6 +112,9 @@ class ImageSettings:
 
     def _scaled(self, given: tuple[int, int]) -> tuple[int, int]:
         """The width and height to scale an image to."""
+        if self.max_patches is not None:
+            sides = sides_for_patches(given[::-1], self.values["patch_size"], self.max_patches)
+            return sides[::-1]
         size = self.values["size"]
         if not isinstance(size, dict) or "shortest_edge" not in size:
             return self._size("size")
@@ -131,6 +150,11 @@ class ImageSettings:
                     f"{self.path}: {name} = {size!r}: must be a whole number of pixels, "
                     '{"height": H, "width": W}'
                     + (' or {"shortest_edge": S}' if name == "size" else "")
+                )
+        for name in ("patch_size", "max_num_patches"):
+            if self.max_patches is not None and not at_least(1).allows(self.values[name]):
+                raise DataError(
+                    f"{self.path}: {name} = {self.values[name]!r}: must be {at_least(1).expected}"
                 )
         for name in ("image_mean", "image_std"):
             numbers = np.ravel(self.values[name]).tolist()

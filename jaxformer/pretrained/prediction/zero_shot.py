@@ -1,13 +1,16 @@
 """Zero-shot classification: which of some labels, in words, fits an image best."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.chat.template import special_tokens_of
+from jaxformer.data.tokenizers.auto import UnreadError
 from jaxformer.data.tokenizers.canonical import canonical_text
-from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.data.tokenizers.files import ask_about, read_settings
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.models import Contrastive
 from jaxformer.pretrained.model import Pretrained, check_pretrained
@@ -107,15 +110,29 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
                 f"{text!r} has {len(row)} tokens, but the model reads {longest} at most"
             )
     length = longest if fixed else max(map(len, rows))
-    pad = part.hf_config.values.get("pad_token_id") or 0
+    pad, on_left = _padding(pretrained)
     ids = np.full((len(rows), length), pad, np.int32)
     mask = np.zeros_like(ids)
     for place, row in enumerate(rows):
-        ids[place, : len(row)], mask[place, : len(row)] = row, 1
+        real = slice(length - len(row), None) if on_left else slice(len(row))
+        ids[place, real], mask[place, real] = row, 1
     attends = fixed and "attention_mask" not in settings.get(
         "model_input_names", ["attention_mask"]
     )
     return {"input_ids": ids} if attends else {"input_ids": ids, "attention_mask": mask}
+
+
+def _padding(pretrained: Pretrained) -> tuple[int, bool]:
+    """The id that texts are padded with, which may count, and whether they are on their left."""
+    folder, on_left = pretrained.folder, False
+    with suppress(UnreadError):
+        answer = ask_about(folder)
+        on_left = answer is not None and answer.padding_side == "left"
+    name = special_tokens_of(folder).get("pad_token")
+    pad = None if name is None else pretrained.prompt_encoder.tokenizer.token_to_id(name)
+    if pad is None:
+        pad = pretrained.checkpoint.part("text").hf_config.values.get("pad_token_id") or 0
+    return pad, on_left
 
 
 def image_vectors(

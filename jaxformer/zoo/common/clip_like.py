@@ -63,9 +63,13 @@ def _write_patches(config: VisionConfig) -> dict[str, Any]:
     return {"image_size": config.image_size[0], "patch_size": config.patch_size[0]}
 
 
-def vision_fields(prefix: int) -> tuple[Field, ...]:
-    """Returns the fields of a vision tower with `prefix` tokens before the patches."""
-    patches = Computed(lambda hf_config: _read_patches(hf_config, prefix), _write_patches)
+def square_patches(prefix: int) -> Computed:
+    """Returns the sizes of images and patches, with `prefix` tokens before the patches."""
+    return Computed(lambda hf_config: _read_patches(hf_config, prefix), _write_patches)
+
+
+def vision_fields(patches: Field) -> tuple[Field, ...]:
+    """Returns the fields of a vision tower; `patches` is that of the sizes and positions."""
     return (*_common("projection_dim"), Number("channels", "num_channels"), patches)
 
 
@@ -93,7 +97,7 @@ IMAGE_NAMES = {
     "transformer.inputs.position_table": "vision_model.embeddings.position_embedding.weight",
     **block("transformer", "vision_model.encoder.layers.{}", _BLOCK),
 }
-"""Module of a vision tower -> its name in both CLIP and SigLIP."""
+"""Module of a vision tower -> its name in CLIP and SigLIP."""
 LAYOUTS = {"patch_projection.kernel": Patches()}
 _DEFAULTS = {"num_hidden_layers": 12, "attention_dropout": 0.0}
 TEXT_DEFAULTS = _DEFAULTS | {"num_attention_heads": 8, "pad_token_id": 1, "eos_token_id": 49407}

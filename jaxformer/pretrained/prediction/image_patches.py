@@ -1,0 +1,91 @@
+"""Images cut into patches, as transformers' models of images of any shape read them (NaFlex)."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.models import VisionConfig
+
+_LEAST, _MOST, _EXACT = 1e-6, 100.0, 1e-5
+"""The scales between which the largest that fits is searched, and how exactly."""
+
+
+def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[int, int]:
+    """Returns the sides that an image is scaled to: as large as its patches allow.
+
+    Both are multiples of the patch, and the shape stays as nearly the same as that allows. The
+    scale is found by halving, with the bounds of transformers, whose sides these are.
+
+    Args:
+        sides: Height and width in pixels.
+        patch: Height and width of a patch.
+        most: The patches at most.
+
+    Returns:
+        Height and width.
+
+    References:
+        Tschannen et al., SigLIP 2, 2025 (https://arxiv.org/abs/2502.14786): its NaFlex models.
+    """
+
+    def scaled(scale: float) -> tuple[int, ...]:
+        return tuple(max(patch, math.ceil(side * scale / patch) * patch) for side in sides)
+
+    low, high = _LEAST, _MOST
+    while high - low >= _EXACT:
+        middle = (low + high) / 2
+        if math.prod(side // patch for side in scaled(middle)) <= most:
+            low = middle
+        else:
+            high = middle
+    height, width = scaled(low)
+    return height, width
+
+
+def image_inputs(
+    images: Sequence[np.ndarray], config: VisionConfig, length: int | None = None
+) -> dict[str, np.ndarray]:
+    """Returns images under the names of transformers.
+
+    Args:
+        images: float32 [height, width, channels]; of one size, unless the model reads images that
+            are cut into patches.
+        config: The model.
+        length: How many patches an image is padded to; None: as many as the largest has.
+
+    Returns:
+        "pixel_values" [images, channels, height, width]; or [images, patches, pixels of a patch],
+        "pixel_attention_mask" [images, patches] and "spatial_shapes" [images, 2].
+
+    Raises:
+        DataError: A side is no multiple of the patch's, or there are more patches than `length`.
+    """
+    if not config.position.any_grid:
+        return {"pixel_values": np.stack([image.transpose(2, 0, 1) for image in images])}
+    rows, columns = config.patch_size
+    cut, grids = [], []
+    for image in images:
+        height, width, channels = image.shape
+        grid = height // rows, width // columns
+        if (grid[0] * rows, grid[1] * columns) != (height, width):
+            raise DataError(
+                f"an image of {height} x {width} pixels is no whole number of patches of {rows} x "
+                f"{columns}: let the processor resize it (do_resize)"
+            )
+        pieces = image.reshape(grid[0], rows, grid[1], columns, channels).swapaxes(1, 2)
+        cut.append(pieces.reshape(grid[0] * grid[1], -1))
+        grids.append(grid)
+    most = max(map(len, cut))
+    if length is not None and most > length:
+        raise DataError(
+            f"an image has {most} patches, more than max_num_patches = {length}: let the processor "
+            "resize it (do_resize)"
+        )
+    pixels = np.zeros((len(cut), length or most, cut[0].shape[1]), np.float32)
+    mask = np.zeros(pixels.shape[:2], np.int32)
+    for row, pieces in enumerate(cut):
+        pixels[row, : len(pieces)], mask[row, : len(pieces)] = pieces, 1
+    grids = np.array(grids, np.int32)
+    return {"pixel_values": pixels, "pixel_attention_mask": mask, "spatial_shapes": grids}
