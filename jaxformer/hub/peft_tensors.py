@@ -81,6 +81,12 @@ class AdaptedTensors:
     unused = computed = ()
 
     @property
+    def changed(self) -> frozenset[str]:
+        """The tensors that are not the base's of that name."""
+        moved = (name for name, source in self.sources.items() if name != source)
+        return frozenset({*self.changes, *self.whole, *moved})
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Name -> shape and dtype; what is changed is float32."""
         found = {name: self.base.tensors[source] for name, source in self.sources.items()}
@@ -97,12 +103,15 @@ class AdaptedTensors:
         return array
 
 
-def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
-    """Returns the tensors of a base with those of an adapter in them.
+def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTensors:
+    r"""Returns the tensors of a base with those of an adapter in them.
+
+    .. math:: W' = W + w \lambda B A
 
     Args:
         folder: The adapter's, with both files.
         base: The base.
+        weight: w, for the factors of a LoRA.
 
     Raises:
         ConfigError: The adapter is of another kind, or has a setting that is not supported.
@@ -125,19 +134,19 @@ def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
     unknown = [own for own in whole if names.tensor(own) is None]
     adapted = set()
     for module, found in modules.items():
-        weight, bias = names.of(module), names.tensor(f"{module}.bias")
-        if weight not in sources or ("bias" in found and bias is None):
+        tensor, bias = names.of(module), names.tensor(f"{module}.bias")
+        if tensor not in sources or ("bias" in found and bias is None):
             unknown.append(module)
             continue
         parts = {kind: np.asarray(files.read(file), np.float32) for kind, file in found.items()}
         shape = (
-            replaced[weight].shape if weight in replaced else base.tensors[sources[weight]].shape
+            replaced[tensor].shape if tensor in replaced else base.tensors[sources[tensor]].shape
         )
-        change = _Change(at, module, config, shape, weight in base.in_out, parts)
-        changes.setdefault(weight, []).append(change.of_weight())
+        change = _Change(at, module, config, shape, tensor in base.in_out, parts, weight)
+        changes.setdefault(tensor, []).append(change.of_weight())
         if bias is not None and (of_bias := change.of_bias()) is not None:
             changes.setdefault(bias, []).append(of_bias)
-        adapted |= {weight} if change.rank else set()
+        adapted |= {tensor} if change.rank else set()
     if unknown or not (changes or replaced):
         listed = ", ".join(sorted(unknown)[:4]) or "no tensor of an adapter"
         raise DataError(
@@ -166,6 +175,27 @@ class _Names:
     def of(self, module: str) -> str | None:
         """The weight of a module."""
         return self._known.get(f"{module}.weight")
+
+
+def check_summable(folders: Collection[Path]) -> None:
+    """Checks that each of some adapters has low-rank factors and whole modules of its own.
+
+    Args:
+        folders: Those of the adapters.
+
+    Raises:
+        ConfigError: One has more than that, or two replace the same module.
+    """
+    seen: dict[str, Path] = {}
+    for folder in folders:
+        if not read_peft_config(folder).is_lora:
+            raise ConfigError(
+                f"{folder}: must have low-rank factors alone to be one of several adapters, or to "
+                f'have a weight: merge it by itself, with load(BASE, adapter="{folder}")'
+            )
+        for name in _sorted(TensorFiles(folder, TENSORS, index=None))[1]:
+            if seen.setdefault(name, folder) != folder:
+                raise ConfigError(f"{seen[name]} and {folder}: each replaces {name}: choose one")
 
 
 def _sorted(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
@@ -255,6 +285,7 @@ class _Change:
     shape: tuple[int, ...]
     in_out: bool
     parts: Mapping[str, np.ndarray]
+    weight: float
 
     @property
     def rank(self) -> int:
@@ -263,8 +294,8 @@ class _Change:
         return 0 if first is None else len(first)
 
     @property
-    def scale(self) -> float:
-        return self.config.scale_of(self.module, self.rank)
+    def scale(self) -> np.float32:
+        return np.float32(self.weight * self.config.scale_of(self.module, self.rank))
 
     def of_weight(self) -> Change:
         """The change of the module's weight."""
@@ -277,19 +308,19 @@ class _Change:
                 f"{self.at}: what it has for {self.module} ({', '.join(self.parts)}) is not what "
                 "adapter_config.json says of it (peft_type, use_dora): fetch both files again"
             )
-        return self._with_factors(self._product())
+        return self._with_factors(*self._factors())
 
     def of_bias(self) -> Change | None:
         """The change of its bias, if there is one."""
         if (bias := self.parts.get("bias")) is not None:
-            return lambda value: value + np.float32(self.scale) * bias
+            return lambda value: value + self.scale * bias
         factors = self.parts.get("factors")
         if factors is None or factors.shape[0] == 1:  # of the inputs
             return None
         return lambda value: value * factors[:, 0]
 
-    def _product(self) -> np.ndarray:
-        """`[rows, columns]` of the weight: the scaled product of the factors."""
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """`[rows, r]` and `[r, columns]` of the weight."""
         pair, embeds = ("a", "b"), "embedding_a" in self.parts
         if embeds:
             pair = ("embedding_a", "embedding_b")
@@ -303,17 +334,16 @@ class _Change:
                 f"{self.at}: the factors of {self.module} have the shapes {shapes[0]} and "
                 f"{shapes[1]}: must be (r, {inputs}) and ({outputs}, r) for this model"
             )
-        product = np.float32(self.scale) * (b @ a)
-        return product.T if turned else product
+        return (a.T, b.T) if turned else (b, a)
 
-    def _with_factors(self, product: np.ndarray) -> Change:
+    def _with_factors(self, left: np.ndarray, right: np.ndarray) -> Change:
         magnitude = self.parts.get("magnitude")
-        if magnitude is None:
-            return lambda value: value + product
         axis = 0 if self.in_out or "embedding_a" in self.parts else 1
 
         def change(value: np.ndarray) -> np.ndarray:
-            moved = value + product
+            moved = value + self.scale * (left @ right)
+            if magnitude is None:
+                return moved
             norm = np.linalg.norm(moved, axis=axis, keepdims=True)
             return moved * (np.expand_dims(magnitude.reshape(-1), axis) / norm)
 

@@ -90,6 +90,9 @@ def test_adapters_of_llama(case, tie, tmp_path):
     theirs = adapted(model, CASES[case](), tmp_path / "it")
     ours = jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
     check(theirs, ours, {"input_ids": IDS})
+    named = jaxformer.load(tmp_path / "base", adapters={"it": tmp_path / "it"}).with_adapters("it")
+    for name, array in ours.parameters.items():
+        np.testing.assert_array_equal(named.parameters[name], array)
     jaxformer.save(ours, tmp_path / "merged")
     merged, same = jaxformer.load(tmp_path / "merged"), np.testing.assert_array_equal
     saved = SavedAdapter(tmp_path / "it", "--init-from")
@@ -139,12 +142,53 @@ def test_a_resized_table_without_its_head_is_refused(tie, tmp_path):
         jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
 
 
-def test_one_of_several_has_factors_alone(tmp_path):
-    model = llama(True)
-    model.save_pretrained(tmp_path / "base")
-    adapted(model, lora("q_proj", use_dora=True), tmp_path / "it")
-    with pytest.raises(ConfigError, match="load this one by itself"):
-        jaxformer.load(tmp_path / "base", adapters={"it": tmp_path / "it"})
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_weighted_sum_is_that_of_peft(tie, tmp_path):
+    llama(tie).save_pretrained(tmp_path / "base")
+    folders, configs = {}, {
+        "a": lora("q_proj", "embed_tokens"),
+        "b": lora("q_proj", "down_proj", use_rslora=True, rank_pattern={"down_proj": 3}),
+    }  # fmt: skip
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    for name, config in configs.items():
+        folders[name] = tmp_path / name
+        base = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+        adapted(base, config, folders[name])
+    theirs = peft.PeftModel.from_pretrained(model, folders["a"], adapter_name="a")
+    theirs.load_adapter(folders["b"], adapter_name="b")
+    weights = {"a": 0.75, "b": -2.0}
+    theirs.base_model.set_adapter(["a", "b"])
+    for name, weight in weights.items():
+        for module in theirs.modules():
+            if name in (getattr(module, "lora_A", None) or getattr(module, "lora_embedding_A", ())):
+                module.scaling[name] *= weight
+    ours = jaxformer.load(tmp_path / "base", adapters=folders)
+    both = ours.with_adapters(weights)
+    check(theirs.eval(), both, {"input_ids": IDS})
+    shared = [n for n, array in both.parameters.items() if array is ours.parameters.get(n)]
+    assert shared
+    assert not any("query" in name or "embedding" in name for name in shared)
+
+
+@pytest.mark.parametrize("weights", [{"it": 0.5}, {"it": 1.0, "other": 1.0}])
+def test_only_factors_have_weights(weights, tmp_path):
+    llama(True).save_pretrained(tmp_path / "base")
+    adapted(llama(True), lora("q_proj", use_dora=True), tmp_path / "it")
+    adapted(llama(True), lora("q_proj"), tmp_path / "other")
+    folders = {name: tmp_path / name for name in ("it", "other")}
+    model = jaxformer.load(tmp_path / "base", adapters=folders)
+    with pytest.raises(ConfigError, match="merge it by itself"):
+        model.with_adapters(weights)
+
+
+def test_two_heads_are_not_summed(tmp_path):
+    llama(False).save_pretrained(tmp_path / "base")
+    folders = {name: tmp_path / name for name in ("a", "b")}
+    for folder in folders.values():
+        adapted(llama(False), lora("q_proj", modules_to_save=["lm_head"]), folder)
+    model = jaxformer.load(tmp_path / "base", adapters=folders)
+    with pytest.raises(ConfigError, match=r"each replaces lm_head\.weight: choose one"):
+        model.with_adapters({"a": 1.0, "b": 1.0})
 
 
 def test_a_table_that_nothing_reads_in_peft(tmp_path):

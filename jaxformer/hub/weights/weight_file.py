@@ -331,17 +331,16 @@ def load_parameters(
     Args:
         file: The tensors.
         abstract_model: The structure of the model.
-        shardings: The shardings of the parameters by name.
+        shardings: The shardings of the parameters to read, by name.
         dtype: The dtype they are cast to; None keeps the files' own.
 
     Raises:
         DataError: A weight is not finite, perhaps only in the new dtype; names its tensor.
     """
+    shapes = {name: abstract_model.shapes[name].shape for name in shardings}
     parameters = {
-        name: jax.make_array_from_callback(
-            shape.shape, shardings[name], file.reader(name, shape.shape, dtype)
-        )
-        for name, shape in abstract_model.shapes.items()
+        name: jax.make_array_from_callback(shape, shardings[name], file.reader(name, shape, dtype))
+        for name, shape in shapes.items()
     }
     file.warn()
     return parameters
