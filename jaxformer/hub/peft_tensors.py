@@ -5,6 +5,7 @@ tensors. The result is read as any other file is: a table that is no longer that
 tied to it, and one with more rows is a larger vocabulary.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.peft import ROOT, TENSORS
-from jaxformer.hub.peft_config import PeftConfig, read_peft_config
-from jaxformer.hub.weights.names import spellings
+from jaxformer.hub.peft_config import MERGE, PeftConfig, read_peft_config
+from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 
 Change = Callable[[np.ndarray], np.ndarray]
@@ -43,8 +45,8 @@ class Base(NamedTuple):
     tensors: Mapping[str, Tensor]
     read: Callable[[str], np.ndarray]
     """Returns a tensor by its name."""
-    prefix: str
-    """The prefix of the body's tensors in classes with heads."""
+    model_format: ModelFormat
+    """Its system."""
     in_out: Collection[str]
     """The tensors that are `[inputs, outputs]`, as those of GPT-2's Conv1D."""
     table: str
@@ -53,8 +55,6 @@ class Base(NamedTuple):
     """The tensor of a head that is tied to that table, which the model does not have; or ""."""
     head: str
     """The tensor of a head with a table of its own; "" if there is none."""
-    copies: Mapping[str, str]
-    """The tensors that files may have besides -> those that they are usually equal to."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
     sources = _replicated(folder, config, base)
     modules, whole, at = *_sorted(files), f"{folder / TENSORS}"
-    names = _Names({*sources, *base.copies, base.tied} - {""}, base.prefix)
+    copies = base.model_format.copies
+    names = _Names({*sources, *copies, base.tied} - {""}, base.model_format)
     replaced = {names.tensor(own): files.read(file) for own, file in whole.items()}
     _check_shared(at, {names.of(module) for module in modules} | replaced.keys(), base)
     if base.tied and not _all_tied(modules, whole, names, base):
@@ -151,8 +152,7 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
         listed = ", ".join(sorted(unknown)[:4]) or "no tensor of an adapter"
         raise DataError(
             f"{at}: does not fit the model: {listed}{' ...' if unknown[4:] else ''} have no place "
-            f"in it; the adapter was trained on {config.base or 'another model'}, where it can be "
-            "merged with PEFT (merge_and_unload, save_pretrained)"
+            f"in it; the adapter was trained on {config.base or 'another model'}: {MERGE}"
         )
     result = AdaptedTensors(folder, sources, base, changes, replaced, frozenset(adapted))
     _check_rows(at, result, base)
@@ -162,19 +162,21 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
 class _Names:
     """The tensors of the base by the names of their modules in the adapter."""
 
-    def __init__(self, tensors: Collection[str], prefix: str):
+    def __init__(self, tensors: Collection[str], model_format: ModelFormat):
+        self._format = model_format
         self._known = {name: name for name in tensors}
         # The adapter of a body alone has names without the prefix, and the other way round.
         for name in tensors:
-            for spelled in spellings(name, prefix):
+            for spelled in spellings(name, model_format.prefix):
                 self._known.setdefault(spelled, name)
 
     def tensor(self, name: str) -> str | None:
-        return self._known.get(name)
+        current = current_name(name, self._format)
+        return self._known.get(name, self._known.get(current))
 
     def of(self, module: str) -> str | None:
         """The weight of a module."""
-        return self._known.get(f"{module}.weight")
+        return self.tensor(f"{module}.weight")
 
 
 def check_summable(folders: Collection[Path]) -> None:
@@ -231,10 +233,10 @@ def _has_factors(modules: Mapping[str, Mapping[str, str]], names: _Names, tensor
 
 def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:
     """Refuses a change of a table that several modules of transformers share."""
-    table = base.table.removeprefix(base.prefix)
-    copies = [
-        x for x, original in base.copies.items() if original.removeprefix(base.prefix) == table
-    ]
+    prefix = base.model_format.prefix
+    table = base.table.removeprefix(prefix)
+    found = base.model_format.copies.items()
+    copies = [x for x, original in found if original.removeprefix(prefix) == table]
     if base.table in changed and any(copy.endswith("embed_tokens.weight") for copy in copies):
         raise DataError(
             f"{at}: it changes {base.table}, which PEFT does in a module that neither the encoder "
@@ -326,14 +328,18 @@ class _Change:
             pair = ("embedding_a", "embedding_b")
         a, b = (self.parts.get(name) for name in pair)
         turned = embeds or self.in_out
-        rows, columns = self.shape if len(self.shape) == 2 else (0, 0)
+        rows, columns = self.shape[0], math.prod(self.shape[1:])
         inputs, outputs = (rows, columns) if turned else (columns, rows)
-        if a is None or b is None or a.shape != (len(a), inputs) or b.shape != (outputs, len(a)):
+        # A convolution's inputs are the pixels of a patch.
+        flat = [None if side is None else side.reshape(len(side), -1) for side in (a, b)]
+        wanted = (self.rank, inputs), (outputs, self.rank)
+        if tuple(getattr(side, "shape", None) for side in flat) != wanted:
             shapes = [getattr(side, "shape", None) for side in (a, b)]
             raise DataError(
                 f"{self.at}: the factors of {self.module} have the shapes {shapes[0]} and "
                 f"{shapes[1]}: must be (r, {inputs}) and ({outputs}, r) for this model"
             )
+        a, b = flat
         return (a.T, b.T) if turned else (b, a)
 
     def _with_factors(self, left: np.ndarray, right: np.ndarray) -> Change:
@@ -341,11 +347,13 @@ class _Change:
         axis = 0 if self.in_out or "embedding_a" in self.parts else 1
 
         def change(value: np.ndarray) -> np.ndarray:
-            moved = value + self.scale * (left @ right)
+            moved = value + self.scale * (left @ right).reshape(value.shape)
             if magnitude is None:
                 return moved
-            norm = np.linalg.norm(moved, axis=axis, keepdims=True)
-            return moved * (np.expand_dims(magnitude.reshape(-1), axis) / norm)
+            flat = moved.reshape(len(moved), -1)
+            norm = np.linalg.norm(flat, axis=axis, keepdims=True)
+            flat = flat * (np.expand_dims(magnitude.reshape(-1), axis) / norm)
+            return flat.reshape(value.shape)
 
         return change
 
@@ -357,7 +365,7 @@ class _Change:
         ):
             raise DataError(
                 f"{self.at}: the factors of {self.module} have the shape {factors.shape}, which "
-                f"does not fit a weight of {self.shape}"
+                f"do not fit a weight of {self.shape}; {MERGE}"
             )
         return lambda value: value * by
 

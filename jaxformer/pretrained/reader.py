@@ -162,9 +162,8 @@ def open_adapted(
     table = next((t for t in spellings(table_of(names), prefix) if t in tensors), "")
     head = tied.head if tied and tied.head not in tensors else ""
     own = next((t for t in spellings(head_of(names), prefix) if t in tensors), "")
-    copies = checkpoint.model_format.copies
     in_out = frozenset(each.tensor for each in placements if is_in_out(each))
-    base = Base(tensors, read, prefix, in_out, table, head, own, copies)
+    base = Base(tensors, read, checkpoint.model_format, in_out, table, head, own)
     files = adapted_tensors(adapter, base, weight)
     config = checkpoint.config
     if table and files.tensors[table].shape[0] != tensors[table].shape[0]:

@@ -6,12 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from saved_folders import copy_of
+from saved_folders import copy_of, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.torch
+
+transformers = pytest.importorskip("transformers")
 SINGLE = "model.safetensors"
 
 
@@ -27,6 +29,7 @@ def renamed(folder, rename):
         lambda name: f"module.{name}",
         lambda name: f"model.{name}",
         lambda name: f"module._orig_mod.{name}",
+        lambda name: f"0.auto_model.{name}",
         lambda name: name.replace("self_attn.", "self_attn._orig_mod."),
     ],
 )
@@ -37,6 +40,24 @@ def test_names_of_modules_around_the_model(rename, llama, spoiled, caplog):
     assert len(caplog.records) == 1
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize(
+    "kind", ["vit", "deit", "beit", "dinov2", "dinov3_vit", "vit_mae", "gpt_neox", "esm"]
+)
+@pytest.mark.quick("beit", "vit_mae")
+def test_names_of_the_modules_of_transformers(kind, tmp_path):
+    """Files of a `state_dict()` have them, where they differ from those of transformers' files."""
+    folder = save_tiny(kind, tmp_path / "it")
+    expected = jaxformer.load(folder)
+    name = expected.checkpoint.architecture.name
+    tensors = getattr(transformers, name).from_pretrained(folder).state_dict()
+    arrays = {n: x.numpy().copy() for n, x in tensors.items()}
+    assert not arrays.keys() >= load_file(folder / SINGLE).keys()
+    save_file(arrays, folder / SINGLE, {"format": "pt"})
+    found = jaxformer.load(folder).parameters
+    for parameter, array in expected.parameters.items():
+        np.testing.assert_array_equal(found[parameter], array)
 
 
 def test_a_variant_is_taken_where_there_is_nothing_else(spoiled, tmp_path, caplog):

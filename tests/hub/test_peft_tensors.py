@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from hf_checkpoints import save_checkpoint
+from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft_tensors import Base, adapted_tensors
 from jaxformer.hub.weights.tensors import Tensor
+from jaxformer.parity.examples import example_inputs
 from jaxformer.training.transfer.origin import SavedAdapter
+from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
@@ -121,6 +124,28 @@ def test_adapters_of_other_systems(kind, tmp_path):
     check(theirs, jaxformer.load(base, adapter=tmp_path / "it"), inputs)
 
 
+@pytest.mark.parametrize("dora", [True, False])
+@pytest.mark.parametrize("kind", ["vit", "beit", "dinov2"])
+@pytest.mark.quick("vit-True")
+def test_convolutions_under_the_names_of_modules(kind, dora, tmp_path):
+    base = save_tiny(kind, tmp_path / "base")
+    ours = jaxformer.load(base)
+    model = getattr(transformers, ours.checkpoint.architecture.name).from_pretrained(base).eval()
+    targets = ("q_proj", "o_proj", "projection", "fc1")
+    config = lora(*targets, use_dora=dora, modules_to_save=["classifier"])
+    theirs = adapted(model, config, tmp_path / "it")
+    inputs = {"pixel_values": example_inputs(ours.checkpoint)["pixel_values"]}
+    check(theirs, jaxformer.load(base, adapter=tmp_path / "it"), inputs)
+
+
+def test_scaled_convolutions_are_refused(tmp_path):
+    base = save_tiny("vit", tmp_path / "base")
+    model = transformers.ViTForImageClassification.from_pretrained(base)
+    adapted(model, ia3("projection", feedforward_modules=[]), tmp_path / "it")
+    with pytest.raises(DataError, match="merge the adapter with PEFT"):
+        jaxformer.load(base, adapter=tmp_path / "it")
+
+
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_resized_vocabulary(tie, tmp_path):
     model = llama(tie)
@@ -166,8 +191,8 @@ def test_a_weighted_sum_is_that_of_peft(tie, tmp_path):
     both = ours.with_adapters(weights)
     check(theirs.eval(), both, {"input_ids": IDS})
     shared = [n for n, array in both.parameters.items() if array is ours.parameters.get(n)]
-    assert shared
-    assert not any("query" in name or "embedding" in name for name in shared)
+    assert any("norm" in name for name in shared)
+    assert not any(name.endswith(("query.kernel", "down.kernel", "table")) for name in shared)
 
 
 @pytest.mark.parametrize("weights", [{"it": 0.5}, {"it": 1.0, "other": 1.0}])
@@ -204,7 +229,7 @@ def test_what_an_adapter_does_not_change_is_the_bases_own(tmp_path):
     names = (f"model.layers.{n}.self_attn.{p}_proj.weight" for n in range(3) for p in "qk")
     arrays = {name: np.ones((48, 48), np.float32) for name in names}
     tensors = {name: Tensor(array.shape, array.dtype) for name, array in arrays.items()}
-    base = Base(tensors, arrays.__getitem__, "model.", frozenset(), "", "", "", {})
+    base = Base(tensors, arrays.__getitem__, FORMATS["llama"], frozenset(), "", "", "")
     files = adapted_tensors(tmp_path, base)
     assert files.tensors == tensors
     for name, array in arrays.items():
