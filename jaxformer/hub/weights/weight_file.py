@@ -18,7 +18,7 @@ from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
-from jaxformer.hub.weights.tensors import Tensor, Tensors, same
+from jaxformer.hub.weights.tensors import Tensor, Tensors, same, warn_of_unread
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
@@ -209,11 +209,7 @@ class WeightFile:
                 "%s: left out, because the model has no such part: %s",
                 self._files.folder, ", ".join(self._left_out),
             )  # fmt: skip
-        if self._overruled:
-            _log.warning(
-                "%s: not used, because another bias of the same module counts in transformers: %s",
-                self._files.folder, ", ".join(self._overruled),
-            )  # fmt: skip
+        warn_of_unread(self._files, self._overruled)
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
