@@ -5,7 +5,6 @@ tensors. The result is read as any other file is: a table that is no longer that
 tied to it, and one with more rows is a larger vocabulary.
 """
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ import numpy as np
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.peft import ROOT, TENSORS
+from jaxformer.hub.peft_changes import Change, ModuleChange
 from jaxformer.hub.peft_config import MERGE, PeftConfig, read_peft_config
 from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 
-Change = Callable[[np.ndarray], np.ndarray]
-"""From a tensor to another one, in float32."""
 _LAYER = re.compile(r"(.*\.|)(layers|layer|h)\.(\d+)\.(.*)")
 _INSIDE = re.compile(r"\.(base_layer|token_adapter|modules_to_save(\.default)?)(?=\.)")
 _PARTS = {
@@ -143,7 +141,7 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
         shape = (
             replaced[tensor].shape if tensor in replaced else base.tensors[sources[tensor]].shape
         )
-        change = _Change(at, module, config, shape, tensor in base.in_out, parts, weight)
+        change = ModuleChange(at, module, config, shape, tensor in base.in_out, parts, weight)
         changes.setdefault(tensor, []).append(change.of_weight())
         if bias is not None and (of_bias := change.of_bias()) is not None:
             changes.setdefault(bias, []).append(of_bias)
@@ -179,15 +177,33 @@ class _Names:
         return self.tensor(f"{module}.weight")
 
 
-def check_summable(folders: Collection[Path]) -> None:
-    """Checks that each of some adapters has low-rank factors and whole modules of its own.
+def weighted(
+    adapters: Mapping[str, Path], weights: str | Mapping[str, float]
+) -> list[tuple[Path, float]]:
+    """Returns the folders of some adapters with their weights.
 
     Args:
-        folders: Those of the adapters.
+        adapters: The folders of all, by name.
+        weights: The name of one, or the weights of some.
 
     Raises:
-        ConfigError: One has more than that, or two replace the same module.
+        ConfigError: There is no such adapter; or there are weights, and one has more than low-rank
+            factors and whole modules, or two replace the same module.
     """
+    chosen = {weights: 1.0} if isinstance(weights, str) else weights
+    if not chosen or not chosen.keys() <= adapters.keys():
+        raise ConfigError(
+            f"adapters = {list(chosen)}: must be among {', '.join(adapters) or 'none'}; "
+            "jaxformer.load(folder, adapters={NAME: ADAPTER}) reads them"
+        )
+    pairs = [(adapters[name], weight) for name, weight in chosen.items()]
+    if list(chosen.values()) != [1.0]:
+        _check_summable([folder for folder, _ in pairs])
+    return pairs
+
+
+def _check_summable(folders: Sequence[Path]) -> None:
+    """Checks that each of some adapters has low-rank factors and whole modules of its own."""
     seen: dict[str, Path] = {}
     for folder in folders:
         if not read_peft_config(folder).is_lora:
@@ -275,113 +291,3 @@ def _check_rows(at: str, files: AdaptedTensors, base: Base) -> None:
             "transformers (resize_token_embeddings, save_pretrained) as for its training, and load "
             "the adapter onto that"
         )
-
-
-@dataclass(frozen=True)
-class _Change:
-    """What an adapter has for one module."""
-
-    at: str
-    module: str
-    config: PeftConfig
-    shape: tuple[int, ...]
-    in_out: bool
-    parts: Mapping[str, np.ndarray]
-    weight: float
-
-    @property
-    def rank(self) -> int:
-        """The columns of the factors; 0: there are none."""
-        first = self.parts.get("a", self.parts.get("embedding_a"))
-        return 0 if first is None else len(first)
-
-    @property
-    def scale(self) -> np.float32:
-        return np.float32(self.weight * self.config.scale_of(self.module, self.rank))
-
-    def of_weight(self) -> Change:
-        """The change of the module's weight."""
-        if "tokens" in self.parts:
-            return self._with_tokens(self.config.tokens_of(self.module))
-        if "factors" in self.parts:
-            return self._scaled(self.parts["factors"])
-        if not self.config.has_factors or self.config.use_dora > ("magnitude" in self.parts):
-            raise DataError(
-                f"{self.at}: what it has for {self.module} ({', '.join(self.parts)}) is not what "
-                "adapter_config.json says of it (peft_type, use_dora): fetch both files again"
-            )
-        return self._with_factors(*self._factors())
-
-    def of_bias(self) -> Change | None:
-        """The change of its bias, if there is one."""
-        if (bias := self.parts.get("bias")) is not None:
-            return lambda value: value + self.scale * bias
-        factors = self.parts.get("factors")
-        if factors is None or factors.shape[0] == 1:  # of the inputs
-            return None
-        return lambda value: value * factors[:, 0]
-
-    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """`[rows, r]` and `[r, columns]` of the weight."""
-        pair, embeds = ("a", "b"), "embedding_a" in self.parts
-        if embeds:
-            pair = ("embedding_a", "embedding_b")
-        a, b = (self.parts.get(name) for name in pair)
-        turned = embeds or self.in_out
-        rows, columns = self.shape[0], math.prod(self.shape[1:])
-        inputs, outputs = (rows, columns) if turned else (columns, rows)
-        # A convolution's inputs are the pixels of a patch.
-        flat = [None if side is None else side.reshape(len(side), -1) for side in (a, b)]
-        wanted = (self.rank, inputs), (outputs, self.rank)
-        if tuple(getattr(side, "shape", None) for side in flat) != wanted:
-            shapes = [getattr(side, "shape", None) for side in (a, b)]
-            raise DataError(
-                f"{self.at}: the factors of {self.module} have the shapes {shapes[0]} and "
-                f"{shapes[1]}: must be (r, {inputs}) and ({outputs}, r) for this model"
-            )
-        a, b = flat
-        return (a.T, b.T) if turned else (b, a)
-
-    def _with_factors(self, left: np.ndarray, right: np.ndarray) -> Change:
-        magnitude = self.parts.get("magnitude")
-        axis = 0 if self.in_out or "embedding_a" in self.parts else 1
-
-        def change(value: np.ndarray) -> np.ndarray:
-            moved = value + self.scale * (left @ right).reshape(value.shape)
-            if magnitude is None:
-                return moved
-            flat = moved.reshape(len(moved), -1)
-            norm = np.linalg.norm(flat, axis=axis, keepdims=True)
-            flat = flat * (np.expand_dims(magnitude.reshape(-1), axis) / norm)
-            return flat.reshape(value.shape)
-
-        return change
-
-    def _scaled(self, factors: np.ndarray) -> Change:
-        # (1, inputs) of a feed-forward layer, (outputs, 1) of others.
-        by = factors.T if self.in_out else factors
-        if len(self.shape) != 2 or any(
-            size not in (1, whole) for size, whole in zip(by.shape, self.shape, strict=True)
-        ):
-            raise DataError(
-                f"{self.at}: the factors of {self.module} have the shape {factors.shape}, which "
-                f"do not fit a weight of {self.shape}; {MERGE}"
-            )
-        return lambda value: value * by
-
-    def _with_tokens(self, rows: Sequence[int]) -> Change:
-        delta = self.parts["tokens"]
-        if delta.shape != (len(rows), *self.shape[1:]) or not all(
-            0 <= row < self.shape[0] for row in rows
-        ):
-            raise DataError(
-                f"{self.at}: {self.module} has {len(delta)} tokens of width {delta.shape[1:]}: "
-                f"must be the {len(rows)} that the config names, of a table of {self.shape}"
-            )
-
-        def change(value: np.ndarray) -> np.ndarray:
-            value = value.copy()
-            value[list(rows)] = delta
-            return value
-
-        return change

@@ -20,13 +20,13 @@ from jaxformer.distributed.sharding import (
     on_rows,
     parameter_shardings,
 )
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
+from jaxformer.errors import ArgumentError, DataError, check_argument
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
-from jaxformer.hub.peft_tensors import check_summable
+from jaxformer.hub.peft_tensors import weighted
 from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.weight_file import (
     described,
@@ -126,17 +126,9 @@ class Pretrained:
             ConfigError: There is no such adapter; or there are weights and one has more than
                 low-rank factors, or two replace the same head.
         """
-        chosen = {weights: 1.0} if isinstance(weights, str) else weights
-        if not chosen or not chosen.keys() <= self.adapters.keys():
-            raise ConfigError(
-                f"adapters = {list(chosen)}: must be among {', '.join(self.adapters) or 'none'}; "
-                "jaxformer.load(folder, adapters={NAME: ADAPTER}) reads them"
-            )
-        if list(chosen.values()) != [1.0]:
-            check_summable([self.adapters[name] for name in chosen])
         model = self
-        for name, weight in chosen.items():
-            model = with_adapter(model, self.adapters[name], self.mesh, weight)
+        for folder, weight in weighted(self.adapters, weights):
+            model = with_adapter(model, folder, self.mesh, weight)
         return model
 
     def outputs(
@@ -256,15 +248,9 @@ def load_folder(
     dtype = checked_dtype(dtype)
     wanted = {"strict": strict, "architecture": architecture, "adapter": adapter}
     opened = open_folder(folder, **wanted, **model_fields)
-    layout = None if dtype else layout_of(folder)
-    return Pretrained(opened.checkpoint, _loaded(opened, mesh, dtype), folder, layout)
-
-
-def _loaded(
-    opened: CheckpointReader, mesh: jax.sharding.Mesh | None, dtype: str | None
-) -> Parameters:
-    structure = opened.abstract_model
-    return load_parameters(opened.file, structure, shardings_of(structure, mesh), dtype)
+    layout, structure = None if dtype else layout_of(folder), opened.abstract_model
+    parameters = load_parameters(opened.file, structure, shardings_of(structure, mesh), dtype)
+    return Pretrained(opened.checkpoint, parameters, folder, layout)
 
 
 def with_adapter(
