@@ -6,19 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.peft_config import CONFIG, PeftConfig, read_peft_config
+from jaxformer.errors import ConfigError
+from jaxformer.hub.peft_config import CONFIG, PeftConfig
 from jaxformer.hub.weights.layouts import Slot
-from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.paths import any_path
-from jaxformer.models.lora import adapted
-from jaxformer.models.parameters import Parameters
 
 TENSORS = "adapter_model.safetensors"
 ROOT = "base_model.model."
@@ -45,68 +40,11 @@ class Adapter:
     whole: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Parameters that replace those of the model: heads that learned besides."""
 
-    def applied(self, name: str, value: np.ndarray, weight: float = 1.0) -> np.ndarray:
-        """A parameter of the model with the adapter in it.
-
-        Args:
-            name: The parameter's name.
-            value: Its value in the model.
-            weight: What multiplies the product of the factors besides their scale.
-
-        Returns:
-            The value in the dtype of `value`; the very array where the adapter changes nothing.
-        """
-        if name in self.whole:
-            return self.whole[name].astype(value.dtype)
-        if name not in self.factors:
-            return value
-        a, b, scale = self.factors[name]
-        wide = jnp.asarray(value.astype(np.float32))
-        return np.asarray(adapted(wide, a, b, scale * weight)).astype(value.dtype)
-
 
 def is_adapter(folder: str | os.PathLike) -> bool:
     """Whether a folder holds an adapter of PEFT, and no model."""
     folder = any_path(folder, "folder")
     return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
-
-
-def with_adapters(
-    parameters: Parameters, adapters: Mapping[str, Adapter], weights: Mapping[str, float]
-) -> Parameters:
-    r"""The parameters of a model with the weighted sum of adapters in them.
-
-    .. math:: W' = W + \sum_n w_n \lambda_n A_n B_n
-
-    Args:
-        parameters: Of the model; those that no adapter changes are shared, not copied.
-        adapters: By name.
-        weights: w, by the name of the adapter.
-
-    Returns:
-        The parameters, each where it was.
-
-    Raises:
-        ConfigError: There is no adapter of a name, or several replace the same parameters.
-    """
-    if not weights or not weights.keys() <= adapters.keys():
-        raise ConfigError(
-            f"adapters = {list(weights)}: must be among {', '.join(adapters) or 'none'}; "
-            "jaxformer.load(folder, adapters={NAME: ADAPTER}) reads them"
-        )
-    chosen = {adapters[name]: weight for name, weight in weights.items()}
-    whole = [name for adapter in chosen for name in adapter.whole]
-    if len(set(whole)) < len(whole):
-        raise ConfigError(f"adapters {', '.join(weights)}: each replaces {whole[0]}: choose one")
-    changed = dict(parameters)
-    for adapter, weight in chosen.items():
-        for name in (*adapter.factors, *adapter.whole):
-            value = adapter.applied(name, np.asarray(changed[name]), weight)
-            changed[name] = jax.device_put(value, parameters[name].sharding)
-    return changed
-
-
-# Writing ----------------------------------------------------------------------------------------
 
 
 def write_adapter(
@@ -212,117 +150,3 @@ def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[st
                     "learn with the rest of it: export without --adapter"
                 )
     return list(modules)
-
-
-# Reading ----------------------------------------------------------------------------------------
-
-
-def read_adapter(folder: Path, placements: Sequence[Placement]) -> Adapter:
-    """Reads an adapter that PEFT wrote.
-
-    Args:
-        folder: The folder with both files.
-        placements: The tensors of its base model and our parameters in each.
-
-    Returns:
-        The adapter. Layers without factors have zeros, and smaller ranks are filled up with them.
-
-    Raises:
-        ConfigError: It is no LoRA, or has a setting that is not supported.
-        DataError: The tensors do not fit the model.
-    """
-    config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
-    if not config.is_lora:
-        raise ConfigError(
-            f"{folder / CONFIG}: one of several adapters must have low-rank factors alone; load "
-            f'this one by itself: load(folder, adapter="{folder}")'
-        )
-    known = {name.removeprefix(ROOT): name for name in files.tensors}
-    pieces: dict[str, dict[tuple[int, ...], Factors]] = {}
-    whole: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
-    for placement in placements:
-        module = placement.tensor.removesuffix(_WEIGHT)
-        names = [known.pop(module + side, None) for side in _SIDES]
-        if all(names):
-            a, b = (files.read(name).astype(np.float32) for name in names)
-            _check_shapes(folder, placement, a, b)
-            parts = _split(placement, a, b)
-            for (name, row), factors in zip(placement.places, parts, strict=True):
-                scaled = Factors(*factors, config.scale_of(module, a.shape[0]))
-                pieces.setdefault(name, {})[row] = scaled
-        elif (name := known.pop(placement.tensor, None)) is not None:
-            parts = _whole(folder, placement, files.read(name))
-            for (name, row), part in zip(placement.places, parts, strict=True):
-                whole.setdefault(name, {})[row] = part
-    if known or not pieces:
-        listed = ", ".join(sorted(known)[:4]) or "no lora_A and lora_B"
-        raise DataError(
-            f"{folder / TENSORS}: does not fit the model: {listed}{' ...' if known else ''} "
-            f"have no place in it; the adapter was trained on {config.base or 'another model'}"
-        )
-    modules = {
-        placement.tensor.removesuffix(_WEIGHT): placement.places[0] for placement in placements
-    }
-    adapted = {m for m, (name, row) in modules.items() if row in pieces.get(name, ())}
-    config.check_depth(f"{folder / TENSORS}", adapted, modules)
-    rows: dict[str, list[tuple[int, ...]]] = {}
-    for name, row in (place for placement in placements for place in placement.places):
-        rows.setdefault(name, []).append(row)
-    return Adapter(
-        {name: _stacked(found, rows[name]) for name, found in pieces.items()},
-        {name: _in_rows(found) for name, found in whole.items()},
-    )
-
-
-def _check_shapes(folder: Path, placement: Placement, a: np.ndarray, b: np.ndarray) -> None:
-    inputs, outputs = placement.shape if is_in_out(placement) else placement.shape[::-1]
-    if a.shape != (len(a), inputs) or b.shape != (outputs, len(a)):
-        raise DataError(
-            f"{folder / TENSORS}: the factors of {_module(placement)} have the shapes "
-            f"{a.shape} and {b.shape}: must be (r, {inputs}) and ({outputs}, r) for this model"
-        )
-
-
-def _split(
-    placement: Placement, a: np.ndarray, b: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """`[*inputs, R]` and `[R, *outputs]` of each kernel in a tensor; A is that of them all."""
-    rank, slots = len(a), placement.slots
-    parts = placement.layout.read(b.T if is_in_out(placement) else b, _low(slots, rank))
-    return [
-        (a.T.reshape(*slot.shape[: slot.inputs], rank), part)
-        for slot, part in zip(slots, parts, strict=True)
-    ]
-
-
-def _whole(folder: Path, placement: Placement, tensor: np.ndarray) -> list[np.ndarray]:
-    if tensor.shape != placement.shape:
-        raise DataError(
-            f"{folder / TENSORS}: {placement.tensor} has shape {tensor.shape}: must be "
-            f"{placement.shape} for this model"
-        )
-    return placement.layout.read(tensor.astype(np.float32), placement.slots)
-
-
-def _stacked(found: Mapping[tuple[int, ...], Factors], rows: Sequence[tuple[int, ...]]) -> Factors:
-    """The factors of all layers, with one scale and the largest rank."""
-    first = next(iter(found.values()))
-    rank = max(factors.a.shape[-1] for factors in found.values())
-    sides: list[dict[tuple[int, ...], np.ndarray]] = [{}, {}]
-    for row in rows:
-        a, b, scale = found.get(row, first)
-        b = b * np.float32(scale / first.scale if row in found else 0.0)
-        missing = rank - a.shape[-1]
-        sides[0][row] = np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
-        sides[1][row] = np.pad(b, [(0, missing)] + [(0, 0)] * (b.ndim - 1))
-    return Factors(*map(_in_rows, sides), first.scale)
-
-
-def _in_rows(found: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
-    """One array of all rows."""
-    if () in found:
-        return found[()]
-    sizes = [max(numbers) + 1 for numbers in zip(*found, strict=True)]
-    return np.stack([found[row] for row in np.ndindex(*sizes)]).reshape(
-        *sizes, *next(iter(found.values())).shape
-    )

@@ -28,7 +28,8 @@ _UNSUPPORTED = {
 _KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
 _FURTHER = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
 """The fields of a LoRA by which it has more than factors and whole modules."""
-_MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
+MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
+"""What can be done about most adapters that cannot be read."""
 # Other ways to start also change the base's weights, and the adapter is relative to those.
 _STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 _TASKS = {
@@ -222,9 +223,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
         )
     for name, without in _UNSUPPORTED.items():
         if values.get(name, without[0]) not in without:
-            raise ConfigError(
-                f"{path}: {name} = {values[name]!r}: must be {without[0]!r}; {_MERGE}"
-            )
+            raise ConfigError(f"{path}: {name} = {values[name]!r}: must be {without[0]!r}; {MERGE}")
     start = values.get("init_lora_weights", True)
     if start not in _STARTS:
         raise ConfigError(
@@ -277,7 +276,7 @@ def _merge(kind: object) -> str:
     """What can be done about an adapter of another kind."""
     if any(part in str(kind) for part in ("PROMPT", "PREFIX", "P_TUNING")):
         return "; this one adds states to each text, which no weights of a model can say"
-    return f"; {_MERGE}"
+    return f"; {MERGE}"
 
 
 def _layers(path: Path, ranges: Any) -> tuple[int, ...]:

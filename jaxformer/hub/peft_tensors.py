@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.peft import ROOT, TENSORS
-from jaxformer.hub.peft_config import PeftConfig, read_peft_config
-from jaxformer.hub.weights.names import spellings
+from jaxformer.hub.peft_changes import Change, ModuleChange
+from jaxformer.hub.peft_config import MERGE, PeftConfig, read_peft_config
+from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 
-Change = Callable[[np.ndarray], np.ndarray]
-"""From a tensor to another one, in float32."""
 _LAYER = re.compile(r"(.*\.|)(layers|layer|h)\.(\d+)\.(.*)")
 _INSIDE = re.compile(r"\.(base_layer|token_adapter|modules_to_save(\.default)?)(?=\.)")
 _WEIGHT = ".weight"
@@ -44,8 +44,8 @@ class Base(NamedTuple):
     tensors: Mapping[str, Tensor]
     read: Callable[[str], np.ndarray]
     """Returns a tensor by its name."""
-    prefix: str
-    """The prefix of the body's tensors in classes with heads."""
+    model_format: ModelFormat
+    """Its system."""
     in_out: Collection[str]
     """The tensors that are `[inputs, outputs]`, as those of GPT-2's Conv1D."""
     table: str
@@ -54,8 +54,6 @@ class Base(NamedTuple):
     """The tensor of a head that is tied to that table, which the model does not have; or ""."""
     head: str
     """The tensor of a head with a table of its own; "" if there is none."""
-    copies: Mapping[str, str]
-    """The tensors that files may have besides -> those that they are usually equal to."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,12 @@ class AdaptedTensors:
     unused = computed = ()
 
     @property
+    def changed(self) -> frozenset[str]:
+        """The tensors that are not the base's of that name."""
+        moved = (name for name, source in self.sources.items() if name != source)
+        return frozenset({*self.changes, *self.whole, *moved})
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Name -> shape and dtype; what is changed is float32."""
         found = {name: self.base.tensors[source] for name, source in self.sources.items()}
@@ -98,12 +102,15 @@ class AdaptedTensors:
         return array
 
 
-def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
-    """Returns the tensors of a base with those of an adapter in them.
+def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTensors:
+    r"""Returns the tensors of a base with those of an adapter in them.
+
+    .. math:: W' = W + w \lambda B A
 
     Args:
         folder: The adapter's, with both files.
         base: The base.
+        weight: w, for the factors of a LoRA.
 
     Raises:
         ConfigError: The adapter is of another kind, or has a setting that is not supported.
@@ -112,7 +119,8 @@ def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
     config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
     sources = _replicated(folder, config, base)
     modules, whole, at = *_sorted(files), f"{folder / TENSORS}"
-    names = _Names({*sources, *base.copies, base.tied} - {""}, base.prefix)
+    copies = base.model_format.copies
+    names = _Names({*sources, *copies, base.tied} - {""}, base.model_format)
     replaced = {names.tensor(own): files.read(file) for own, file in whole.items()}
     _check_shared(at, {names.of(module) for module in modules} | replaced.keys(), base)
     if base.tied and not _all_tied(modules, whole, names, base):
@@ -126,25 +134,24 @@ def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
     unknown = [own for own in whole if names.tensor(own) is None]
     adapted = set()
     for module, found in modules.items():
-        weight, bias = names.of(module), names.tensor(f"{module}.bias")
-        if weight not in sources or ("bias" in found and bias is None):
+        tensor, bias = names.of(module), names.tensor(f"{module}.bias")
+        if tensor not in sources or ("bias" in found and bias is None):
             unknown.append(module)
             continue
         parts = {kind: np.asarray(files.read(file), np.float32) for kind, file in found.items()}
         shape = (
-            replaced[weight].shape if weight in replaced else base.tensors[sources[weight]].shape
+            replaced[tensor].shape if tensor in replaced else base.tensors[sources[tensor]].shape
         )
-        change = _Change(at, module, config, shape, weight in base.in_out, parts)
-        changes.setdefault(weight, []).append(change.of_weight())
+        change = ModuleChange(at, module, config, shape, tensor in base.in_out, parts, weight)
+        changes.setdefault(tensor, []).append(change.of_weight())
         if bias is not None and (of_bias := change.of_bias()) is not None:
             changes.setdefault(bias, []).append(of_bias)
-        adapted |= {weight} if change.rank else set()
+        adapted |= {tensor} if change.rank else set()
     if unknown or not (changes or replaced):
         listed = ", ".join(sorted(unknown)[:4]) or "no tensor of an adapter"
         raise DataError(
             f"{at}: does not fit the model: {listed}{' ...' if unknown[4:] else ''} have no place "
-            f"in it; the adapter was trained on {config.base or 'another model'}, where it can be "
-            "merged with PEFT (merge_and_unload, save_pretrained)"
+            f"in it; the adapter was trained on {config.base or 'another model'}: {MERGE}"
         )
     modules_of = {name.removesuffix(_WEIGHT) for name in sources if name.endswith(_WEIGHT)}
     config.check_depth(at, {name.removesuffix(_WEIGHT) for name in adapted}, sorted(modules_of))
@@ -156,19 +163,60 @@ def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
 class _Names:
     """The tensors of the base by the names of their modules in the adapter."""
 
-    def __init__(self, tensors: Collection[str], prefix: str):
+    def __init__(self, tensors: Collection[str], model_format: ModelFormat):
+        self._format = model_format
         self._known = {name: name for name in tensors}
         # The adapter of a body alone has names without the prefix, and the other way round.
         for name in tensors:
-            for spelled in spellings(name, prefix):
+            for spelled in spellings(name, model_format.prefix):
                 self._known.setdefault(spelled, name)
 
     def tensor(self, name: str) -> str | None:
-        return self._known.get(name)
+        current = current_name(name, self._format)
+        return self._known.get(name, self._known.get(current))
 
     def of(self, module: str) -> str | None:
         """The weight of a module."""
-        return self._known.get(f"{module}.weight")
+        return self.tensor(f"{module}.weight")
+
+
+def weighted(
+    adapters: Mapping[str, Path], weights: str | Mapping[str, float]
+) -> list[tuple[Path, float]]:
+    """Returns the folders of some adapters with their weights.
+
+    Args:
+        adapters: The folders of all, by name.
+        weights: The name of one, or the weights of some.
+
+    Raises:
+        ConfigError: There is no such adapter; or there are weights, and one has more than low-rank
+            factors and whole modules, or two replace the same module.
+    """
+    chosen = {weights: 1.0} if isinstance(weights, str) else weights
+    if not chosen or not chosen.keys() <= adapters.keys():
+        raise ConfigError(
+            f"adapters = {list(chosen)}: must be among {', '.join(adapters) or 'none'}; "
+            "jaxformer.load(folder, adapters={NAME: ADAPTER}) reads them"
+        )
+    pairs = [(adapters[name], weight) for name, weight in chosen.items()]
+    if list(chosen.values()) != [1.0]:
+        _check_summable([folder for folder, _ in pairs])
+    return pairs
+
+
+def _check_summable(folders: Sequence[Path]) -> None:
+    """Checks that each of some adapters has low-rank factors and whole modules of its own."""
+    seen: dict[str, Path] = {}
+    for folder in folders:
+        if not read_peft_config(folder).is_lora:
+            raise ConfigError(
+                f"{folder}: must have low-rank factors alone to be one of several adapters, or to "
+                f'have a weight: merge it by itself, with load(BASE, adapter="{folder}")'
+            )
+        for name in _sorted(TensorFiles(folder, TENSORS, index=None))[1]:
+            if seen.setdefault(name, folder) != folder:
+                raise ConfigError(f"{seen[name]} and {folder}: each replaces {name}: choose one")
 
 
 def _sorted(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
@@ -204,10 +252,10 @@ def _has_factors(modules: Mapping[str, Mapping[str, str]], names: _Names, tensor
 
 def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:
     """Refuses a change of a table that several modules of transformers share."""
-    table = base.table.removeprefix(base.prefix)
-    copies = [
-        x for x, original in base.copies.items() if original.removeprefix(base.prefix) == table
-    ]
+    prefix = base.model_format.prefix
+    table = base.table.removeprefix(prefix)
+    found = base.model_format.copies.items()
+    copies = [x for x, original in found if original.removeprefix(prefix) == table]
     if base.table in changed and any(copy.endswith("embed_tokens.weight") for copy in copies):
         raise DataError(
             f"{at}: it changes {base.table}, which PEFT does in a module that neither the encoder "
@@ -246,107 +294,3 @@ def _check_rows(at: str, files: AdaptedTensors, base: Base) -> None:
             "transformers (resize_token_embeddings, save_pretrained) as for its training, and load "
             "the adapter onto that"
         )
-
-
-@dataclass(frozen=True)
-class _Change:
-    """What an adapter has for one module."""
-
-    at: str
-    module: str
-    config: PeftConfig
-    shape: tuple[int, ...]
-    in_out: bool
-    parts: Mapping[str, np.ndarray]
-
-    @property
-    def rank(self) -> int:
-        """The columns of the factors; 0: there are none."""
-        first = self.parts.get("a", self.parts.get("embedding_a"))
-        return 0 if first is None else len(first)
-
-    @property
-    def scale(self) -> float:
-        return self.config.scale_of(self.module, self.rank)
-
-    def of_weight(self) -> Change:
-        """The change of the module's weight."""
-        if "tokens" in self.parts:
-            return self._with_tokens(self.config.tokens_of(self.module))
-        if "factors" in self.parts:
-            return self._scaled(self.parts["factors"])
-        if not self.config.has_factors or self.config.use_dora > ("magnitude" in self.parts):
-            raise DataError(
-                f"{self.at}: what it has for {self.module} ({', '.join(self.parts)}) is not what "
-                "adapter_config.json says of it (peft_type, use_dora): fetch both files again"
-            )
-        return self._with_factors(self._product())
-
-    def of_bias(self) -> Change | None:
-        """The change of its bias, if there is one."""
-        if (bias := self.parts.get("bias")) is not None:
-            return lambda value: value + np.float32(self.scale) * bias
-        factors = self.parts.get("factors")
-        if factors is None or factors.shape[0] == 1:  # of the inputs
-            return None
-        return lambda value: value * factors[:, 0]
-
-    def _product(self) -> np.ndarray:
-        """`[rows, columns]` of the weight: the scaled product of the factors."""
-        pair, embeds = ("a", "b"), "embedding_a" in self.parts
-        if embeds:
-            pair = ("embedding_a", "embedding_b")
-        a, b = (self.parts.get(name) for name in pair)
-        turned = embeds or self.in_out
-        rows, columns = self.shape if len(self.shape) == 2 else (0, 0)
-        inputs, outputs = (rows, columns) if turned else (columns, rows)
-        if a is None or b is None or a.shape != (len(a), inputs) or b.shape != (outputs, len(a)):
-            shapes = [getattr(side, "shape", None) for side in (a, b)]
-            raise DataError(
-                f"{self.at}: the factors of {self.module} have the shapes {shapes[0]} and "
-                f"{shapes[1]}: must be (r, {inputs}) and ({outputs}, r) for this model"
-            )
-        product = np.float32(self.scale) * (b @ a)
-        return product.T if turned else product
-
-    def _with_factors(self, product: np.ndarray) -> Change:
-        magnitude = self.parts.get("magnitude")
-        if magnitude is None:
-            return lambda value: value + product
-        axis = 0 if self.in_out or "embedding_a" in self.parts else 1
-
-        def change(value: np.ndarray) -> np.ndarray:
-            moved = value + product
-            norm = np.linalg.norm(moved, axis=axis, keepdims=True)
-            return moved * (np.expand_dims(magnitude.reshape(-1), axis) / norm)
-
-        return change
-
-    def _scaled(self, factors: np.ndarray) -> Change:
-        # (1, inputs) of a feed-forward layer, (outputs, 1) of others.
-        by = factors.T if self.in_out else factors
-        if len(self.shape) != 2 or any(
-            size not in (1, whole) for size, whole in zip(by.shape, self.shape, strict=True)
-        ):
-            raise DataError(
-                f"{self.at}: the factors of {self.module} have the shape {factors.shape}, which "
-                f"does not fit a weight of {self.shape}"
-            )
-        return lambda value: value * by
-
-    def _with_tokens(self, rows: Sequence[int]) -> Change:
-        delta = self.parts["tokens"]
-        if delta.shape != (len(rows), *self.shape[1:]) or not all(
-            0 <= row < self.shape[0] for row in rows
-        ):
-            raise DataError(
-                f"{self.at}: {self.module} has {len(delta)} tokens of width {delta.shape[1:]}: "
-                f"must be the {len(rows)} that the config names, of a table of {self.shape}"
-            )
-
-        def change(value: np.ndarray) -> np.ndarray:
-            value = value.copy()
-            value[list(rows)] = delta
-            return value
-
-        return change

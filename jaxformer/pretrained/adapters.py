@@ -6,14 +6,11 @@ from pathlib import Path
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft import Adapter, read_adapter
 from jaxformer.hub.peft_config import CONFIG, read_peft_config
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.paths import is_remote
 from jaxformer.pretrained.folders import model_folder
-from jaxformer.pretrained.model import Pretrained
-
-_TABLE = "embedding.table"
+from jaxformer.pretrained.model import Pretrained, opened_with
 
 
 def with_read_adapters(
@@ -30,21 +27,16 @@ def with_read_adapters(
         The model.
 
     Raises:
-        ConfigError: One is no LoRA, or has more than low-rank factors and whole modules.
+        ConfigError: One is of another kind, or has a setting that is not supported.
         DataError: The tensors do not fit the model.
     """
 
-    def read(name: str, folder: str | Path) -> Adapter:
+    def found(name: str, folder: str | Path) -> Path:
         where = model_folder(folder, f"adapters[{name!r}]", **hub)
-        adapter = read_adapter(where, pretrained.placements)
-        if getattr(pretrained.config, "tie_embeddings", False) and _TABLE in adapter.whole:
-            raise ConfigError(
-                f"{where}: it has a table of embeddings of its own, to which the head is not tied: "
-                f'load it by itself: load(folder, adapter="{where}")'
-            )
-        return adapter
+        opened_with(pretrained, where)
+        return where
 
-    return replace(pretrained, adapters={name: read(name, x) for name, x in adapters.items()})
+    return replace(pretrained, adapters={name: found(name, x) for name, x in adapters.items()})
 
 
 def base_of(folder: Path, **hub: str | Path | None) -> Path:

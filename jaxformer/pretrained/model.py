@@ -26,7 +26,7 @@ from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
-from jaxformer.hub.peft import Adapter, with_adapters
+from jaxformer.hub.peft_tensors import weighted
 from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.weight_file import (
     described,
@@ -63,8 +63,8 @@ class Pretrained:
     """The folder it was loaded from, which has its tokenizer and other files."""
     layout: Layout | None = None
     """How the files that it came from lay out its tensors; None where they were cast."""
-    adapters: Mapping[str, Adapter] = field(default_factory=dict)
-    """Low-rank adapters that were read with it, by name; no output depends on them."""
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """The folders of adapters that fit it, by name; no output depends on them."""
 
     @property
     def config(self) -> ModelConfig:
@@ -112,19 +112,24 @@ class Pretrained:
         return mesh_of(self.parameters)
 
     def with_adapters(self, weights: str | Mapping[str, float]) -> "Pretrained":
-        """The model with one of its adapters, or a weighted sum of several, in its weights.
+        r"""The model with one of its adapters, or a weighted sum of several, in its weights.
+
+        .. math:: W' = W + \sum_n w_n \lambda_n A_n B_n
 
         Args:
-            weights: The name of an adapter, or the weight of each by name.
+            weights: The name of an adapter, or the weight w of each by name.
 
         Returns:
             The model; it shares the weights that no adapter changes.
 
         Raises:
-            ConfigError: There is no such adapter, or two of them replace the same head.
+            ConfigError: There is no such adapter; or there are weights and one has more than
+                low-rank factors, or two replace the same head.
         """
-        chosen = {weights: 1.0} if isinstance(weights, str) else weights
-        return replace(self, parameters=with_adapters(self.parameters, self.adapters, chosen))
+        model = self
+        for folder, weight in weighted(self.adapters, weights):
+            model = with_adapter(model, folder, self.mesh, weight)
+        return model
 
     def outputs(
         self, inputs: Arrays, *, hidden_states: bool = False, attentions: bool = False
@@ -243,19 +248,16 @@ def load_folder(
     dtype = checked_dtype(dtype)
     wanted = {"strict": strict, "architecture": architecture, "adapter": adapter}
     opened = open_folder(folder, **wanted, **model_fields)
-    layout = None if dtype else layout_of(folder)
-    return Pretrained(opened.checkpoint, _loaded(opened, mesh, dtype), folder, layout)
-
-
-def _loaded(
-    opened: CheckpointReader, mesh: jax.sharding.Mesh | None, dtype: str | None
-) -> Parameters:
-    structure = opened.abstract_model
-    return load_parameters(opened.file, structure, shardings_of(structure, mesh), dtype)
+    layout, structure = None if dtype else layout_of(folder), opened.abstract_model
+    parameters = load_parameters(opened.file, structure, shardings_of(structure, mesh), dtype)
+    return Pretrained(opened.checkpoint, parameters, folder, layout)
 
 
 def with_adapter(
-    pretrained: Pretrained, adapter: Path, mesh: jax.sharding.Mesh | None = None
+    pretrained: Pretrained,
+    adapter: Path,
+    mesh: jax.sharding.Mesh | None = None,
+    weight: float = 1.0,
 ) -> Pretrained:
     """Returns a model with an adapter of PEFT merged into its weights.
 
@@ -263,24 +265,41 @@ def with_adapter(
         pretrained: The base.
         adapter: The adapter's folder.
         mesh: The mesh that each parameter is sharded over; None: one device.
+        weight: What multiplies the product of its factors, besides their scale.
+
+    Returns:
+        The model; it shares the weights that the adapter does not change.
 
     Raises:
         ConfigError: The adapter is of another kind, or has a setting that is not supported.
         DataError: Its tensors do not fit the base.
     """
-    placed = {each.tensor: each for each in pretrained.placements}
-    opened = open_adapted(
+    opened = opened_with(pretrained, adapter, weight)
+    structure, found = opened.abstract_model, pretrained.parameters
+    shared = {
+        name: array
+        for name, array in found.items()
+        if name not in opened.changed
+        and name in structure.shapes
+        and array.shape == structure.shapes[name].shape
+    }
+    others = {n: x for n, x in shardings_of(structure, mesh).items() if n not in shared}
+    dtype = next(iter(found.values())).dtype.name
+    changed = load_parameters(opened.file, structure, others, dtype)
+    parameters = {name: (shared | changed)[name] for name in structure.shapes}
+    return replace(pretrained, checkpoint=opened.checkpoint, parameters=parameters, layout=None)
+
+
+def opened_with(pretrained: Pretrained, adapter: Path, weight: float = 1.0) -> CheckpointReader:
+    """Returns a reader of a model with an adapter of PEFT in its weights, as `with_adapter`."""
+    parameters, placements = pretrained.parameters, pretrained.placements
+    placed = {each.tensor: each for each in placements}
+    return open_adapted(
         pretrained,
-        described(pretrained.parameters, pretrained.placements),
-        lambda name: tensor_of(pretrained.parameters, placed[name]),
+        described(parameters, placements),
+        lambda name: tensor_of(parameters, placed[name]),
         adapter,
-    )
-    dtype = next(iter(pretrained.parameters.values())).dtype.name
-    return replace(
-        pretrained,
-        checkpoint=opened.checkpoint,
-        parameters=_loaded(opened, mesh, dtype),
-        layout=None,
+        weight=weight,
     )
 
 

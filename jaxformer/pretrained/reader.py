@@ -35,6 +35,8 @@ class CheckpointReader(NamedTuple):
     """The tensors and the parameters in each."""
     adapted: frozenset[str] = frozenset()
     """The parameters that have low-rank factors of an adapter in them."""
+    changed: frozenset[str] = frozenset()
+    """All parameters that an adapter changes."""
 
     def read(self, name: str) -> np.ndarray:
         """Returns a parameter, by our name, in the dtype of most of its tensors."""
@@ -134,6 +136,7 @@ def open_adapted(
     read: Callable[[str], np.ndarray],
     adapter: Path,
     may_lack_parts: bool = False,
+    weight: float = 1.0,
 ) -> CheckpointReader:
     """Returns a reader of a model with an adapter of PEFT merged into its weights.
 
@@ -146,6 +149,7 @@ def open_adapted(
         read: Returns a tensor.
         adapter: The adapter's folder.
         may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
+        weight: What multiplies the product of its factors, besides their scale.
 
     Raises:
         ConfigError: The adapter is of another kind, or has a setting that is not supported.
@@ -158,9 +162,9 @@ def open_adapted(
     table = next((t for t in spellings(table_of(names), prefix) if t in tensors), "")
     head = tied.head if tied and tied.head not in tensors else ""
     own = next((t for t in spellings(head_of(names), prefix) if t in tensors), "")
-    copies = checkpoint.model_format.copies
     in_out = frozenset(each.tensor for each in placements if is_in_out(each))
-    files = adapted_tensors(adapter, Base(tensors, read, prefix, in_out, table, head, own, copies))
+    base = Base(tensors, read, checkpoint.model_format, in_out, table, head, own)
+    files = adapted_tensors(adapter, base, weight)
     config = checkpoint.config
     if table and files.tensors[table].shape[0] != tensors[table].shape[0]:
         config = config.with_fields(vocab_size=files.tensors[table].shape[0])
@@ -169,13 +173,15 @@ def open_adapted(
         config = config.with_fields(num_layers=len(layers))
     found = _Structure.of(replace(checkpoint, config=config), files, {})
     opened = _opened(found, files, may_lack_parts)
-    adapted = {
-        place.parameter
-        for each in found.placements
-        if opened.file.names.get(each.tensor) in files.adapted
-        for place in each.places
-    }
-    return opened._replace(adapted=frozenset(adapted))
+
+    def parameters_in(tensors: frozenset[str]) -> frozenset[str]:
+        names = opened.file.names
+        inside = (each for each in found.placements if names.get(each.tensor) in tensors)
+        return frozenset(place.parameter for each in inside for place in each.places)
+
+    return opened._replace(
+        adapted=parameters_in(files.adapted), changed=parameters_in(files.changed)
+    )
 
 
 def check_replicable(adapter: Path, config: ModelConfig) -> None:

@@ -20,6 +20,8 @@ from jaxformer.nn import PreNorm
 from jaxformer.zoo.common.vit_like import (
     FIELDS,
     MASKED_LAYOUTS,
+    MODULES,
+    module_names,
     names,
     read_patches,
     vit,
@@ -129,6 +131,9 @@ _NAMES = {
     "heads.visual_tokens.output": "lm_head",
 }
 
+_BIAS = "relative_position_bias"
+_MODULES = MODULES | {_BIAS: f"attention.attention.{_BIAS}"}
+
 FORMATS = (
     ModelFormat(
         model_type="beit",
@@ -140,6 +145,7 @@ FORMATS = (
             Architecture("BeitModel", Task()),
         ),
         prefix="beit.",
+        aliases=module_names("beit.", _MODULES),
         buffers=("*relative_position_index",),
         harmless=(
             "drop_path_rate",

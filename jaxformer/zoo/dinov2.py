@@ -13,10 +13,12 @@ from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.zoo.common.vit_like import (
     ATTENTION,
+    ATTENTION_MODULES,
     FIELDS,
     LAYOUTS,
     ONE_TOKEN,
     QKV_BIAS,
+    module_names,
     names,
     vit,
 )
@@ -87,6 +89,7 @@ FORMATS = (
             Architecture("Dinov2Model", Task()),
         ),
         prefix="dinov2.",
+        aliases=module_names("dinov2.", ATTENTION_MODULES),
         flax=FlaxFormat(
             differences=(
                 Difference("layerscale_value", "it multiplies by it twice more", same=(1.0,)),

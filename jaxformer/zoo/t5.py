@@ -77,11 +77,6 @@ def _read_no_scale(hf_config: HFConfig) -> dict[str, Any]:
     return read_scale(hf_config) | {"logit_scale": 1.0}
 
 
-def _read_always_scale(hf_config: HFConfig) -> dict[str, Any]:
-    """UMT5 always scales the states, as transformers does since version 5."""
-    return read_scale(hf_config) | {"logit_scale": hf_config.number("d_model", 512) ** -0.5}
-
-
 _NEWER = {
     "vocab_size": 250112,
     "d_ff": 1024,
@@ -96,7 +91,7 @@ FORMATS = (
     t5_format("mt5", config_map(Computed(_read_no_scale)), architectures("MT5"), defaults=_NEWER),
     t5_format(
         "umt5",
-        config_map(Computed(_read_always_scale), shared=False),
+        config_map(T5_SCALE, shared=False),
         architectures("UMT5"),
         defaults=_NEWER,
     ),

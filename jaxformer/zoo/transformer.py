@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import numpy as np
+
+from jaxformer.errors import DataError
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.fields import Computed, LearnedPositions
-from jaxformer.hub.flax_format import FlaxFormat
+from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.common.bart_like import (
@@ -16,6 +20,7 @@ from jaxformer.zoo.common.bart_like import (
     config_map,
     no_head_bias,
     sinusoidal_tables,
+    without_head_bias,
 )
 from jaxformer.zoo.system import System
 
@@ -89,6 +94,21 @@ def _write_marian(config: EncoderDecoderConfig | DecoderConfig) -> dict[str, Any
     }
 
 
+def _fitted(config: EncoderDecoderConfig | DecoderConfig, files: Tensors) -> Any:
+    """Refuses tables of positions that are not those computed here; transformers reads them."""
+    for name, (shape, _) in files.tensors.items():
+        computed = isinstance(config.position, Sinusoidal) and len(shape) == 2
+        if not computed or not name.endswith("embed_positions.weight"):
+            continue
+        found = files.read(name).astype(np.float32)
+        if not np.allclose(found, sinusoids(*shape, "half"), atol=1e-2):
+            raise DataError(
+                f"{files.folder}: {name} holds no sinusoids, which {_TRANSLATOR} computes: "
+                "fetch the file again, or take this table out of it"
+            )
+    return without_head_bias(config, files)
+
+
 FORMATS = (
     bart_format(
         "marian",
@@ -101,6 +121,7 @@ FORMATS = (
             "decoder_start_token_id": 58100,
         },
         buffers=("*.embed_positions.weight",),
+        fitted=_fitted,
         flax=FlaxFormat(fixed=sinusoidal_tables, unused=no_head_bias),
     ),
 )

@@ -22,6 +22,7 @@ from jaxformer.zoo.common.vit_like import (
     ONE_TOKEN,
     QKV_BIAS,
     STRIDE,
+    module_names,
     names,
     read_patches,
     vit,
@@ -110,6 +111,7 @@ FORMATS = (
             Architecture("ViTModel", Task()),
         ),
         prefix="vit.",
+        aliases=module_names("vit."),
         harmless=("encoder_stride",),
     ),
     ModelFormat(
@@ -125,6 +127,7 @@ FORMATS = (
             Architecture("DeiTModel", Task()),
         ),
         prefix="deit.",
+        aliases=module_names("deit."),
         harmless=("encoder_stride",),
     ),
 )

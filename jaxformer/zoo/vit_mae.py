@@ -18,6 +18,7 @@ from jaxformer.zoo.common.vit_like import (
     FIELDS,
     LAYOUTS,
     QKV_BIAS,
+    module_names,
     names,
     read_patches,
     vit,
@@ -94,7 +95,8 @@ FORMATS = (
             Architecture("ViTMAEModel", Task()),
         ),
         prefix="vit.",
-        aliases={r"decoder_encoder\.layer\.": "decoder_layers."},
+        aliases={r"decoder_encoder\.layer\.": "decoder_layers."}
+        | module_names("vit.", decoder=r"decoder\.decoder_layers\.\d+\."),
         # The encoder alone has no decoder.
         harmless=("decoder_*", "norm_pix_loss"),
     ),

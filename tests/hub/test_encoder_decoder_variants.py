@@ -8,6 +8,7 @@ from variants import check_gradients, check_outputs, check_variant, models
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import config_values, describe
+from jaxformer.hub.flax_format import sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
@@ -83,6 +84,18 @@ def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_
     change_tensors(folder, lambda tensors: tensors.pop("final_logits_bias"))
     ours, theirs = models(folder)
     check_outputs(ours, theirs, example_inputs(ours.checkpoint))
+
+
+def test_positions_in_a_translators_file_must_be_sinusoids(tmp_path):
+    folder, name = save_tiny("marian", tmp_path, "MTModel"), "model.encoder.embed_positions.weight"
+    config = load(folder).config
+    table = np.array(sinusoids(19, config.model_dim, "half"))
+    change_tensors(folder, lambda tensors: tensors.update({name: table}))
+    load(folder)
+    table[3, 5] += 0.1
+    change_tensors(folder, lambda tensors: tensors.update({name: table}))
+    with pytest.raises(DataError, match=f"{name} holds no sinusoids"):
+        load(folder)
 
 
 @pytest.mark.parametrize("model_type", ["t5", "bart", "mbart", "marian", "m2m_100"])

@@ -1,17 +1,20 @@
 """Weights under other names, and folders whose weights cannot be read."""
 
+import json
 import time
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from saved_folders import copy_of
+from saved_folders import copy_of, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.torch
+
+transformers = pytest.importorskip("transformers")
 SINGLE = "model.safetensors"
 
 
@@ -27,6 +30,7 @@ def renamed(folder, rename):
         lambda name: f"module.{name}",
         lambda name: f"model.{name}",
         lambda name: f"module._orig_mod.{name}",
+        lambda name: f"0.auto_model.{name}",
         lambda name: name.replace("self_attn.", "self_attn._orig_mod."),
     ],
 )
@@ -37,6 +41,24 @@ def test_names_of_modules_around_the_model(rename, llama, spoiled, caplog):
     assert len(caplog.records) == 1
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize(
+    "kind", ["vit", "deit", "beit", "dinov2", "dinov3_vit", "vit_mae", "gpt_neox", "esm"]
+)
+@pytest.mark.quick("beit", "vit_mae")
+def test_names_of_the_modules_of_transformers(kind, tmp_path):
+    """Files of a `state_dict()` have them, where they differ from those of transformers' files."""
+    folder = save_tiny(kind, tmp_path / "it")
+    expected = jaxformer.load(folder)
+    name = expected.checkpoint.architecture.name
+    tensors = getattr(transformers, name).from_pretrained(folder).state_dict()
+    arrays = {n: x.numpy().copy() for n, x in tensors.items()}
+    assert not arrays.keys() >= load_file(folder / SINGLE).keys()
+    save_file(arrays, folder / SINGLE, {"format": "pt"})
+    found = jaxformer.load(folder).parameters
+    for parameter, array in expected.parameters.items():
+        np.testing.assert_array_equal(found[parameter], array)
 
 
 def test_a_variant_is_taken_where_there_is_nothing_else(spoiled, tmp_path, caplog):
@@ -56,7 +78,11 @@ def test_a_variant_is_taken_where_there_is_nothing_else(spoiled, tmp_path, caplo
 
 @pytest.mark.parametrize(
     ("file", "word"),
-    [("x.gguf", "llama.cpp"), ("tf_model.h5", "TensorFlow"), ("model.onnx", "compiled")],
+    [
+        ("x.gguf", "llama.cpp"),
+        ("tf_model.h5", "TensorFlow"),
+        ("model.onnx", "compiled"),
+    ],
 )
 def test_what_cannot_be_read_is_named(file, word, spoiled):
     (spoiled / SINGLE).rename(spoiled / file)
@@ -64,6 +90,12 @@ def test_what_cannot_be_read_is_named(file, word, spoiled):
         jaxformer.load(spoiled)
     (spoiled / "config.json").unlink()
     with pytest.raises(ConfigError, match=f"{file}.*{word}"):
+        jaxformer.load(spoiled)
+
+
+def test_an_adapter_is_no_model(spoiled):
+    (spoiled / SINGLE).rename(spoiled / "adapter_model.safetensors")
+    with pytest.raises(DataError, match=r"an adapter of PEFT and not its base: load\(BASE, "):
         jaxformer.load(spoiled)
 
 
@@ -80,10 +112,30 @@ def test_a_pointer_in_place_of_a_file(name, spoiled):
         jaxformer.load(spoiled)
 
 
-def test_a_header_of_many_empty_tensors_is_refused_at_once(spoiled):
-    many = {f"x{number}": np.zeros(0, np.float32) for number in range(100_000)}
-    save_file(many, spoiled / SINGLE, {"format": "pt"})
+def many_tensors(first, last):
+    return {f"x{number}": np.zeros(0, np.float32) for number in range(first, last)}
+
+
+@pytest.mark.parametrize("key", [b"data_offsets", rb"data\u005foffsets"])
+def test_a_header_of_many_empty_tensors_is_refused_at_once(key, spoiled):
+    file = spoiled / SINGLE
+    save_file(many_tensors(0, 100_000), file, {"format": "pt"})
+    header = file.read_bytes()[8:].replace(b"data_offsets", key)
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
     start = time.perf_counter()
     with pytest.raises(DataError, match="its header has 100,000 tensors"):
         jaxformer.load(spoiled)
     assert time.perf_counter() - start < 5
+
+
+def test_many_empty_tensors_in_several_files_are_refused(spoiled):
+    (spoiled / SINGLE).unlink()
+    places = {}
+    for start in (0, 40_000):
+        file, tensors = f"model-{start}.safetensors", many_tensors(start, start + 40_000)
+        save_file(tensors, spoiled / file, {"format": "pt"})
+        places |= dict.fromkeys(tensors, file)
+    index = {"weight_map": places}
+    (spoiled / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match="its files have 80,000 tensors"):
+        jaxformer.load(spoiled)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import jaxformer
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import on_mesh
-from jaxformer.hub.peft import Adapter, Factors, read_adapter, write_adapter
+from jaxformer.hub.peft import TENSORS, Adapter, Factors, write_adapter
 from jaxformer.hub.peft_config import PeftConfig, task_of
 from jaxformer.models.lora import FACTORS, LoRA, is_factor
 from jaxformer.optim import AdamW, Constant
@@ -116,7 +117,7 @@ def test_twenty_steps_are_those_of_peft(kind, tmp_path):
         optimizer.zero_grad()
         loss.backward()
         if step == 0:
-            check_gradients(program, state, batch, theirs, tmp_path / "gradients", model)
+            check_gradients(program, state, batch, theirs, tmp_path, model, config)
         torch.nn.utils.clip_grad_norm_(matrices + vectors, 1.0)
         optimizer.step()
         state, metrics = program.train_step(state, batch)
@@ -129,21 +130,21 @@ def test_twenty_steps_are_those_of_peft(kind, tmp_path):
             np.testing.assert_array_equal(state.params[name], value, err_msg=name)
 
 
-def check_gradients(program, state, batch, theirs, folder, model):
-    """Reads PEFT's gradients as if they were an adapter, in terms of our parameters."""
+def check_gradients(program, state, batch, theirs, folder, model, config):
+    """Writes both gradients as if they were adapters of PEFT."""
     with torch.no_grad():
         kept = [(p, p.data.clone()) for p in theirs.parameters() if p.requires_grad]
         for parameter, _ in kept:
             parameter.data.copy_(parameter.grad)
-        theirs.save_pretrained(folder)
+        theirs.save_pretrained(folder / "theirs")
         for parameter, value in kept:
             parameter.data.copy_(value)
-    expected = read_adapter(folder, model.placements)
     with on_mesh(program.mesh):
         gradients, _ = jax.jit(program._gradients)(state.params, {}, batch, jax.random.key(0))
+    (folder / "ours").mkdir()
     found = adapter_of(program, state.params | gradients, 1.0)
-    for name, (a, b, _) in found.factors.items():
-        for ours, wanted in zip((a, b), expected.factors[name][:2], strict=True):
-            np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5, err_msg=name)
-    for name, value in found.whole.items():
-        np.testing.assert_allclose(value, expected.whole[name], rtol=1e-4, atol=1e-5)
+    write_adapter(folder / "ours", found, model.placements, config)
+    ours, expected = (load_file(folder / x / TENSORS) for x in ("ours", "theirs"))
+    assert ours.keys() == expected.keys()
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)

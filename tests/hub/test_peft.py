@@ -15,7 +15,7 @@ from jaxformer.data import DataConfig
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft import Adapter, Factors, write_adapter
 from jaxformer.hub.peft_config import PeftConfig, read_peft_config, task_of
-from jaxformer.models.lora import LoRA, abstract_model_of
+from jaxformer.models.lora import LoRA, abstract_model_of, adapted
 from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.training.transfer.origin import SavedAdapter
 
@@ -128,7 +128,7 @@ def test_adapters_for_peft(base, kernels, tmp_path):
     logits = jaxformer.forward(ours, inputs_of(folder))["logits"]
     np.testing.assert_allclose(logits, torch_logits(theirs, folder), rtol=1e-4, atol=1e-5)
     for kernel, (a, b, scale) in adapter.factors.items():
-        expected = adapter.applied(kernel, np.asarray(model.parameters[kernel]))
+        expected = adapted(model.parameters[kernel], a, b, scale)
         np.testing.assert_allclose(ours.parameters[kernel], expected, rtol=1e-5, atol=1e-6)
         assert scale == 2.5
         assert a.any()
@@ -138,7 +138,6 @@ def test_adapters_for_peft(base, kernels, tmp_path):
     assert changed >= {*adapter.factors, *adapter.whole}
     # All parts of a fused tensor have factors, some of them zero.
     assert fused or changed == {*adapter.factors, *adapter.whole}
-    assert not fused or set(ours.adapters["it"].factors) >= {*adapter.factors}
     assert written.fan_in_fan_out == (name == "gpt2")
     assert read_peft_config(tmp_path).base == str(folder)
 

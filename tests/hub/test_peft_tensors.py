@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from hf_checkpoints import save_checkpoint
+from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft_tensors import Base, adapted_tensors
 from jaxformer.hub.weights.tensors import Tensor
+from jaxformer.parity.examples import example_inputs
 from jaxformer.training.transfer.origin import SavedAdapter
+from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
@@ -90,6 +93,9 @@ def test_adapters_of_llama(case, tie, tmp_path):
     theirs = adapted(model, CASES[case](), tmp_path / "it")
     ours = jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
     check(theirs, ours, {"input_ids": IDS})
+    named = jaxformer.load(tmp_path / "base", adapters={"it": tmp_path / "it"}).with_adapters("it")
+    for name, array in ours.parameters.items():
+        np.testing.assert_array_equal(named.parameters[name], array)
     jaxformer.save(ours, tmp_path / "merged")
     merged, same = jaxformer.load(tmp_path / "merged"), np.testing.assert_array_equal
     saved = SavedAdapter(tmp_path / "it", "--init-from")
@@ -118,6 +124,28 @@ def test_adapters_of_other_systems(kind, tmp_path):
     check(theirs, jaxformer.load(base, adapter=tmp_path / "it"), inputs)
 
 
+@pytest.mark.parametrize("dora", [True, False])
+@pytest.mark.parametrize("kind", ["vit", "beit", "dinov2"])
+@pytest.mark.quick("vit-True")
+def test_convolutions_under_the_names_of_modules(kind, dora, tmp_path):
+    base = save_tiny(kind, tmp_path / "base")
+    ours = jaxformer.load(base)
+    model = getattr(transformers, ours.checkpoint.architecture.name).from_pretrained(base).eval()
+    targets = ("q_proj", "o_proj", "projection", "fc1")
+    config = lora(*targets, use_dora=dora, modules_to_save=["classifier"])
+    theirs = adapted(model, config, tmp_path / "it")
+    inputs = {"pixel_values": example_inputs(ours.checkpoint)["pixel_values"]}
+    check(theirs, jaxformer.load(base, adapter=tmp_path / "it"), inputs)
+
+
+def test_scaled_convolutions_are_refused(tmp_path):
+    base = save_tiny("vit", tmp_path / "base")
+    model = transformers.ViTForImageClassification.from_pretrained(base)
+    adapted(model, ia3("projection", feedforward_modules=[]), tmp_path / "it")
+    with pytest.raises(DataError, match="merge the adapter with PEFT"):
+        jaxformer.load(base, adapter=tmp_path / "it")
+
+
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_resized_vocabulary(tie, tmp_path):
     model = llama(tie)
@@ -139,12 +167,53 @@ def test_a_resized_table_without_its_head_is_refused(tie, tmp_path):
         jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
 
 
-def test_one_of_several_has_factors_alone(tmp_path):
-    model = llama(True)
-    model.save_pretrained(tmp_path / "base")
-    adapted(model, lora("q_proj", use_dora=True), tmp_path / "it")
-    with pytest.raises(ConfigError, match="load this one by itself"):
-        jaxformer.load(tmp_path / "base", adapters={"it": tmp_path / "it"})
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_weighted_sum_is_that_of_peft(tie, tmp_path):
+    llama(tie).save_pretrained(tmp_path / "base")
+    folders, configs = {}, {
+        "a": lora("q_proj", "embed_tokens"),
+        "b": lora("q_proj", "down_proj", use_rslora=True, rank_pattern={"down_proj": 3}),
+    }  # fmt: skip
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    for name, config in configs.items():
+        folders[name] = tmp_path / name
+        base = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+        adapted(base, config, folders[name])
+    theirs = peft.PeftModel.from_pretrained(model, folders["a"], adapter_name="a")
+    theirs.load_adapter(folders["b"], adapter_name="b")
+    weights = {"a": 0.75, "b": -2.0}
+    theirs.base_model.set_adapter(["a", "b"])
+    for name, weight in weights.items():
+        for module in theirs.modules():
+            if name in (getattr(module, "lora_A", None) or getattr(module, "lora_embedding_A", ())):
+                module.scaling[name] *= weight
+    ours = jaxformer.load(tmp_path / "base", adapters=folders)
+    both = ours.with_adapters(weights)
+    check(theirs.eval(), both, {"input_ids": IDS})
+    shared = [n for n, array in both.parameters.items() if array is ours.parameters.get(n)]
+    assert any("norm" in name for name in shared)
+    assert not any(name.endswith(("query.kernel", "down.kernel", "table")) for name in shared)
+
+
+@pytest.mark.parametrize("weights", [{"it": 0.5}, {"it": 1.0, "other": 1.0}])
+def test_only_factors_have_weights(weights, tmp_path):
+    llama(True).save_pretrained(tmp_path / "base")
+    adapted(llama(True), lora("q_proj", use_dora=True), tmp_path / "it")
+    adapted(llama(True), lora("q_proj"), tmp_path / "other")
+    folders = {name: tmp_path / name for name in ("it", "other")}
+    model = jaxformer.load(tmp_path / "base", adapters=folders)
+    with pytest.raises(ConfigError, match="merge it by itself"):
+        model.with_adapters(weights)
+
+
+def test_two_heads_are_not_summed(tmp_path):
+    llama(False).save_pretrained(tmp_path / "base")
+    folders = {name: tmp_path / name for name in ("a", "b")}
+    for folder in folders.values():
+        adapted(llama(False), lora("q_proj", modules_to_save=["lm_head"]), folder)
+    model = jaxformer.load(tmp_path / "base", adapters=folders)
+    with pytest.raises(ConfigError, match=r"each replaces lm_head\.weight: choose one"):
+        model.with_adapters({"a": 1.0, "b": 1.0})
 
 
 def test_a_table_that_nothing_reads_in_peft(tmp_path):
@@ -160,7 +229,7 @@ def test_what_an_adapter_does_not_change_is_the_bases_own(tmp_path):
     names = (f"model.layers.{n}.self_attn.{p}_proj.weight" for n in range(3) for p in "qk")
     arrays = {name: np.ones((48, 48), np.float32) for name in names}
     tensors = {name: Tensor(array.shape, array.dtype) for name, array in arrays.items()}
-    base = Base(tensors, arrays.__getitem__, "model.", frozenset(), "", "", "", {})
+    base = Base(tensors, arrays.__getitem__, FORMATS["llama"], frozenset(), "", "", "")
     files = adapted_tensors(tmp_path, base)
     assert files.tensors == tensors
     for name, array in arrays.items():

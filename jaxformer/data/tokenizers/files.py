@@ -14,6 +14,7 @@ from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import ordinary_file, read_bytes, replacing
+from jaxformer.io.json_files import check_no_pointer
 from jaxformer.io.model_files import TOKENIZER, read_object, small_file_in
 from jaxformer.io.notices import warn_once
 
@@ -141,6 +142,7 @@ def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
 
 def _read_json(file: Path) -> Tokenizer:
     definition = read_bytes(file)
+    check_no_pointer(definition, str(file))
     try:
         return Tokenizer.from_buffer(definition)
     except Exception as error:  # the Rust library raises bare Exception

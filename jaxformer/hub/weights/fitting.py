@@ -10,7 +10,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks import MaskedLMTask, Task, TokenClassificationTask
 from jaxformer.hub.weights.names import KnownNames
-from jaxformer.hub.weights.tensors import Tensors, same
+from jaxformer.hub.weights.tensors import Tensors, same, warn_of_unread
 from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
 
@@ -43,11 +43,7 @@ def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
         first, second = known.find(unread), known.find(counts)
         if first and second:
             config = config.with_fields(heads=tuple(map(_with_unread_bias, config.heads)))
-        if first and second and not same(files, first, second):
-            warn_once(
-                f"{files.folder}: not used, because another bias of the same module counts in "
-                f"transformers: {first}"
-            )
+            warn_of_unread(files, [] if same(files, first, second) else [first])
     return replace(checkpoint, config=config)
 
 

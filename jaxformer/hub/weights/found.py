@@ -93,6 +93,11 @@ def other_weights(names: Collection[str], load: str) -> str | None:
             f"{name}, a program that was compiled of a model: fetch the safetensors of the model "
             "that it was exported from"
         )
+    if "adapter_model.safetensors" in names:
+        return (
+            "adapter_model.safetensors, an adapter of PEFT and not its base: "
+            'load(BASE, adapter="FOLDER") merges it'
+        )
     if name := first(".safetensors"):
         return f"{name}, which is not named as transformers names weights: rename it to {SINGLE}"
     return None

@@ -19,6 +19,7 @@ from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights_in
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.io.json_files import check_no_pointer
 from jaxformer.io.model_files import file_in, read_object
+from jaxformer.io.notices import warn_once
 
 DTYPES = {
     "F64": np.dtype(np.float64),
@@ -33,7 +34,7 @@ DTYPES = {
 """The dtypes of tensors, by their names in safetensors files."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MOST_TENSORS = 2**16
-"""In one file: the largest published models have fewer in all of theirs, with each expert apart."""
+"""The largest published models have fewer, with each expert apart."""
 _LARGEST_HEADER = 2**26
 
 
@@ -61,6 +62,20 @@ class Tensors(Protocol):
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: a view of the file, if possible."""
+
+
+def warn_of_unread(files: Tensors, biases: Sequence[str]) -> None:
+    """Warns of biases that transformers' class has and computes nothing with.
+
+    Args:
+        files: The tensors.
+        biases: Their names.
+    """
+    if biases:
+        warn_once(
+            f"{files.folder}: not used, because another bias of the same module counts in "
+            f"transformers: {', '.join(biases)}"
+        )
 
 
 def same(files: Tensors, first: str, second: str) -> bool:
@@ -105,6 +120,8 @@ class TensorFiles:
         self.formats: set[str] = set()
         for path, tensors in shards_of(self.folder, single, index).items():
             self._open(path)
+            if len(self.tensors) > _MOST_TENSORS:
+                raise DataError(_too_many(path, len(self.tensors), "its files have"))
             for name in tensors:
                 if name not in self._places or self._places[name].path != path:
                     raise DataError(
@@ -271,12 +288,14 @@ def _check_header(path: Path) -> None:
                 f"{_LARGEST_HEADER // 2**20} at most; fetch it again"
             )
         file.seek(8)
-        count = file.read(size).count(b'"data_offsets"')
+        # Each is an object; what is in it may be spelled with escapes.
+        count = file.read(size).count(b"{") - 2
     if count > _MOST_TENSORS:
-        raise DataError(
-            f"{path}: its header has {count:,} tensors: must have {_MOST_TENSORS:,} at most; save "
-            "the model in several files (max_shard_size)"
-        )
+        raise DataError(_too_many(path, count, "its header has"))
+
+
+def _too_many(path: Path, count: int, has: str) -> str:
+    return f"{path}: {has} {count:,} tensors: a model must have {_MOST_TENSORS:,} at most"
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

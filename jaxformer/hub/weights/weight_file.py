@@ -18,7 +18,7 @@ from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
-from jaxformer.hub.weights.tensors import Tensor, Tensors, same
+from jaxformer.hub.weights.tensors import Tensor, Tensors, same, warn_of_unread
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
@@ -209,11 +209,7 @@ class WeightFile:
                 "%s: left out, because the model has no such part: %s",
                 self._files.folder, ", ".join(self._left_out),
             )  # fmt: skip
-        if self._overruled:
-            _log.warning(
-                "%s: not used, because another bias of the same module counts in transformers: %s",
-                self._files.folder, ", ".join(self._overruled),
-            )  # fmt: skip
+        warn_of_unread(self._files, self._overruled)
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
@@ -331,17 +327,16 @@ def load_parameters(
     Args:
         file: The tensors.
         abstract_model: The structure of the model.
-        shardings: The shardings of the parameters by name.
+        shardings: The shardings of the parameters to read, by name.
         dtype: The dtype they are cast to; None keeps the files' own.
 
     Raises:
         DataError: A weight is not finite, perhaps only in the new dtype; names its tensor.
     """
+    shapes = {name: abstract_model.shapes[name].shape for name in shardings}
     parameters = {
-        name: jax.make_array_from_callback(
-            shape.shape, shardings[name], file.reader(name, shape.shape, dtype)
-        )
-        for name, shape in abstract_model.shapes.items()
+        name: jax.make_array_from_callback(shape, shardings[name], file.reader(name, shape, dtype))
+        for name, shape in shapes.items()
     }
     file.warn()
     return parameters

@@ -1,7 +1,10 @@
-"""Names of tensors that begin with those of modules around the model: `_orig_mod.`, `module.`."""
+"""Names of tensors that begin with those of modules around the model: `_orig_mod.`, `module.`.
+
+Whichever these are, the names without them are those that the system has.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from jaxformer.errors import DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -11,7 +14,6 @@ from jaxformer.io.notices import warn_once
 
 # torch.compile, checkpointing and FSDP put these anywhere; no module of a model is named so.
 _ANYWHERE = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
-_IN_FRONT = ("module.", "model.", "base_model.")
 
 
 def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
@@ -35,11 +37,10 @@ def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
     def fits(found: Mapping[str, str]) -> int:
         return sum(_module(current_name(n, checkpoint.model_format)) in known for n in found)
 
-    while front := next((x for x in _IN_FRONT if all(n.startswith(x) for n in names)), None):
-        bare = {name.removeprefix(front): old for name, old in names.items()}
-        if fits(bare) <= fits(names):
-            break
-        names = bare
+    shorter = [names]
+    while _have_one_start(shorter[-1]):
+        shorter.append({name.partition(".")[2]: old for name, old in shorter[-1].items()})
+    names = max(shorter, key=fits)
     changed = next(((new, old) for new, old in names.items() if new != old), None)
     if changed is None:
         return files
@@ -49,6 +50,12 @@ def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
         f"{new}"
     )
     return files.renamed(names)
+
+
+def _have_one_start(names: Collection[str]) -> bool:
+    """Whether all names are those within one module."""
+    starts = {name.partition(".")[0] for name in names}
+    return len(starts) == 1 and all("." in name for name in names)
 
 
 def _known_names(checkpoint: HFCheckpoint) -> set[str]:

@@ -1,5 +1,7 @@
 """What ViT and its relatives share."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
@@ -34,6 +36,32 @@ def vit(
         "norm": LayerNorm(eps=1e-6),
     }
     return VisionConfig(**(fields | changes))
+
+
+ATTENTION_MODULES = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.o_proj": "attention.output.dense",
+}
+MODULES = ATTENTION_MODULES | {"mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
+"""What transformers 5 calls the modules of a layer -> their names in files."""
+
+
+def module_names(
+    prefix: str, modules: Mapping[str, str] = MODULES, decoder: str = ""
+) -> dict[str, str]:
+    """Returns expressions of the names of transformers' modules, which adapters have, by aliases.
+
+    Args:
+        prefix: That of the body's tensors.
+        modules: The modules of a layer.
+        decoder: An expression of the layers of a decoder; "": there is none.
+    """
+    body = rf"(?:{re.escape(prefix)})?"
+    layer = rf"{body}encoder\.layer\.\d+\." + (f"|{decoder}" if decoder else "")
+    inside = {rf"^({layer}){re.escape(old)}\.": rf"\1{new}." for old, new in modules.items()}
+    return {rf"^({body})layers\.(?=\d)": r"\1encoder.layer."} | inside
 
 
 _SIZES = {"image_size": 224, "patch_size": 16}
