@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import difflib
 import functools
+import os
 import io
 import sys
 import typing
@@ -210,7 +211,10 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         if choices:
             several = _is_tuple(typing.get_type_hints(type(owner))[path[-1]])
             words = values if several else [" ".join(values)]
-            picked = tuple(_chosen(option, word, choices) for word in words)
+            picked = tuple(
+                _of_path(owner, path[-1], word, choices) or _chosen(option, word, choices)
+                for word in words
+            )
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
@@ -242,6 +246,16 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
         hint = did_you_mean(given, choices)
         raise ConfigError(f"{option}: got {given!r}; choose one of {', '.join(choices)}{hint}")
     return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
+
+
+def _of_path(owner: Any, name: str, given: str, choices: dict[str, Any]) -> Any:
+    """The source that a path stands for, where a field takes sources; None for any other word."""
+    is_path = any(mark in given for mark in "./*") or os.path.exists(given)
+    if not is_path or given in choices:
+        return None
+    hint = typing.get_type_hints(type(owner))[name]
+    kinds = [kind for kind in union_members(hint) if hasattr(kind, "of_path")]
+    return kinds[0].of_path(given) if kinds else None
 
 
 def _unvalidated(kind: type) -> Any:

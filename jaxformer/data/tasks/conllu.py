@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jaxformer.data.files.lines import text_lines
 from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
 from jaxformer.errors import DataError, did_you_mean
+from jaxformer.io.paths import any_path
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _RANGE, _EMPTY_NODE = re.compile(r"(\d+)-(\d+)"), re.compile(r"\d+\.\d+")
@@ -51,6 +52,19 @@ class ConllU(TagSource):
         if column == "UPOS" and line.fields[column] == _NONE:
             raise DataError(f"{line.where}: the word {line.fields['FORM']!r} has no UPOS tag")
         return line.fields[column]
+
+
+def is_conllu(path: str) -> bool:
+    """Whether the first word of a file has the columns of CoNLL-U.
+
+    Raises:
+        DataError: It does not exist, or is no text.
+    """
+    lines = (line.rstrip("\r\n") for line in text_lines(any_path(path, "path")))
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    columns = first.split("\t")
+    number = columns[0].replace("-", "").replace(".", "")
+    return len(columns) == len(_COLUMNS) and number.isdecimal()
 
 
 class _Line(NamedTuple):

@@ -45,6 +45,11 @@ class ImageSet(abc.ABC):
 class ImageSource(abc.ABC):
     """A place that labelled images come from; subclasses are frozen dataclasses."""
 
+    @classmethod
+    def of_path(cls, path: str) -> "ImageSource":
+        """Returns the source that a folder stands for."""
+        return ImageFolder(path)
+
     @abc.abstractmethod
     def load(self, size: tuple[int, int], channels: int) -> ImageSet:
         """Finds the images.

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from jaxformer.data.files.find import ending_of, is_folder
 from jaxformer.data.tasks.records import Word, read_columns
 from jaxformer.data.text.sources import StandardLibrary
 from jaxformer.errors import DataError, check_field
+from jaxformer.io.paths import any_path
 
 
 class TaggedWord(NamedTuple):
@@ -35,6 +37,21 @@ class Sentence(NamedTuple):
 @dataclass(frozen=True)
 class TagSource(abc.ABC):
     """A place that tagged sentences come from; subclasses are frozen dataclasses."""
+
+    @classmethod
+    def of_path(cls, path: str) -> "TagSource":
+        """Returns the source that a file stands for: a table, CoNLL-U, or words in columns.
+
+        Raises:
+            DataError: There is no such file, or it is no text.
+        """
+        from jaxformer.data.tasks.conllu import ConllU, is_conllu
+        from jaxformer.data.tasks.tag_table import TagTable
+
+        file = any_path(path, "path")
+        if is_folder(file) or ending_of(file) in (".arrow", ".json", ".jsonl", ".parquet"):
+            return TagTable(path)
+        return ConllU(path) if is_conllu(path) else ColumnFile(path)
 
     @abc.abstractmethod
     def sentences(self) -> Iterator[Sentence]:
