@@ -81,13 +81,8 @@ def _with_epochs(launch: Launch, options: Sequence[str]) -> Launch:
     return dataclasses.replace(launch, train=train)
 
 
-def _with_rate_of_adapters(
-    launch: Launch, options: Sequence[str], prog: str, run: Path
-) -> Launch:
-    """The defaults with ten times the learning rate, where the options ask for adapters.
-
-    A run that has begun keeps its own, which was the config's in earlier versions.
-    """
+def _with_rate_of_adapters(launch: Launch, options: Sequence[str], prog: str, run: Path) -> Launch:
+    """The defaults with ten times the learning rate, where the options ask for adapters."""
     named = given(options)
     if not any(name.startswith("train.lora") for name in named) or not named.isdisjoint(
         {"optimizer", "optimizer.schedule", "optimizer.schedule.learning_rate"}
@@ -98,6 +93,7 @@ def _with_rate_of_adapters(
         return launch
     rate, folder = _TIMES_FOR_ADAPTERS * launch.optimizer.schedule.learning_rate, first.run_dir
     folder = any_path(folder or run, "run_dir")
+    # A run of an earlier version had the config's rate, and keeps it.
     if not first.fresh and (folder / CONFIG_FILE).is_file():
         rate = read_config(folder).optimizer.schedule.learning_rate
     schedule = dataclasses.replace(launch.optimizer.schedule, learning_rate=rate)

@@ -11,8 +11,8 @@ import copy
 import dataclasses
 import difflib
 import functools
-import os
 import io
+import os
 import sys
 import typing
 from collections.abc import Iterator, Sequence
@@ -251,7 +251,7 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
 def _of_path(owner: Any, name: str, given: str, choices: dict[str, Any]) -> Any:
     """The source that a path stands for, where a field takes sources; None for any other word."""
     is_path = any(mark in given for mark in "./*") or os.path.exists(given)
-    if not is_path or given in choices:
+    if not is_path or given.lower() in map(str.lower, choices):
         return None
     hint = typing.get_type_hints(type(owner))[name]
     kinds = [kind for kind in union_members(hint) if hasattr(kind, "of_path")]

@@ -69,10 +69,8 @@ class _Encoder(HFFamily):
 def _not_padding(
     checkpoint: HFCheckpoint, ids: jax.Array, valid: jax.Array | None
 ) -> jax.Array | None:
-    """The tokens of which the last one is what classifiers in transformers read, bool `[B, T]`.
-
-    Without a padding token they read no batch; then the mask says which tokens are real.
-    """
+    """The tokens of which the last one is what classifiers in transformers read, bool `[B, T]`."""
+    # Without a padding token they read no batch; then the mask says which tokens are real.
     pad_id = checkpoint.hf_config.take("pad_token_id", None)
     return valid if pad_id is None else ids != pad_id
 

@@ -286,7 +286,8 @@ def test_folders_that_look_alike_do_not_share_their_tokens(tmp_path, monkeypatch
         split = Split(Files(str(tmp_path / name)), 0, seed=0)
         corpus = load_or_build(split, Bytes(), tmp_path / f"run_{name}", options=options)
         (train,) = documents(corpus.train, corpus.tokenizer)
-        assert len(train) > 9 and text.startswith(train)
+        assert len(train) > 9
+        assert text.startswith(train)
 
 
 def test_a_file_that_was_touched_or_moved_is_not_tokenised_again(source, tmp_path, monkeypatch):
@@ -309,11 +310,13 @@ def test_tokens_of_an_earlier_version_are_found_by_the_time_of_their_files(
         load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
     (home,) = (tmp_path / "run").glob("corpus-*")
     load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
-    assert [*(tmp_path / "run").glob("corpus-*")] == [home] and not caplog.records
+    assert [*(tmp_path / "run").glob("corpus-*")] == [home]
+    assert not caplog.records
     # Its time tells no more which documents it was made of; the tokens are the same.
     os.utime(source.path, ns=(1, 1))
     load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
-    assert "again" in caplog.text and "order" not in caplog.text
+    assert "again" in caplog.text
+    assert "order" not in caplog.text
 
 
 def test_text_that_was_edited_under_the_same_size_and_time_is_tokenised_again(tmp_path, caplog):
@@ -323,7 +326,8 @@ def test_text_that_was_edited_under_the_same_size_and_time_is_tokenised_again(tm
         os.utime(path, ns=(1, 1))
         corpus = load_or_build(Split(Files(str(path)), 0, seed=0), Bytes(), tmp_path / "run")
         (train,) = documents(corpus.train, corpus.tokenizer)
-        assert len(train) > 9 and text.startswith(train)
+        assert len(train) > 9
+        assert text.startswith(train)
     assert "order" in caplog.text
 
 

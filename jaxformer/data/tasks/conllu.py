@@ -55,11 +55,7 @@ class ConllU(TagSource):
 
 
 def is_conllu(path: str) -> bool:
-    """Whether the first word of a file has the columns of CoNLL-U.
-
-    Raises:
-        DataError: It does not exist, or is no text.
-    """
+    """Whether the first word of a file has the columns of CoNLL-U."""
     lines = (line.rstrip("\r\n") for line in text_lines(any_path(path, "path")))
     first = next((line for line in lines if line and not line.startswith("#")), "")
     columns = first.split("\t")
