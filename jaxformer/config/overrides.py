@@ -12,7 +12,6 @@ import dataclasses
 import difflib
 import functools
 import io
-import os
 import sys
 import typing
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
-from jaxformer.io.components import all_types, type_name, union_members
+from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
 
 
@@ -211,10 +210,7 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         if choices:
             several = _is_tuple(typing.get_type_hints(type(owner))[path[-1]])
             words = values if several else [" ".join(values)]
-            picked = tuple(
-                _of_path(owner, path[-1], word, choices) or _chosen(option, word, choices)
-                for word in words
-            )
+            picked = tuple(_chosen(option, word, choices) for word in words)
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
@@ -229,8 +225,7 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
     for depth, name in enumerate(path[:-1], 1):
         is_field = dataclasses.is_dataclass(owner) and name in _field_names(owner)
         if is_field and getattr(owner, name) is None and path[:depth] not in chosen:
-            choices = component_choices(owner, name).values()
-            kinds = [kind for kind in choices if isinstance(kind, type)]
+            kinds = [k for k in component_choices(owner, name).values() if isinstance(k, type)]
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
@@ -243,19 +238,11 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
     spelled = {name.lower(): name for name in choices}
     name = spelled.get(given.lower()) or spelled.get(given.lower().replace("-", ""))
     if name is None:
+        if source := source_of(given, choices.values()):
+            return source
         hint = did_you_mean(given, choices)
         raise ConfigError(f"{option}: got {given!r}; choose one of {', '.join(choices)}{hint}")
     return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
-
-
-def _of_path(owner: Any, name: str, given: str, choices: dict[str, Any]) -> Any:
-    """The source that a path stands for, where a field takes sources; None for any other word."""
-    is_path = any(mark in given for mark in "./*") or os.path.exists(given)
-    if not is_path or given.lower() in map(str.lower, choices):
-        return None
-    hint = typing.get_type_hints(type(owner))[name]
-    kinds = [kind for kind in union_members(hint) if hasattr(kind, "of_path")]
-    return kinds[0].of_path(given) if kinds else None
 
 
 def _unvalidated(kind: type) -> Any:

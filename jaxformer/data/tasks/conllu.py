@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxformer.data.files.lines import text_lines
-from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
+from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource, is_conllu
 from jaxformer.errors import DataError, did_you_mean
-from jaxformer.io.paths import any_path
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _RANGE, _EMPTY_NODE = re.compile(r"(\d+)-(\d+)"), re.compile(r"\d+\.\d+")
@@ -33,6 +32,11 @@ class ConllU(TagSource):
     """The tag of a word: UPOS, XPOS, DEPREL, or the name of a feature (Number, Case), which is "_"
     where a word lacks it."""
 
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return is_conllu(path)
+
     def sentences(self):
         found: set[str] = set()
         for number, (name, lines) in enumerate(_blocks(self.path), start=1):
@@ -52,15 +56,6 @@ class ConllU(TagSource):
         if column == "UPOS" and line.fields[column] == _NONE:
             raise DataError(f"{line.where}: the word {line.fields['FORM']!r} has no UPOS tag")
         return line.fields[column]
-
-
-def is_conllu(path: str) -> bool:
-    """Whether the first word of a file has the columns of CoNLL-U."""
-    lines = (line.rstrip("\r\n") for line in text_lines(any_path(path, "path")))
-    first = next((line for line in lines if line and not line.startswith("#")), "")
-    columns = first.split("\t")
-    number = columns[0].replace("-", "").replace(".", "")
-    return len(columns) == len(_COLUMNS) and number.isdecimal()
 
 
 class _Line(NamedTuple):

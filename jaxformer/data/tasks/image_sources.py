@@ -45,11 +45,6 @@ class ImageSet(abc.ABC):
 class ImageSource(abc.ABC):
     """A place that labelled images come from; subclasses are frozen dataclasses."""
 
-    @classmethod
-    def of_path(cls, path: str) -> "ImageSource":
-        """Returns the source that a folder stands for."""
-        return ImageFolder(path)
-
     @abc.abstractmethod
     def load(self, size: tuple[int, int], channels: int) -> ImageSet:
         """Finds the images.
@@ -91,6 +86,12 @@ class ImageFolder(ImageSource):
 
     path: str
     """The folder; sub-folders of sub-folders count to the one on top."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these: any does."""
+        del path
+        return True
 
     def load(self, size, channels):
         optional_module("PIL", "ImageFolder")

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from jaxformer.data.files.find import ending_of, is_folder
+from jaxformer.data.files.lines import text_lines
 from jaxformer.data.tasks.records import Word, read_columns
 from jaxformer.data.text.sources import StandardLibrary
 from jaxformer.errors import DataError, check_field
@@ -38,21 +39,6 @@ class Sentence(NamedTuple):
 class TagSource(abc.ABC):
     """A place that tagged sentences come from; subclasses are frozen dataclasses."""
 
-    @classmethod
-    def of_path(cls, path: str) -> "TagSource":
-        """Returns the source that a file stands for: a table, CoNLL-U, or words in columns.
-
-        Raises:
-            DataError: There is no such file, or it is no text.
-        """
-        from jaxformer.data.tasks.conllu import ConllU, is_conllu
-        from jaxformer.data.tasks.tag_table import TagTable
-
-        file = any_path(path, "path")
-        if is_folder(file) or ending_of(file) in (".arrow", ".json", ".jsonl", ".parquet"):
-            return TagTable(path)
-        return ConllU(path) if is_conllu(path) else ColumnFile(path)
-
     @abc.abstractmethod
     def sentences(self) -> Iterator[Sentence]:
         """Yields every sentence, in the same order each time.
@@ -60,6 +46,23 @@ class TagSource(abc.ABC):
         Raises:
             DataError: They are missing or cannot be read.
         """
+
+
+def is_table(path: str) -> bool:
+    """Whether a path is a table with lists of words and of tags, or a folder of such."""
+    file = any_path(path, "path")
+    return is_folder(file) or ending_of(file) in (".arrow", ".json", ".jsonl", ".parquet")
+
+
+def is_conllu(path: str) -> bool:
+    """Whether the first word of a file has the columns of CoNLL-U."""
+    if is_table(path):
+        return False
+    lines = (line.rstrip("\r\n") for line in text_lines(any_path(path, "path")))
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    columns = first.split("\t")
+    number = columns[0].replace("-", "").replace(".", "")
+    return len(columns) == 10 and number.isdecimal()
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,11 @@ class ColumnFile(TagSource):
 
     tag: int = -1
     """The column of the tags."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return not (is_table(path) or is_conllu(path))
 
     def sentences(self):
         for number, words in enumerate(read_columns(self.path), start=1):

@@ -99,6 +99,12 @@ class Files(FileSource):
     def __post_init__(self):
         check_types(self)
 
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these: any does."""
+        del path
+        return True
+
     def files(self):
         return find_files(self.path, (*TABLES, ".txt"))
 

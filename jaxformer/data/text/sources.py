@@ -38,13 +38,6 @@ class Document:
 class TextSource(abc.ABC):
     """A place that documents come from; subclasses are frozen dataclasses."""
 
-    @classmethod
-    def of_path(cls, path: str) -> "TextSource":
-        """Returns the source that a file, a folder or a glob stands for."""
-        from jaxformer.data.text.files import Files
-
-        return Files(path)
-
     @abc.abstractmethod
     def documents(self) -> Iterator[Document]:
         """Yields every document, in the same order each time.
