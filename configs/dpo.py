@@ -9,8 +9,7 @@ log-probabilities of all answers are computed once, before the first step, and k
 folder. Another reference: --train.preference.reference DIR.
 
 IPO instead: --train.preference.loss-type ipo. Noisy preferences: --train.preference.label-smoothing
-0.1. Adapters, whose learning rate is about ten times as high: --train.lora LoRA
---optimizer.schedule.learning-rate 5e-6.
+0.1. Adapters, whose learning rate is ten times as high: --train.lora LoRA.
 
 The learning rate, a peak of 5e-7 after a tenth of the run and a straight line to 0, and beta are
 those of Zephyr (https://arxiv.org/abs/2310.16944), which took one to three passes over its 61,000

@@ -6,8 +6,7 @@ line; the file is SQuAD's .json, or .jsonl or .parquet with a question in each r
 
 The recipe is that of BERT on SQuAD (Devlin et al., https://arxiv.org/abs/1810.04805, section 4.2:
 three epochs, 5e-5, batch 32); rows of 384 tokens that start 128 tokens apart are those of the
-released code. A checkpoint with shorter rows needs shorter questions and a smaller stride:
---data.question-length 16 --data.stride 16
+released code. For a checkpoint with shorter rows, questions and the stride become shorter too.
 """
 
 from jaxformer.config import Config, TrainConfig

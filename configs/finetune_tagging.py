@@ -2,8 +2,9 @@
 
 The model, its tokenizer and its longest row are those of the checkpoint; the head has as many
 labels as the training sentences. Name both on the command line; the file has one word and its tag
-on a line, and an empty line after each sentence (CoNLL-2003):
---init-from HF_DIR --data.train.path train.txt
+on a line, and an empty line after each sentence (CoNLL-2003), or is CoNLL-U or a table with a list
+of words and a list of tags in each row:
+--init-from HF_DIR --data.train train.txt
 
 The first piece of each word is tagged, as in BERT (Devlin et al.,
 https://arxiv.org/abs/1810.04805, section 5.3); the rest is the recipe of its appendix A.3.

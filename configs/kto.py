@@ -10,8 +10,8 @@ reference: --train.preference.reference DIR.
 
 Where the two kinds of answers are not as many, weigh them: --train.preference.undesirable-weight 3
 for three desirable answers to an undesirable one. A step needs several rows, because the divergence
-from the reference is a mean over them. Adapters, whose learning rate is about ten times as high:
---train.lora LoRA --optimizer.schedule.learning-rate 5e-6.
+from the reference is a mean over them. Adapters, whose learning rate is ten times as high:
+--train.lora LoRA.
 
 The learning rate, a peak of 5e-7 after a tenth of the run and a straight line to 0, and beta are in
 the range that the paper advises (https://arxiv.org/abs/2402.01306, section 4).

@@ -9,8 +9,8 @@ the checkpoint's positions, 2048 tokens at most: --data.sequence-length 4096 mak
 longer conversations are cut (--data.too-long drop leaves them out).
 
 The optimizer's settings are those of TRL's and the alignment handbook's recipes: AdamW at 2e-5
-without weight decay, a cosine to zero, three epochs. Adapters (--train.lora LoRA) take about ten
-times the learning rate: --optimizer.schedule.learning-rate 2e-4.
+without weight decay, a cosine to zero, three epochs. Adapters (--train.lora LoRA) take ten times
+the learning rate, 2e-4.
 """
 
 from jaxformer.config import Config, TrainConfig

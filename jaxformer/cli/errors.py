@@ -2,7 +2,10 @@
 
 import errno
 import logging
+import math
 import os
+import re
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,6 +15,11 @@ import jax
 from jaxformer.distributed.join import leave
 from jaxformer.errors import ArgumentError, DataError, RunError, first_line, system_message
 from jaxformer.extras import MissingExtra
+
+_COMFORTABLE = 4e9  # bytes; XLA's compiler aborts where it gets no memory
+_log = logging.getLogger(__name__)
+# Libraries' words for threads and mappings that the system does not give.
+_LIMITED = re.compile("start new thread|unavailable|failed to map|bad_alloc", re.IGNORECASE)
 
 
 def reporting_errors(action: Callable[[], int | None]) -> int:
@@ -33,6 +41,10 @@ def reporting_errors(action: Callable[[], int | None]) -> int:
     # Orbax and gcsfs log warnings and tracebacks for errors that are reported here.
     for library in ("absl", "gcsfs"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _report_unraisable
+    if (limit := _limit(_COMFORTABLE)) is not None:
+        _log.warning("The %s if the process ends without a message", limit)
     own = 0
 
     def noted() -> None:
@@ -62,21 +74,42 @@ def _status(action: Callable[[], object]) -> int:
         return _fail(error, 2)
     except RunError as error:
         return _fail(error, 1)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        return _discard_output(1)
+    except BrokenPipeError:
+        reader = "the output was closed by its reader (head, less), so the command stopped there"
+        return _discard_output(_fail(reader, 1))
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = " What was saved before is kept: free some space and continue." if full else ""
+        if (limit := _limit()) and _LIMITED.search(str(error)):
+            advice = f" The {limit}."
         return _discard_output(_fail(f"{system_message(error)}.{advice}", 1))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except (MemoryError, RuntimeError, ValueError) as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # Rust's panics are no Exceptions
         from jaxformer.training.failures import out_of_memory
 
-        if not out_of_memory(error):
+        limit = _limit()
+        if not (out_of_memory(error) or (limit and _LIMITED.search(str(error)))):
             raise
-        return _fail(f"out of memory ({first_line(error)}): use fewer or shorter rows at a time", 1)
+        advice = f"the {limit}" if limit else "use fewer or shorter rows at a time"
+        return _fail(f"out of memory ({first_line(error)}): {advice}", 1)
     return 0
+
+
+def _limit(below: float = math.inf) -> str | None:
+    """The limit on what a process may reserve, where there is one; most machines have none."""
+    size, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if size == resource.RLIM_INFINITY or size >= below:
+        return None
+    return f"limit ulimit -v allows {size / 1e9:.1f} GB of addresses, also for threads: raise it"
+
+
+def _report_unraisable(found: "sys.UnraisableHookArgs") -> None:
+    """Prints a traceback, but not of what TensorStore still tells a save that has failed."""
+    if str(found.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(found)
 
 
 def _discard_output(status: int) -> int:

@@ -7,6 +7,7 @@ None or an exit status. Its module is imported when the command is asked for, so
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    _open_streams()
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
     if name in ("-h", "--help"):
         print(_help())
@@ -107,6 +109,13 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
             raise missing_extra(error, prog, COMMANDS[name][1]) from error
 
     return reporting_errors(action)
+
+
+def _open_streams() -> None:
+    """Lets a command run whose standard streams are closed, as those of a daemon may be."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the process ends)
 
 
 def _command(name: str) -> Callable[[Sequence[str], str], int | None]:

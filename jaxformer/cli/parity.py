@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.cli.options import ClassChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import DataError
+from jaxformer.io.console import console
 from jaxformer.io.paths import any_path, local_path
 from jaxformer.parity import table as parity_table
 from jaxformer.parity import verify as verification
@@ -42,7 +42,7 @@ def verify(arguments: Sequence[str], prog: str) -> None:
             pair = case["from_float64"][name]
             numbers = (difference, pair["jaxformer"], pair["transformers"])
             table.add_row(padding, name, *(f"{number:.1e}" for number in numbers))
-    Console().print(table)
+    console().print(table)
     file = any_path(folder, "DIR") / verification.RECEIPT
     print(f"receipt: {file}" if file.exists() else "receipt: none for a model in the hub's cache")
     wrong = [

@@ -138,7 +138,8 @@ class Compare:
     run_dirs: RunDirs
     """The folders of the runs."""
     metric: str = "loss"
-    """The validation metric: loss, accuracy, entity_f1, ... The best run comes first."""
+    """The validation metric: loss, accuracy, entity_f1, ... or one of the run's end, such as bleu.
+    The best run comes first."""
     out: Path = Path("comparison.png")
     """The picture; that against compute is beside it, as comparison-compute.png."""
     title: str = "Comparison"

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.overrides import given, parse, without
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
+from jaxformer.io.paths import any_path
 from jaxformer.training import loop
 from jaxformer.training.transfer.resolution import resolved
 
+_TIMES_FOR_ADAPTERS = 10
 _DESCRIPTION = """\
 Trains the model that a config describes. CONFIG is the name of a config that comes with jaxformer
 (tiny_decoder, bert:base) or the path of a Python file (configs/tiny_decoder.py); what follows a
@@ -20,7 +23,8 @@ colon is the argument of its get_config, such as a size. Options change the fiel
 --train.steps 300. `{prog} CONFIG --help` lists them.
 
 The run goes to runs/NAME unless --run-dir says otherwise. The same command, given again, continues
-from the last checkpoint.
+from the last checkpoint. Adapters (--train.lora LoRA) take ten times the config's learning rate
+unless --optimizer.schedule.learning-rate says otherwise.
 
 Configs: {names}"""
 
@@ -52,6 +56,7 @@ def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
     path, _, argument = name.partition(":")
     run = Path("runs", Path(path).stem + (f"-{argument}" if argument else ""))
     defaults = _with_epochs(Launch(**vars(load_config(config_spec(name)))), options)
+    defaults = _with_rate_of_adapters(defaults, options, prog, run)
     takes_model = defaults.model is None and "model" not in given(options)
     if takes_model:
         defaults = _with_model(defaults, options, prog, run)
@@ -74,6 +79,26 @@ def _with_epochs(launch: Launch, options: Sequence[str]) -> Launch:
         return launch
     train = dataclasses.replace(launch.train, steps=None, epochs=launch.train.epochs or 1.0)
     return dataclasses.replace(launch, train=train)
+
+
+def _with_rate_of_adapters(launch: Launch, options: Sequence[str], prog: str, run: Path) -> Launch:
+    """The defaults with ten times the learning rate, where the options ask for adapters."""
+    named = given(options)
+    if not any(name.startswith("train.lora") for name in named) or not named.isdisjoint(
+        {"optimizer", "optimizer.schedule", "optimizer.schedule.learning_rate"}
+    ):
+        return launch
+    first = parse(launch, without(options, "model", "help"), prog)
+    if first.train.lora is None or launch.train.lora is not None:
+        return launch
+    rate, folder = _TIMES_FOR_ADAPTERS * launch.optimizer.schedule.learning_rate, first.run_dir
+    folder = any_path(folder or run, "run_dir")
+    # A run of an earlier version had the config's rate, and keeps it.
+    if not first.fresh and (folder / CONFIG_FILE).is_file():
+        rate = read_config(folder).optimizer.schedule.learning_rate
+    schedule = dataclasses.replace(launch.optimizer.schedule, learning_rate=rate)
+    optimizer = dataclasses.replace(launch.optimizer, schedule=schedule)
+    return dataclasses.replace(launch, optimizer=optimizer)
 
 
 def _with_model(launch: Launch, options: Sequence[str], prog: str, run: Path) -> Launch:

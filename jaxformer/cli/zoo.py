@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.config.experiment import Config, load_config
@@ -112,7 +111,9 @@ def _print_details(systems: Iterable[System]) -> None:
             *counts,
             _short(found.forward_flops),
         )
-    Console(width=max(200, console().width)).print(table)
+    out = console()
+    out.width = max(200, out.width)
+    out.print(table)
     print(
         "\nL layers, D width, N heads, K key/value heads, H head width, F feed-forward width, V "
         "vocabulary, T tokens of a row in training.\nParameters: all, and those of each part; a "

@@ -1,7 +1,7 @@
 """The direction of validation metrics: which value is better."""
 
 # All other metrics are shares or correlations.
-_LOWER_IS_BETTER = ("loss", "perplexity", "squared_error", "bits_per_byte")
+_LOWER_IS_BETTER = ("loss", "perplexity", "squared_error", "bits_per_byte", "wer")
 
 
 def lower_is_better(metric: str) -> bool:

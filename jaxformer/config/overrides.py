@@ -21,7 +21,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
-from jaxformer.io.components import all_types, type_name, union_members
+from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
 
 
@@ -225,8 +225,7 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
     for depth, name in enumerate(path[:-1], 1):
         is_field = dataclasses.is_dataclass(owner) and name in _field_names(owner)
         if is_field and getattr(owner, name) is None and path[:depth] not in chosen:
-            choices = component_choices(owner, name).values()
-            kinds = [kind for kind in choices if isinstance(kind, type)]
+            kinds = [k for k in component_choices(owner, name).values() if isinstance(k, type)]
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
@@ -239,6 +238,8 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
     spelled = {name.lower(): name for name in choices}
     name = spelled.get(given.lower()) or spelled.get(given.lower().replace("-", ""))
     if name is None:
+        if source := source_of(given, choices.values()):
+            return source
         hint = did_you_mean(given, choices)
         raise ConfigError(f"{option}: got {given!r}; choose one of {', '.join(choices)}{hint}")
     return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]

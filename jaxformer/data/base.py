@@ -152,6 +152,10 @@ class Data(abc.ABC):
     longest_row: ClassVar[int] = 512
     """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
 
+    def of_length(self, length: int) -> "Data":
+        """Returns the data in rows of a length that was left to the checkpoint."""
+        return replace(self, sequence_length=length)
+
     def training_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training data in the order of their numbers; () without labels.
 

@@ -42,7 +42,8 @@ class _Decoder(HFFamily):
         ids = required_input(inputs, "input_ids")
         positions, mask = positions_and_mask(checkpoint, inputs, ids)
         hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids_of(inputs))
-        states = ModelOutput(hidden, None, model.embedding.kernel(), _not_padding(checkpoint, ids))
+        valid = _not_padding(checkpoint, ids, _valid(inputs))
+        states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
         return states, {"last_hidden_state": hidden}
 
 
@@ -63,14 +64,17 @@ class _Encoder(HFFamily):
             outputs["pooler_output"] = pooled
         valid = _valid(inputs)
         if any(getattr(head, "pooling", None) == "last" for head in checkpoint.config.heads):
-            valid = _not_padding(checkpoint, ids)
+            valid = _not_padding(checkpoint, ids, valid)
         return ModelOutput(hidden, pooled, model.embedding.kernel(), valid), outputs
 
 
-def _not_padding(checkpoint: HFCheckpoint, ids: jax.Array) -> jax.Array:
+def _not_padding(
+    checkpoint: HFCheckpoint, ids: jax.Array, valid: jax.Array | None
+) -> jax.Array | None:
     """The tokens of which the last one is what classifiers in transformers read, bool `[B, T]`."""
+    # Without a padding token they read no batch; then the mask says which tokens are real.
     pad_id = checkpoint.hf_config.take("pad_token_id", None)
-    return jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
+    return valid if pad_id is None else ids != pad_id
 
 
 class _EncoderDecoder(HFFamily):

@@ -9,10 +9,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import os
 import pkgutil
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _LIBRARY = __name__.partition(".")[0]
@@ -108,3 +109,23 @@ def _package_modules(package: str) -> tuple[str, ...]:
         return ()
     path = importlib.import_module(package).__path__
     return tuple(item.name for item in pkgutil.walk_packages(path, f"{package}."))
+
+
+def source_of(word: str, kinds: Iterable[Any]) -> Any:
+    """Returns the source that a path stands for, where the name of its kind is left out.
+
+    Args:
+        word: The path of a file or a folder, a glob or a URL.
+        kinds: The classes that a field allows. Those of files have a class method `reads`, which
+            says whether a path stands for one of theirs.
+
+    Returns:
+        The source; None where the word is no path, or none of them reads it.
+
+    Raises:
+        DataError: There is no such file, or it is no text.
+    """
+    if not (os.path.exists(word) or any(mark in word for mark in "./*")):
+        return None
+    readers = (kind for kind in kinds if hasattr(kind, "reads"))
+    return next((kind(word) for kind in readers if kind.reads(word)), None)

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from jaxformer.errors import DataError
@@ -20,6 +21,12 @@ def sha256_of(path: str | os.PathLike) -> str:
         return path.sha256()
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def md5_of(path: Path) -> str:
+    """Returns the MD5 of a file in hexadecimal, which is what stores know of their objects."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def write_digests(record: Path, names: Iterable[str]) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxformer.io.digests import md5_of
 from jaxformer.io.files import remove_folder, upload_folder
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import address_of, addressed_folder, fetch, one_at_a_time
 
 if TYPE_CHECKING:
-    from jaxformer.io.remote import RemotePath
+    from jaxformer.io.remote import ObjectInfo, RemotePath
 
 
 def mirrored(run_dir: str | os.PathLike) -> Path:
@@ -58,7 +59,8 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
     with one_at_a_time(home.parent):
         for name in names:
             for path in [home / name, *(home / name).rglob("*")]:
-                if path.is_file() and path.relative_to(home).as_posix() not in files:
+                info = files.get(path.relative_to(home).as_posix())
+                if path.is_file() and _same(path, info) is False:
                     path.unlink()
             if not any(file.partition("/")[0] == name for file in files):
                 remove_folder(home / name)
@@ -67,7 +69,7 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
 
 
 def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = None) -> None:
-    """Uploads what the store does not have yet, or has with other bytes.
+    """Uploads what the store does not have yet, or does not say it has with the same bytes.
 
     Args:
         folder: A folder on this machine.
@@ -82,11 +84,16 @@ def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = Non
     def wanted(path: Path) -> bool:
         if path.parts[0].startswith(".") or (names is not None and path.parts[0] not in names):
             return False
-        name, file = path.as_posix(), folder / path
-        same = name in there and there[name].st_size == file.stat().st_size
-        return not (same and (remote / name).read_bytes() == file.read_bytes())
+        return not _same(folder / path, there.get(path.as_posix()))
 
     upload_folder(folder, remote, wanted)
+
+
+def _same(path: Path, info: "ObjectInfo | None") -> bool | None:
+    """Whether an object has the bytes of a file; None where the store does not say."""
+    if info is None or info.st_size != path.stat().st_size:
+        return False
+    return info.md5 == md5_of(path) if info.md5 else None
 
 
 def kept_of(path: Path) -> "RemotePath | None":

@@ -4,9 +4,11 @@ An object appears whole when its upload is complete, or not at all; there are no
 common beginnings of names; and nothing can be renamed, only copied and deleted.
 """
 
+import base64
 import contextlib
 import hashlib
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from jaxformer.io.attempts import attempt, patience
 
 _PATIENCE_AT_START = 20.0
 _PIECE = 8 << 20
+_MD5 = re.compile("[0-9a-f]{32}")
 # What another process has written since must be seen.
 for _scheme in ("s3", "gs", "gcs"):
     fsspec.config.conf.setdefault(_scheme, {}).setdefault("use_listings_cache", False)
@@ -40,6 +43,8 @@ class ObjectInfo:
     mtime: float
     """Seconds since 1970; 0 where the store does not say."""
     is_directory: bool = False
+    md5: str = ""
+    """The MD5 of the contents in hexadecimal; "" where the store does not say."""
 
     @property
     def length(self) -> int:
@@ -284,11 +289,15 @@ def _info(found: dict[str, Any]) -> ObjectInfo:
     changed = found.get("LastModified") or found.get("mtime") or found.get("created") or 0
     mtime = changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed)
     tag = found.get("ETag") or found.get("etag") or found.get("generation") or mtime
+    # Google's stores say it in base64; the ETag of S3 is it where the upload was in one piece.
+    google, amazon = found.get("md5Hash"), str(found.get("ETag")).strip('"')
+    md5 = base64.b64decode(google).hex() if google else amazon
     return ObjectInfo(
         st_size=found.get("size") or 0,
         etag=str(tag).strip('"'),
         mtime=mtime,
         is_directory=found.get("type") == "directory",
+        md5=md5 if _MD5.fullmatch(md5) else "",
     )
 
 

@@ -14,6 +14,8 @@ import optax
 
 from jaxformer.errors import check_field
 
+FEW_STEPS = 10
+"""A run of fewer updates has one at the peak, whatever its warm-up."""
 _SHORT_WARMUP = 0.1
 """Share of a run that warms up, where the run is shorter than the warm-up."""
 
@@ -33,7 +35,7 @@ class Schedule(abc.ABC):
     """The peak, reached at the end of the warm-up."""
     warmup_steps: int | None = 100
     """Steps over which the learning rate rises linearly from 0; None: `warmup_fraction` of the run.
-    A tenth of a run that is shorter."""
+    A tenth of a run that is shorter, and never all of a run of fewer than ten steps."""
     warmup_fraction: float = field(default=0.1, kw_only=True)
     """Share of the run's steps that warm up, where `warmup_steps` is None."""
 
@@ -48,9 +50,12 @@ class Schedule(abc.ABC):
     def warmup(self, total_steps: int) -> int:
         """Returns the steps of the warm-up in a run of `total_steps`."""
         if self.warmup_steps is None:
-            return math.ceil(self.warmup_fraction * total_steps)
-        fits = self.warmup_steps <= total_steps
-        return self.warmup_steps if fits else math.ceil(_SHORT_WARMUP * total_steps)
+            steps = math.ceil(self.warmup_fraction * total_steps)
+        elif self.warmup_steps <= total_steps:
+            steps = self.warmup_steps
+        else:
+            steps = math.ceil(_SHORT_WARMUP * total_steps)
+        return min(steps, max(total_steps - 1, 0)) if total_steps < FEW_STEPS else steps
 
     def build(self, total_steps: int) -> optax.Schedule:
         """The learning rate as a function of the step, for a run of `total_steps`.
@@ -62,7 +67,7 @@ class Schedule(abc.ABC):
             A function from the step, an int or an int array `[]`, to a float32 array `[]`.
         """
         warmup = self.warmup(total_steps)
-        of_run = replace(self, warmup_steps=warmup)
+        of_run = self.of_run(warmup, total_steps)
 
         def schedule(step):
             step = jnp.minimum(jnp.asarray(step, jnp.float32), total_steps)
@@ -72,6 +77,11 @@ class Schedule(abc.ABC):
             return self.learning_rate * fraction
 
         return schedule
+
+    def of_run(self, warmup: int, total_steps: int) -> "Schedule":
+        """Returns the schedule of a run, whose warm-up has `warmup` of its `total_steps`."""
+        del total_steps
+        return replace(self, warmup_steps=warmup)
 
     @abc.abstractmethod
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
@@ -179,6 +189,14 @@ class InverseSquareRoot(Schedule):
             self._refuse("timescale", "a number of steps, because there is no warm-up to give it")
         if self.timescale is not None and self.timescale < 1:
             self._refuse("timescale", "1 step or more")
+
+    def of_run(self, warmup: int, total_steps: int) -> Schedule:
+        """Returns the schedule of a run, in which a short cool-down and decay leave a peak."""
+        if total_steps >= FEW_STEPS:
+            return super().of_run(warmup, total_steps)
+        timescale = self.timescale if warmup + self.constant_steps else self.timescale or 1
+        cooldown = min(self.cooldown_steps, total_steps - warmup)
+        return replace(self, warmup_steps=warmup, timescale=timescale, cooldown_steps=cooldown)
 
     @property
     def _decay_start(self) -> int:

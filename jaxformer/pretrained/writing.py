@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
-from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer
+from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -27,6 +27,7 @@ from jaxformer.io.model_files import (
     TOKENIZER,
     copy_side_files,
     file_in,
+    read_json_object,
     read_object,
 )
 from jaxformer.models.parameters import Parameters
@@ -117,10 +118,45 @@ def write_beside(
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
     if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
-    write_hf_config(folder, values, home)
     copy_beside(folder, home)
+    if _is_new_classifier(checkpoint, values, source):
+        values = values | _named_padding(folder)
+    write_hf_config(folder, values, home)
     if source is None and checkpoint.config.predicts_next_token:
         _write_recommended(folder, values)
+
+
+def _is_new_classifier(
+    checkpoint: HFCheckpoint, values: Mapping[str, Any], source: Path | None
+) -> bool:
+    """Whether training gave a model a head that reads the last token before a row's padding."""
+    poolings = [getattr(head, "pooling", None) for head in getattr(checkpoint.config, "heads", ())]
+    if "last" not in poolings or values.get("pad_token_id") is not None:
+        return False
+    return source is None or read_json_object(source).get("architectures") != values.get(
+        "architectures"
+    )
+
+
+def _named_padding(folder: Path) -> dict[str, int]:
+    """Gives a tokenizer without a padding token one that ends no row: transformers needs it.
+
+    Returns:
+        What config.json says of it; nothing where the tokenizer has no such token.
+    """
+    settings = read_object(folder, SETTINGS)
+    if not settings or file_in(folder, TOKENIZER) is None:
+        return {}
+    tokenizer = tokenizer_in(folder)
+    ends = tokenizer.encode("a").ids[-1:]
+    for name in ("pad_token", "eos_token", "unk_token"):
+        token = settings.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        padding = tokenizer.token_to_id(token) if isinstance(token, str) else None
+        if padding is not None and padding not in ends:
+            _write_json(folder / SETTINGS, settings | {"pad_token": token})
+            return {"pad_token_id": padding}
+    return {}
 
 
 def _write_recommended(folder: Path, values: Mapping[str, Any]) -> None:

@@ -49,6 +49,7 @@ from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
+from jaxformer.optim.schedules import FEW_STEPS
 from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
 from jaxformer.training.evaluation.evaluate import Evaluator
@@ -260,7 +261,10 @@ def _announced_work(config: Config, data: Datasets, program: TrainProgram, folde
     rows.append(("epochs", epochs_in_words(data, steps, config.data.max_validation_batches)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
-        rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))
+        rows.append(("warm-up", f"{warmup} of {steps} steps: {was} leaves none at the peak"))
+    if steps < FEW_STEPS:
+        advice = "raise train.epochs or train.steps, or lower data.batch_size"
+        rows.append(("few updates", f"{steps} in all, which hardly change a model: {advice}"))
     rows += start_report(program.state_shapes, program.trained, work, mesh, folder)
     print_table(folder.name, rows)
     print_example(data.example)

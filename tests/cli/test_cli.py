@@ -240,7 +240,7 @@ def test_virtual_devices_for_the_mesh_as_typed(monkeypatch, mesh, processes, env
     assert updates == ({} if devices is None else {"jax_num_cpu_devices": devices})
 
 
-def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+def test_a_reader_who_leaves_early_is_one_sentence(tmp_path):
     run = Path(__file__).parents[2] / "train.py"
     config = run.parent / "configs" / "tiny_decoder.py"
     with subprocess.Popen(
@@ -251,8 +251,18 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
         stderr=subprocess.PIPE,
     ) as process:
         process.stdout.close()
-        assert process.stderr.read() == b""
+        (line,) = process.stderr.read().splitlines()
+    assert b"closed by its reader" in line
     assert process.returncode == 1
+
+
+def test_a_command_runs_with_its_output_closed(tmp_path):
+    """As that of a daemon may be."""
+    command = [sys.executable, "-W", "ignore", "-m", "jaxformer", "zoo", "gpt2"]
+    shell = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert (shell.returncode, shell.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,24 @@ def test_compare_says_what_was_measured(tmp_path, capsys):
     assert "did you mean 'accuracy'?" in error
 
 
+def test_compare_finds_what_is_measured_at_the_end(tmp_path, capsys):
+    folders = [sweep(tmp_path / name, 1e-3, 1, {10: 4.0}) for name in ("a", "b", "other")]
+    for folder, bleu, seed in zip(folders, (20.0, 30.0, 90.0), (0, 0, 1), strict=True):
+        data = json.loads(Path(folder, "config.json").read_text())["data"]
+        data |= {"seed": seed, "max_validation_batches": None}
+        found = {"run": folder, "step": 12, "metrics": {"loss": 1.0, "bleu": bleu}, "data": data}
+        Path(folder, "evaluation.json").write_text(json.dumps(found))
+    out = ["--out", str(tmp_path / "sweep.png"), "--json"]
+    assert cli.main(["compare", *folders, *out, "--metric", "bleu"]) == 0
+    found = [(row["run"], row["bleu"], row["step"]) for row in json.loads(capsys.readouterr().out)]
+    assert found == [("b", 30.0, 12), ("a", 20.0, 12), ("other", None, None)]
+
+
+def test_compare_says_that_a_folder_is_not_there(tmp_path, capsys):
+    assert cli.main(["compare", str(tmp_path / "none")]) == 2
+    assert f"{tmp_path / 'none'} does not exist" in capsys.readouterr().err
+
+
 def test_settings_that_differ():
     config = tiny_config()
     other = dataclasses.replace(

@@ -7,7 +7,9 @@ from typing import Literal
 import pytest
 
 from jaxformer.config.overrides import component_choices, parse
-from jaxformer.errors import ConfigError
+from jaxformer.data import DataConfig, Files
+from jaxformer.data.tasks import ImageFolder, Images, TaggedText
+from jaxformer.errors import ConfigError, DataError
 
 
 class Position(abc.ABC):
@@ -214,3 +216,31 @@ def test_help_lists_options_and_components(capsys):
     assert "--model.pooler {Plain,Gained,tanh,relu,None} (now tanh)" in text
     assert text.count("--model.pooler {Plain,Gained,tanh,relu,None}") == 2  # an option like others
     assert "positional" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("ner.txt", "-DOCSTART- O\n\nParis B-LOC\n", "ColumnFile"),
+        ("dev.tsv", "1\tParis\tPROPN\n", "ColumnFile"),
+        ("ud.txt", "# text = a\n1-2\tdu" + "\t_" * 8 + "\n", "ConllU"),
+        ("rows.jsonl", "{}\n", "TagTable"),
+        ("folder", None, "TagTable"),
+    ],
+)
+def test_the_kind_of_a_tag_source_is_taken_from_the_content(tmp_path, name, text, kind):
+    path = tmp_path / name
+    path.mkdir() if text is None else path.write_text(text)
+    found = parse(TaggedText(), ["--train", str(path)], "p")
+    assert (type(found.train).__name__, found.train.path) == (kind, str(path))
+
+
+def test_a_path_names_a_source_of_texts_or_images(tmp_path):
+    assert parse(DataConfig(), ["--source", "a/*.txt"], "p").source == Files("a/*.txt")
+    found = parse(DataConfig(), ["--source", "a.parquet", "--source.field", "body"], "p")
+    assert found.source == Files("a.parquet", field="body")
+    assert parse(Images(), ["--source", str(tmp_path)], "p").source == ImageFolder(str(tmp_path))
+    with pytest.raises(ConfigError, match="did you mean 'Digits'"):
+        parse(Images(), ["--source", "digit"], "p")
+    with pytest.raises(DataError, match=r"none\.txt does not exist"):
+        parse(TaggedText(), ["--train", "none.txt"], "p")

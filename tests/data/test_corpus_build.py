@@ -22,12 +22,14 @@ from jaxformer.data import (
     Bytes,
     CorpusOptions,
     DataConfig,
+    Files,
     JsonLines,
     Packed,
     SentencePairs,
     TextFiles,
     TrainTokenizer,
 )
+from jaxformer.data.files import find
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
 from jaxformer.data.text.corpus import load_or_build
@@ -117,6 +119,7 @@ def test_long_documents_are_tokenised_in_parts(tmp_path, monkeypatch):
 SCRIPT = """
 import sys
 from jaxformer.data import Bytes, CorpusOptions, JsonLines
+from jaxformer.data.files import find
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus
 corpus._BATCH_CHARACTERS = 5_000
@@ -235,17 +238,16 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
     assert files(tmp_path / "run") == whole
 
 
-def test_documents_that_changed_unnoticed_are_refused(tmp_path):
+def test_documents_that_changed_unnoticed_are_refused(tmp_path, monkeypatch):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     process = started(source, run)
     while len(shards_in(run)) < 2:
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    stat, content = os.stat(source.path), Path(source.path).read_text()
+    unchanged, content = source.fingerprint(), Path(source.path).read_text()
+    monkeypatch.setattr(JsonLines, "fingerprint", lambda self: unchanged)
     Path(source.path).write_text(content.replace('"}\n{"text": "', " " * 13, 1))
-    os.utime(source.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert os.stat(source.path).st_size == stat.st_size
     options = CorpusOptions(shard_bytes=100_000)
     with pytest.raises(DataError, match=r"holds tokens of other documents.*delete the folder"):
         load_or_build(Split(source, 0.1, seed=0), Bytes(), run, options=options)
@@ -269,6 +271,64 @@ def test_runs_share_their_tokens_in_a_cache(source, tmp_path, monkeypatch):
     load_or_build(split, Bytes(), tmp_path / "other", options=options)
     assert not homes[2].is_symlink()
     assert not homes[0].exists()
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_folders_that_look_alike_do_not_share_their_tokens(tmp_path, monkeypatch, sampled):
+    """Archives and package managers give all files one time."""
+    if sampled:
+        monkeypatch.setattr(find, "_WHOLE", 0)
+    options = CorpusOptions(cache_dir=str(tmp_path / "cache"))
+    for name, text in (("one", "a" * 99), ("two", "b" * 99)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(text)
+        os.utime(tmp_path / name / "text.txt", ns=(10**18, 10**18))
+        split = Split(Files(str(tmp_path / name)), 0, seed=0)
+        corpus = load_or_build(split, Bytes(), tmp_path / f"run_{name}", options=options)
+        (train,) = documents(corpus.train, corpus.tokenizer)
+        assert len(train) > 9
+        assert text.startswith(train)
+
+
+def test_a_file_that_was_touched_or_moved_is_not_tokenised_again(source, tmp_path, monkeypatch):
+    load_or_build(Split(source, 0.1, seed=0), Bytes(), tmp_path / "run")
+    moved = tmp_path / "elsewhere" / "corpus.jsonl"
+    moved.parent.mkdir()
+    shutil.copyfile(source.path, moved)
+    os.utime(source.path, ns=(1, 1))
+    monkeypatch.setattr(JsonLines, "documents", None)
+    for path in (source.path, str(moved)):
+        load_or_build(Split(JsonLines(path), 0.1, seed=0), Bytes(), tmp_path / "run")
+
+
+def test_tokens_of_an_earlier_version_are_found_by_the_time_of_their_files(
+    source, tmp_path, caplog, monkeypatch
+):
+    split = Split(source, 0.1, seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonLines, "fingerprint", JsonLines.former_fingerprint)
+        load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    (home,) = (tmp_path / "run").glob("corpus-*")
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    assert [*(tmp_path / "run").glob("corpus-*")] == [home]
+    assert not caplog.records
+    # Its time tells no more which documents it was made of; the tokens are the same.
+    os.utime(source.path, ns=(1, 1))
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    assert "again" in caplog.text
+    assert "order" not in caplog.text
+
+
+def test_text_that_was_edited_under_the_same_size_and_time_is_tokenised_again(tmp_path, caplog):
+    path = tmp_path / "text.txt"
+    for text in ("one two three", "one TWO three"):
+        path.write_text(text)
+        os.utime(path, ns=(1, 1))
+        corpus = load_or_build(Split(Files(str(path)), 0, seed=0), Bytes(), tmp_path / "run")
+        (train,) = documents(corpus.train, corpus.tokenizer)
+        assert len(train) > 9
+        assert text.startswith(train)
+    assert "order" in caplog.text
 
 
 @pytest.mark.parametrize("fields", [{}, {"packing": Packed()}, {"objective": SentencePairs()}])

@@ -144,6 +144,16 @@ def test_other_files_are_refused(tmp_path, text, message):
         read_questions(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize(
+    ("length", "question", "stride"), [(384, 64, 128), (195, 64, 128), (128, 64, 30), (64, 16, 22)]
+)
+def test_rows_of_a_short_checkpoint_have_short_questions_and_strides(length, question, stride):
+    data = SpanText(sequence_length=None).of_length(length)
+    found = (data.sequence_length, data.question_length, data.stride)
+    assert found == (length, question, stride)
+    assert stride <= length - question - 3
+
+
 def test_a_stride_beyond_the_window_is_refused():
     with pytest.raises(ConfigError, match="stride=100 would leave tokens of the context out"):
         SpanText(sequence_length=128, question_length=64, stride=100)

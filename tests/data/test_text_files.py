@@ -119,9 +119,9 @@ def test_fingerprints_of_older_sources_stay_as_they_are(mixed):
 
     stat = (mixed / "a.txt").stat()
     stamp = ("a.txt", stat.st_size, stat.st_mtime_ns)
-    assert TextFiles(str(mixed)).fingerprint() == digest("TextFiles", stamp)
+    assert TextFiles(str(mixed)).former_fingerprint() == digest("TextFiles", stamp)
     lines = JsonLines(str(mixed / "a.txt"))
-    assert lines.fingerprint() == digest("JsonLines", "text", stamp)
+    assert lines.former_fingerprint() == digest("JsonLines", "text", stamp)
 
 
 @pytest.mark.parametrize(

@@ -288,8 +288,14 @@ def test_an_intersection_of_nothing_allows_everything():
 
 
 def test_a_window_has_at_least_one_key():
-    with pytest.raises(ValueError, match="size = 0: must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="size = 0: must be an integer from 1"):
         sliding_window(0)
+
+
+@pytest.mark.parametrize("make", [causal, sliding_window, lambda far: block_sparse(3, far)])
+def test_an_index_beyond_int32_is_one_sentence(make):
+    with pytest.raises(ValueError, match=f"= {2**40}: must be an integer from"):
+        make(2**40)
 
 
 @pytest.mark.parametrize(

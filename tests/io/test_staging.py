@@ -135,6 +135,31 @@ def test_a_mirror_holds_what_the_store_does(store):
     }
 
 
+def test_a_mirror_is_compared_with_the_store_without_a_download(bucket, monkeypatch):
+    run = any_path(filled(f"{bucket}/run", labels="a", tokenizer__t="b"), "run")
+    home = pull(run, ("tokenizer", "labels"))
+    (home / "labels").write_text("c")
+    moved = []
+    put = RemotePath.put
+    monkeypatch.setattr(
+        RemotePath, "put", lambda self, file: [moved.append(self.name), put(self, file)]
+    )
+    for read in ("read_bytes", "get", "open"):
+        monkeypatch.setattr(RemotePath, read, None)
+    push(home, run, ("tokenizer", "labels"))
+    assert moved == ["labels"]
+    monkeypatch.undo()
+    assert (run / "labels").read_text() == "c"
+
+
+def test_a_mirror_takes_what_another_machine_wrote_in_the_same_size(bucket):
+    run = any_path(filled(f"{bucket}/run", labels="cat"), "run")
+    home = pull(run, ("labels",))
+    (run / "labels").write_text("dog")
+    assert texts(pull(run, ("labels",))) == {"labels": "dog"}
+    assert texts(home) == {"labels": "dog"}
+
+
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "a//b", "."])
 def test_a_name_that_leads_elsewhere_is_refused(memory_bucket, tmp_path, name):
     url = any_path(filled(f"{memory_bucket}/model", a="1"), "url")

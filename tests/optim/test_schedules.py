@@ -137,3 +137,31 @@ def test_no_warmup_starts_at_the_peak():
 def test_a_bad_value_is_an_error_that_names_the_field(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize("total_steps", range(1, 10))
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *(
+            kind(learning_rate=1e-3, **warmup)
+            for kind in (Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay)
+            for warmup in (
+                {"warmup_steps": 100},
+                {"warmup_steps": 3},
+                {"warmup_steps": None},
+                {"warmup_steps": None, "warmup_fraction": 1.0},
+            )
+        ),
+        InverseSquareRoot(learning_rate=1e-3, cooldown_steps=50),
+    ],
+)
+def test_however_few_the_updates_one_has_the_peak_rate(schedule, total_steps):
+    rates = schedule.build(total_steps)(np.arange(total_steps))
+    assert np.isfinite(rates).all()
+    assert max(rates) == np.float32(1e-3)
+
+
+def test_a_run_of_ten_updates_may_be_all_warmup():
+    rates = Linear(learning_rate=1.0, warmup_steps=10).build(10)(np.arange(10))
+    np.testing.assert_allclose(rates, np.arange(10) / 10, rtol=1e-7)

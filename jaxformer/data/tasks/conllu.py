@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxformer.data.files.lines import text_lines
 from jaxformer.data.files.malformed import attempted
-from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
+from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource, is_conllu
 from jaxformer.errors import DataError, did_you_mean
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -32,6 +32,11 @@ class ConllU(TagSource):
     tag: str = "UPOS"
     """The tag of a word: UPOS, XPOS, DEPREL, or the name of a feature (Number, Case), which is "_"
     where a word lacks it."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return is_conllu(path)
 
     def sentences(self, malformed=None):
         found: set[str] = set()

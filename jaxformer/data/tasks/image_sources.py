@@ -91,6 +91,12 @@ class ImageFolder(ImageSource):
     path: str
     """The folder; sub-folders of sub-folders count to the one on top."""
 
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these: any does."""
+        del path
+        return True
+
     def load(self, size, channels):
         optional_module("PIL", "ImageFolder")
         return _FolderSet(staged(any_path(self.path, "path"), _is_image), size, channels)

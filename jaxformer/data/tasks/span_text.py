@@ -1,11 +1,12 @@
 """Extractive question answering: the answer is a span of the context, as in SQuAD."""
 
+import logging
 import math
 import os
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainToken
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.json_files import read_json
 from jaxformer.io.paths import any_path
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,19 @@ class SpanText(TaskData[Question]):
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self.sequence_length}
+
+    def of_length(self, length: int) -> "SpanText":
+        """Returns the data in rows of a length, whose stride leaves no token of a context out."""
+        question, stride = self.question_length, self.stride
+        if stride > length - question - 3:
+            question = question if question <= length // 2 else length // 4
+            stride = max(min(stride, (length - question - 3) // 2), 1)
+            _log.warning(
+                "Rows have %d tokens, as the checkpoint takes: data.question_length = %d and "
+                "data.stride = %d fit them",
+                *(length, question, stride),
+            )
+        return replace(self, sequence_length=length, question_length=question, stride=stride)
 
     def read(self, source: str) -> list[Question]:
         return read_questions(source, self.on_bad_row)

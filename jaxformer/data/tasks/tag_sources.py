@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from jaxformer.data.files.find import ending_of, is_folder
+from jaxformer.data.files.lines import text_lines
 from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.tasks.records import Word, read_columns
 from jaxformer.data.text.sources import StandardLibrary
 from jaxformer.errors import DataError, check_field
+from jaxformer.io.paths import any_path
 
 
 class TaggedWord(NamedTuple):
@@ -50,6 +53,23 @@ class TagSource(abc.ABC):
         """
 
 
+def is_table(path: str) -> bool:
+    """Whether a path is a table with lists of words and of tags, or a folder of such."""
+    file = any_path(path, "path")
+    return is_folder(file) or ending_of(file) in (".arrow", ".json", ".jsonl", ".parquet")
+
+
+def is_conllu(path: str) -> bool:
+    """Whether the first word of a file has the columns of CoNLL-U."""
+    if is_table(path):
+        return False
+    lines = (line.rstrip("\r\n") for line in text_lines(any_path(path, "path")))
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    columns = first.split("\t")
+    number = columns[0].replace("-", "").replace(".", "")
+    return len(columns) == 10 and number.isdecimal()
+
+
 @dataclass(frozen=True)
 class ColumnFile(TagSource):
     """A file with a word and its tag on each line, and an empty line after each sentence.
@@ -67,6 +87,11 @@ class ColumnFile(TagSource):
 
     tag: int = -1
     """The column of the tags."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return not (is_table(path) or is_conllu(path))
 
     def sentences(self, malformed=None):
         for number, words in enumerate(read_columns(self.path, malformed), start=1):

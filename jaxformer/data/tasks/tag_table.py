@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxformer.data.files.malformed import attempted
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
+from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource, is_table
 from jaxformer.errors import DataError
 
 
@@ -22,6 +22,11 @@ class TagTable(TagSource):
 
     tags: str = "ner_tags"
     """The column of the tags, a list of strings or numbers that is as long."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return is_table(path)
 
     def sentences(self, malformed=None):
         columns = self.words, self.tags

@@ -1,7 +1,5 @@
 """The corpus: documents tokenised once into flat arrays on disk, which later starts memory-map."""
 
-import hashlib
-import json
 import logging
 import os
 import sys
@@ -26,7 +24,7 @@ from jaxformer.data.text.corpus_files import (
 from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.text.progress import TokenisingProgress
 from jaxformer.data.text.remote_corpus import share_corpus
-from jaxformer.data.text.sources import TextSource
+from jaxformer.data.text.sources import TextSource, digest_of
 from jaxformer.data.text.staging import Staging, remove_others, set_aside, staging
 from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
@@ -132,7 +130,7 @@ def load_or_tokenise(
     Raises:
         DataError: There is no text, it cannot be read, or the tokens cannot be written.
     """
-    own = Path(folder, f"corpus-{_fingerprint(split, tokenizer, options, begin)}")
+    own = _own_folder(Path(folder), split, tokenizer, options, begin)
     run, kept, cache = kept_of(own.parent) or own.parent, kept_of(own), options.cache_dir
     if cache is not None and is_remote(cache):
         kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
@@ -142,10 +140,11 @@ def load_or_tokenise(
     is_whole = home.exists() and not is_sharded(home)
     corpus = _load(home, tokenizer)
     if corpus is None:
-        if any(other.name != own.name for other in run.glob("corpus-*")):
+        others = [other for other in run.glob("corpus-*") if other.name != own.name]
+        if others:
             _log.warning(
-                "The documents, their split or the tokenizer changed since %s was filled: "
-                "tokenising again. The order of the data changes with it.",
+                "The documents, their split or the tokenizer are not those of the tokens in %s: "
+                "tokenising again",
                 run,
             )
         with staging(home, tokenizer, kept) as shards:
@@ -153,6 +152,8 @@ def load_or_tokenise(
                 shard_bytes = sys.maxsize if is_whole else options.shard_bytes
                 _tokenise(split, tokenizer, shards, shard_bytes, options.num_proc, begin)
         corpus = read_corpus(home, tokenizer)
+        if others and not any(_same_tokens(home, other) for other in others):
+            _log.warning("The order of the data changed with the tokens in %s", run)
     if shared:
         _link(own, home)
     else:
@@ -207,16 +208,39 @@ def _after(begin: tuple[int, ...], tokens: np.ndarray) -> np.ndarray:
     return np.concatenate([np.array(begin, tokens.dtype), tokens]) if begin else tokens
 
 
-def _fingerprint(
-    split: Split, tokenizer: Tokenizer, options: CorpusOptions, begin: tuple[int, ...]
+def _own_folder(
+    run: Path, split: Split, tokenizer: Tokenizer, options: CorpusOptions, begin: tuple[int, ...]
+) -> Path:
+    """The folder of a run's tokens; what an earlier version made keeps its name."""
+    former = run / _name(split.source.former_fingerprint(), split, tokenizer, options, begin)
+    kept = kept_of(former)
+    if former.exists() or (kept is not None and kept.exists()):
+        return former
+    return run / _name(split.source.fingerprint(), split, tokenizer, options, begin)
+
+
+def _name(
+    documents: str,
+    split: Split,
+    tokenizer: Tokenizer,
+    options: CorpusOptions,
+    begin: tuple[int, ...],
 ) -> str:
-    parts = [_FORMAT, split.source.fingerprint(), split.fraction, split.seed]
-    parts.append(tokenizer.fingerprint())
+    parts = [_FORMAT, documents, split.fraction, split.seed, tokenizer.fingerprint()]
     if options.shard_bytes != CorpusOptions.shard_bytes:
         parts.append(options.shard_bytes)
     if begin:
         parts.append({"begin": begin})
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return f"corpus-{digest_of(parts)[:16]}"
+
+
+def _same_tokens(home: Path, other: Path) -> bool:
+    """Whether two corpora are the same files, as far as their digests say."""
+    one, two = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob(DIGESTS)}
+        for folder in (home, other)
+    )
+    return bool(one) and one == two
 
 
 def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:

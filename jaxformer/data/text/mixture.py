@@ -73,3 +73,7 @@ class Mixture(TextSource):
     def fingerprint(self) -> str:
         """Returns a digest of the fingerprints of the sources."""
         return digest_of(["Mixture", *(source.fingerprint() for source in self.sources)])
+
+    def former_fingerprint(self) -> str:
+        """Returns a digest of what earlier versions had for the fingerprints of the sources."""
+        return digest_of(["Mixture", *(source.former_fingerprint() for source in self.sources)])

@@ -80,6 +80,10 @@ class TextSource(abc.ABC):
             digest.update(json.dumps([document.name, document.text]).encode())
         return digest.hexdigest()
 
+    def former_fingerprint(self) -> str:
+        """Returns the fingerprint by which the runs of earlier versions find their tokens."""
+        return self.fingerprint()
+
 
 @dataclass(frozen=True)
 class StandardLibrary(TextSource):

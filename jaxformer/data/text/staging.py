@@ -82,8 +82,8 @@ class Staging:
 
     def _other_documents(self) -> DataError:
         return DataError(
-            f"{self._folder} holds tokens of other documents, although the sizes and times of "
-            "their files are the same: delete the folder to tokenise them again"
+            f"{self._folder} holds tokens of other documents, although their fingerprint is "
+            "the same: delete the folder to tokenise them again"
         )
 
     def _finished(self, tokenizer: Tokenizer) -> dict[int, tuple[int, int]]:

@@ -7,11 +7,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import Rule, at_least, is_integer
+from jaxformer.checks import at_least, between
 from jaxformer.functional.assertions import assert_axes, assert_integers, static
 from jaxformer.functional.masks.base import AnyOf, Mask, spec
 
-_INTEGER = Rule(is_integer, "an integer")
+_FURTHEST = 1 << 30
+# Sums of two of them, and of an index, stay within int32.
+_INTEGER = between(-_FURTHEST, _FURTHEST)
 
 
 def check_distance(mask: Mask, name: str) -> None:
@@ -102,7 +104,7 @@ def sliding_window(size: int, query_offset: int | jax.Array = 0) -> Band:
     Returns:
         The mask.
     """
-    size = static("size", size, at_least(1))
+    size = static("size", size, between(1, _FURTHEST))
     return Band(before=size - 1, after=0, query_offset=query_offset)
 
 
@@ -152,7 +154,8 @@ class BlockBand(Mask):
     key_offset: int | jax.Array = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "block_size", static("block_size", self.block_size, at_least(1)))
+        size = static("block_size", self.block_size, between(1, _FURTHEST))
+        object.__setattr__(self, "block_size", size)
         check_distance(self, "before")
         check_distance(self, "after")
 

@@ -80,7 +80,7 @@ def rotary_angles(positions: jax.Array, inverse_frequencies: Frequencies) -> jax
     `p * w` in float32 is wrong by 0.004 rad at position 100 000, so that a score would depend on
     where two tokens stand and not only on their distance. Here w becomes a fixed-point number of
     turns per token, whose unsigned product with p overflows exactly at a whole turn: the phase is
-    linear in p for every int32 position, and only its conversion to float32 rounds (3e-7 rad).
+    linear in p for every integer position, and only its conversion to float32 rounds (3e-7 rad).
 
     Args:
         positions: [..., T] integer positions; may be negative.
@@ -100,9 +100,10 @@ def _rotary_angles(positions, inverse_frequencies):
     inverse_frequencies = jnp.asarray(inverse_frequencies, jnp.float32)
     column = (1,) * positions.ndim + inverse_frequencies.shape
     coarse, fine = (word.reshape(column) for word in _fixed_point_turns(inverse_frequencies))
-    signed = positions.astype(jnp.int32)[..., None]
-    upper, lower = (signed >> 16).astype(jnp.uint32), (signed & 0xFFFF).astype(jnp.uint32)
-    phase = signed.astype(jnp.uint32) * coarse + upper * fine + ((lower * fine) >> 16)
+    # Of 64 bits the lower 32 remain, which whole turns allow.
+    wide = (positions if positions.dtype.itemsize > 2 else positions.astype(jnp.int32))[..., None]
+    upper, lower = (wide >> 16).astype(jnp.uint32), (wide & 0xFFFF).astype(jnp.uint32)
+    phase = wide.astype(jnp.uint32) * coarse + upper * fine + ((lower * fine) >> 16)
     return jax.lax.bitcast_convert_type(phase, jnp.int32).astype(jnp.float32) * (math.tau / 2**32)
 
 

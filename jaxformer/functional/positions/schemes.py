@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError, check_field
+from jaxformer.functional.assertions import assert_integers
 from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positions.absolute import (
     binary_code,
@@ -259,6 +260,7 @@ class RoPE(Position):
         return int(head_dim * self.fraction)
 
     def rotate(self, query, key, query_positions, key_positions, lengths=None):
+        assert_integers(query_positions=query_positions, key_positions=key_positions)
         if lengths is None:
             longest = jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)) + 1
             return self._rotated(query, key, query_positions, key_positions, longest)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.data.tasks.glue_tasks import TASKS
+from jaxformer.io.console import console
 from jaxformer.io.files import ordinary_file, replacing
 from jaxformer.training.glue.measure import SUBMISSION, Measured
 from jaxformer.training.glue.plan import GlueRun
@@ -130,7 +130,7 @@ def report(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
     table.columns[-1].justify = "right"
     for row in rows[1:]:
         table.add_row(*row)
-    Console().print(table, markup=False)
+    console().print(table, markup=False)
     return [folder / "results.json", folder / "results.md", *_submissions(results, folder)]
 
 

@@ -13,9 +13,11 @@ from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
 from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.io.json_files import read_json
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.throughput import RunWork
@@ -91,7 +93,11 @@ def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
     names = [folder.name for folder in folders]
     runs, measured = [], {}
     for folder in folders:
+        if not folder.is_dir():
+            wrong = "is a file" if folder.exists() else "does not exist"
+            raise ConfigError(f"run_dirs: {folder} {wrong}: name the folders of runs")
         rows = [row for row in read_metrics(folder) if row["split"] == "validation"]
+        rows += _concluded(folder, metric, rows)
         if not rows and not read_metrics(folder):
             raise ConfigError(f"{folder} holds no validation {metric}: is it a run's folder?")
         measured |= {name: None for row in rows for name in row if name not in ("step", "split")}
@@ -105,6 +111,26 @@ def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
             f"--metric {metric}: no run measured it; {known}{did_you_mean(metric, measured)}"
         )
     return sorted(runs, key=_rank)
+
+
+def _concluded(
+    folder: AnyPath, metric: str, rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What was measured at the end of a run alone, such as BLEU; none if it was on other data."""
+    path = folder / EVALUATION_FILE
+    if not path.exists() or any(row.get(metric) is not None for row in rows):
+        return []
+    found = read_json(path)
+    if (folder / CONFIG_FILE).exists():
+        ours = to_json(read_config(folder).data), read_json(folder / CONFIG_FILE)["data"]
+        if _on_all_rows(found.get("data")) not in map(_on_all_rows, ours):
+            return []
+    return [{"step": found["step"], "split": "validation", **found["metrics"]}]
+
+
+def _on_all_rows(data: Any) -> Any:
+    """The data of an evaluation, however many of their batches were read."""
+    return {**data, "max_validation_batches": None} if isinstance(data, dict) else data
 
 
 def _rank(run: ComparedRun) -> tuple[float, str]:

@@ -259,7 +259,7 @@ def _with_length(config: Config, origin: Origin | None) -> Config:
     limits += [values.get(name) for name in _LENGTHS]
     known = [int(limit) for limit in limits if isinstance(limit, int | float) and limit >= 1]
     length = min(config.data.longest_row, *known)
-    return replace(config, data=replace(config.data, sequence_length=length))
+    return replace(config, data=config.data.of_length(length))
 
 
 def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
