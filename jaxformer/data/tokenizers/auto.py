@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers import auto_process
+from jaxformer.data.tokenizers import auto_process, python_classes
 from jaxformer.errors import DataError
 from jaxformer.extras import EXTRAS, MissingExtra
 from jaxformer.io.digests import sha256_of
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     split_special_tokens: bool
     """Whether the name of a special token in a text is ordinary text."""
     definition: bytes
-    """The tokenizer.json; empty for a class that does not use the `tokenizers` library."""
+    """The tokenizer.json; empty for a class that is Python code, and that cannot be rebuilt."""
 
     def tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, of the `tokenizers` package."""
@@ -83,7 +83,7 @@ def ask(folder: str | os.PathLike) -> Answer:
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
     kept = cache_folder() / "tokenizers" / digest
     if not kept.exists():
-        answer = _asked(Path(folder), files, config)
+        answer = _whole(_asked(Path(folder), files, config), files)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary:
@@ -128,6 +128,16 @@ def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | Non
         raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
 
 
+def _whole(answer: bytes, files: Mapping[str, Path]) -> bytes:
+    """Returns an answer with a tokenizer.json, if one can be had."""
+    header, _, definition = answer.partition(b"\n")
+    said = json.loads(header)
+    if (python := said.pop("python", None)) is not None:
+        built = python_classes.rebuilt(python | {"class": said["class"]}, files)
+        definition = b"" if built is None else built.to_str().encode()
+    return json.dumps(said).encode() + b"\n" + definition
+
+
 def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
     if config is None:
         return None
@@ -139,7 +149,8 @@ def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
 def _versions() -> list[str]:
     """What an answer depends on besides the folder."""
     try:
-        return [version("transformers"), version("tokenizers"), sha256_of(auto_process.__file__)]
+        code = [sha256_of(module.__file__) for module in (auto_process, python_classes)]
+        return [version("transformers"), version("tokenizers"), *code]
     except PackageNotFoundError as error:
         library, extra = EXTRAS["transformers"]
         raise MissingExtra(
