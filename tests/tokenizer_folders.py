@@ -95,7 +95,7 @@ def write_words(folder, names, pairs):
 
 def amino_acids(folder):
     """ESM's vocab.txt."""
-    names = [*"<cls> <pad> <eos> <unk>".split(), *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<mask>"]
+    names = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<mask>"]
     (folder / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
 
 
@@ -497,10 +497,10 @@ MODERN = {
     ),
 }
 FOLDERS = OLD | MODERN
-_CODES = """af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu
-ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne
-nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi
-yo zh zu"""
+_CODES = """af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd
+gl gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms
+my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi
+wo xh yi yo zh zu"""
 _LANGUAGES = [f"__{code}__" for code in _CODES.split()]
 PYTHON = {
     "byt5": (nothing, "t5", {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 5}),

@@ -79,11 +79,11 @@ def generate(
     Returns:
         "sequences" int32 [B n, T'] with n = num_return_sequences, those of a prompt in a row: the
         prompt as it was given (for an encoder-decoder: the first tokens of its answer), the new
-        tokens, to the one that completes a stop string, then padding. "log_probs" float32 [B n, new tokens], the model's log-probabilities,
-        0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V], after
-        penalties and filters. Beam search returns "sequences_scores" [B n] instead of these. If the
-        prompts are texts or files of images, also "texts", a list of the B n new ones, without
-        the stop strings that ended them.
+        tokens, to the one that completes a stop string, then padding. "log_probs" float32 [B n, new
+        tokens], the model's log-probabilities, 0 at padding; with `output_scores` also "scores"
+        float32 [new tokens, B n, V], after penalties and filters. Beam search returns
+        "sequences_scores" [B n] instead of these. If the prompts are texts or files of images, also
+        "texts", a list of the B n new ones, without the stop strings that ended them.
 
     Raises:
         ArgumentError: An argument has an invalid value.

@@ -174,6 +174,18 @@ def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, ca
     assert all("is not kept" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize("damage", [b"", b"{}", b"x" * 99, None])
+def test_a_damaged_answer_is_asked_for_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
+    folder = make(tmp_path / "model", "gpt2_prefix")
+    found = auto.ask(folder)
+    (kept,) = (tmp_path / "cache" / "tokenizers").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-9] if damage is None else damage)
+    assert auto.ask(folder) == found
+    assert kept.read_bytes() == whole
+
+
 def test_runs_need_no_transformers(tmp_path, monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)

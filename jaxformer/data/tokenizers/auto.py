@@ -82,20 +82,33 @@ def ask(folder: str | os.PathLike) -> Answer:
     asked = [config, _versions(), sorted((name, sha256_of(file)) for name, file in files.items())]
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
     kept = cache_folder() / "tokenizers" / digest
-    if not kept.exists():
+    answer = _intact(kept)
+    if answer is None:
         answer = _whole(_asked(Path(folder), files, config), files)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary:
-                temporary.write_bytes(answer)
+                temporary.write_bytes(_sum(answer) + answer)
         except (OSError, DataError) as error:
             _log.warning("what transformers said of the tokenizer is not kept: %s", error)
-    else:
-        answer = read_bytes(kept)
     header, _, definition = answer.partition(b"\n")
     said = json.loads(header)
     texts = {name: text for name, text in said["special_tokens"].items() if isinstance(text, str)}
     return Answer(said["class"], texts, said["split_special_tokens"], definition)
+
+
+def _intact(kept: Path) -> bytes | None:
+    """Returns a kept answer; None if there is none that is whole."""
+    try:
+        stored = read_bytes(kept) if kept.exists() else b""
+    except (OSError, DataError):
+        return None
+    size = len(_sum(b""))
+    return stored[size:] if stored[:size] == _sum(stored[size:]) and stored[size:] else None
+
+
+def _sum(answer: bytes) -> bytes:
+    return hashlib.sha256(answer).digest()
 
 
 def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:

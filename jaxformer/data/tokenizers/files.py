@@ -109,12 +109,12 @@ def _read(file: Path) -> Tokenizer:
         return answer.tokenizer()
     if answer is None:
         return _read_alone(file)
-    found = (
-        f"{file.parent}: transformers reads this with its {answer.class_name}, which is Python code"
-    )
+    name = answer.class_name
+    found = f"{file.parent}: transformers reads this with its {name}, which is Python code"
     if file.name != TOKENIZER:
         raise DataError(
-            f"{found}: not supported: give token ids in place of texts, or put a tokenizer.json there"
+            f"{found}: not supported: give token ids in place of texts, or put a tokenizer.json "
+            "there"
         )
     warn_once(f"{found}; {file.name} alone is read")
     return _read_alone(file)

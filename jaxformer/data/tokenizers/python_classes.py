@@ -110,10 +110,8 @@ def _m2m100(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
 
 
 def _siglip(said: Said, files: Mapping[str, Path]) -> Tokenizer:
-    """A SentencePiece model that reads no punctuation and, as a rule, no upper case.
-
-    A blank more comes after a special token that is spelled out in a text.
-    """
+    """A SentencePiece model that reads no punctuation and, as a rule, no upper case."""
+    # Where a text spells out a special token, what follows has a blank more than there.
     model = read_sentencepiece(files["spiece.model"])
     pieces = tuple(p if p.kind in IN_TEXT else p._replace(kind=UNUSED) for p in model.pieces)
     tokenizer = sentencepiece_tokenizer(replace(model, pieces=pieces))
