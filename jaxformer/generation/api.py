@@ -5,9 +5,10 @@ from typing import Any, get_args
 
 import jax
 import numpy as np
+from tokenizers import Tokenizer
 
 from jaxformer.checks import SWITCH, plain
-from jaxformer.errors import ConfigError, check_argument
+from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.activations import Hook, Hooks
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
@@ -115,7 +116,7 @@ def generate(
         if slide:
             found = NewTokens.of_stream(stream_sliding(*arguments, every=READ_EVERY, **options))
         elif config.stop_strings:
-            tokenizer = pretrained.prompt_encoder.tokenizer
+            tokenizer = _tokenizer(pretrained, config)
             found = stopped_tokens(*arguments, tokenizer, keep_scores=output_scores, **options)
         else:
             found = new_tokens(*arguments, keep_scores=output_scores, **options)
@@ -276,6 +277,16 @@ def _check_matched(
         if encoder_outputs:
             inputs |= blank_inputs(pretrained, *encoder_outputs[0].shape[:2])
         jax.eval_shape(lambda inputs: pretrained.activations(inputs, hooks=hooks), inputs)
+
+
+def _tokenizer(pretrained: Pretrained, config: GenerationConfig) -> Tokenizer:
+    """The tokenizer that decodes texts to find stop strings in them."""
+    try:
+        return pretrained.prompt_encoder.tokenizer
+    except DataError as error:
+        raise DataError(
+            f"stop_strings = {config.stop_strings}: must be () without a tokenizer: {error}"
+        ) from error
 
 
 def _text(pretrained: Pretrained, tokens: np.ndarray, stop: tuple[str, ...]) -> str:

@@ -382,6 +382,8 @@ def test_every_function_asks_for_a_model(gpt2, tmp_path):
     bare = replace(gpt2, folder=None)
     with pytest.raises(DataError, match="no tokenizer"):
         jaxformer.generate(bare, "the dog")
+    with pytest.raises(DataError, match=r"stop_strings = .*no tokenizer"):
+        jaxformer.generate(bare, [[1]], stop_strings=["."], max_new_tokens=2)
 
 
 @pytest.mark.parametrize(
