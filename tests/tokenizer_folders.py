@@ -73,11 +73,63 @@ def merges(*special):
     return lambda folder: byte_bpe(special)[0].model.save(str(folder))
 
 
+def clip(folder):
+    """CLIP's vocab.json and merges.txt, in which the end of a word is a mark."""
+    rust = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=300, end_of_word_suffix="</w>", show_progress=False)
+    rust.train_from_iterator([text.lower() for text in SENTENCES], trainer)
+    stored = json.loads(rust.to_str())["model"]
+    whole = [char + end for end in ("", "</w>") for char in byte_alphabet()]
+    names = dict.fromkeys([*whole, *stored["vocab"], "<|startoftext|>", _END])
+    write_words(folder, names, stored["merges"])
+
+
+def write_words(folder, names, pairs):
+    """vocab.json and merges.txt."""
+    vocabulary = {name: id_ for id_, name in enumerate(names)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in pairs), ""]
+    (folder / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def amino_acids(folder):
+    """ESM's vocab.txt."""
+    names = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<mask>"]
+    (folder / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
+
+
+def shuffled(folder, leave_out=()):
+    """M2M-100's model with a vocabulary of its own order."""
+    sentencepiece("sentencepiece.bpe.model")(folder)
+    from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece
+
+    pieces = read_sentencepiece(folder / "sentencepiece.bpe.model").pieces
+    names = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(p.text for p in reversed(pieces))])
+    write_words(folder, [name for name in names if name not in leave_out], [])
+    (folder / "merges.txt").unlink()
+
+
+def marian(folder):
+    """Two models and what they share."""
+    shuffled(folder)
+    (folder / "sentencepiece.bpe.model").rename(folder / "source.spm")
+    (folder / "target.spm").write_bytes((folder / "source.spm").read_bytes())
+
+
+def nothing(folder):
+    """No file."""
+
+
 def sentencepiece(name, **options):
     """A SentencePiece model."""
-    from test_sentencepiece import train
 
-    return lambda folder: train(folder / name, **options)
+    def write(folder):
+        from test_sentencepiece import train
+
+        train(folder / name, **options)
+
+    return write
 
 
 def tiktoken(name):
@@ -232,6 +284,7 @@ OLD = {
     "roberta": (merges(*_ROBERTA), "roberta", None),
     "bart": (merges(*_ROBERTA), "bart", None),
     "clip": (merges("<|startoftext|>", _END), "clip", None),
+    "clip_words": (clip, "clip", {"do_lower_case": True, "pad_token": _END}),
     "qwen2": (
         merges(_END),
         "qwen2",
@@ -444,11 +497,59 @@ MODERN = {
     ),
 }
 FOLDERS = OLD | MODERN
+_CODES = """af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd
+gl gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms
+my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi
+wo xh yi yo zh zu"""
+_LANGUAGES = [f"__{code}__" for code in _CODES.split()]
+PYTHON = {
+    "byt5": (nothing, "t5", {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 5}),
+    "byt5_names": (
+        nothing,
+        "t5",
+        {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 8, "eos_token": "</s>"}
+        | {"additional_special_tokens": _SENTINELS},
+    ),
+    "esm": (amino_acids, "esm", {"tokenizer_class": "EsmTokenizer"}),
+    "m2m_100": (
+        shuffled,
+        "m2m_100",
+        {"tokenizer_class": "M2M100Tokenizer", "src_lang": "fr"}
+        | {"additional_special_tokens": _LANGUAGES},
+    ),
+    "m2m_100_no_names": (shuffled, "m2m_100", {"tokenizer_class": "M2M100Tokenizer"}),
+    "siglip": (
+        sentencepiece("spiece.model", **T5),
+        "siglip",
+        {"tokenizer_class": "SiglipTokenizer"},
+    ),
+    "siglip_cased": (
+        sentencepiece("spiece.model", **T5),
+        "siglip",
+        {"tokenizer_class": "SiglipTokenizer", "do_lower_case": False, "pad_token": "</s>"},
+    ),
+}
+"""Classes of transformers that are Python code, and have no tokenizer of the library."""
+REFUSED = {
+    "m2m_100_lacks_a_piece": (
+        lambda folder: shuffled(folder, leave_out=["e"]),
+        "m2m_100",
+        {"tokenizer_class": "M2M100Tokenizer"},
+    ),
+    "marian": (marian, "marian", {"tokenizer_class": "MarianTokenizer"}),
+    "bert_japanese": (
+        words,
+        "bert",
+        {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "basic"},
+    ),
+    "gpt_sw3": (sentencepiece("spiece.model"), "gpt2", {"tokenizer_class": "GPTSw3Tokenizer"}),
+}
+"""Classes of Python code that give ids which no tokenizer of the library gives."""
 
 
 def make(folder, kind):
     """Writes a folder of a kind."""
-    vocabulary, model_type, settings = FOLDERS[kind]
+    vocabulary, model_type, settings = (FOLDERS | PYTHON | REFUSED)[kind]
     folder.mkdir(exist_ok=True)
     vocabulary(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))

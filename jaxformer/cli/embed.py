@@ -50,8 +50,8 @@ class Embed(ModelChoice):
     """
 
     folder: ModelDir
-    """The folder of a Hugging Face checkpoint, of sentence-transformers or not, or of a run that
-    was imported from one; or its name on the hub, org/name or org/name@revision."""
+    """The folder of a Hugging Face checkpoint, of sentence-transformers or not, or of a run; or its
+    name on the hub, org/name or org/name@revision."""
     texts: Texts = ()
     """The texts."""
     file: Path | None = None

@@ -5,9 +5,10 @@ from typing import Any, get_args
 
 import jax
 import numpy as np
+from tokenizers import Tokenizer
 
 from jaxformer.checks import SWITCH, plain
-from jaxformer.errors import ConfigError, check_argument
+from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.activations import Hook, Hooks
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
@@ -32,6 +33,7 @@ from jaxformer.generation.prompts import are_real, texts_of
 from jaxformer.generation.recommended import honoured, recommendations
 from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative_engine import SpeculativeEngine
+from jaxformer.generation.streaming.stopping import stopped_tokens
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
 from jaxformer.io.notices import warn_once
@@ -78,16 +80,17 @@ def generate(
     Returns:
         "sequences" int32 [B n, T'] with n = num_return_sequences, those of a prompt in a row: the
         prompt as it was given (for an encoder-decoder: the first tokens of its answer), the new
-        tokens, then padding. "log_probs" float32 [B n, new tokens], the model's log-probabilities,
-        0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V], after
-        penalties and filters. Beam search returns "sequences_scores" [B n] instead of these. If the
-        prompts are texts or files of images, also "texts", a list of the B n new ones.
+        tokens, to the one that completes a stop string, then padding. "log_probs" float32 [B n, new
+        tokens], the model's log-probabilities, 0 at padding; with `output_scores` also "scores"
+        float32 [new tokens, B n, V], after penalties and filters. Beam search returns
+        "sequences_scores" [B n] instead of these. If the prompts are texts or files of images, also
+        "texts", a list of the B n new ones, without the stop strings that ended them.
 
     Raises:
         ArgumentError: An argument has an invalid value.
         ConfigError: An option has an invalid value, or the model has too few positions.
         DataError: A prompt is empty, or holds a token that is not in the vocabulary; or there is no
-            tokenizer for a text.
+            tokenizer for a text or a stop string.
     """
     for name, value in {"output_scores": output_scores, "slide": slide}.items():
         check_argument(name, value, SWITCH.allows(plain(value)), SWITCH.expected)
@@ -98,13 +101,9 @@ def generate(
     config = config.for_width(prompts.tokens.shape[1])
     if slide and (config.num_beams > 1 or output_scores):
         raise ConfigError("slide = True: not with beams or output_scores")
+    check_stop_strings(config, slide)
     engine = build_engine(pretrained, config, draft, proposals, storage)
     engine = engine.with_hooks(hooks) if hooks.patterns else engine
-    if config.stop_strings:
-        raise ConfigError(
-            f"stop_strings = {config.stop_strings}: must be () here; the generate command and "
-            "jaxformer.generation.text.TextGenerator end texts at strings"
-        )
     if config.num_beams > 1:
         found = engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
         scores = {"sequences_scores": found.scores}
@@ -116,6 +115,9 @@ def generate(
         options = {"encoder_outputs": encoder_outputs}
         if slide:
             found = NewTokens.of_stream(stream_sliding(*arguments, every=READ_EVERY, **options))
+        elif config.stop_strings:
+            tokenizer = _tokenizer(pretrained, config)
+            found = stopped_tokens(*arguments, tokenizer, keep_scores=output_scores, **options)
         else:
             found = new_tokens(*arguments, keep_scores=output_scores, **options)
         scores = {"log_probs": found.log_probs}
@@ -128,7 +130,7 @@ def generate(
     if not (reads_files(pretrained, inputs) or texts_of(inputs)):
         return {"sequences": sequences, **scores}
     rows = zip(found.tokens, found.lengths, strict=True)
-    texts = [_text(pretrained, tokens[:length]) for tokens, length in rows]
+    texts = [_text(pretrained, tokens[:length], config.stop_strings) for tokens, length in rows]
     return {"sequences": sequences, "texts": texts, **scores}
 
 
@@ -230,6 +232,25 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     return config
 
 
+def check_stop_strings(config: GenerationConfig, slide: bool) -> None:
+    """Checks that what ends texts at strings goes together with the rest.
+
+    Args:
+        config: The options.
+        slide: See `generate`.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if config.stop_strings and slide:
+        raise ConfigError(f"slide = True: not with stop_strings = {config.stop_strings}")
+    if config.stop_strings and config.num_beams > 1:
+        raise ConfigError(
+            f"stop_strings = {config.stop_strings}: not with num_beams = {config.num_beams}, "
+            "whose text is known at the end alone"
+        )
+
+
 def _known(ends: Any, vocab_size: int) -> Any:
     """The end tokens in the vocabulary: files name others if the vocabulary was cut."""
     if isinstance(ends, list):
@@ -258,6 +279,16 @@ def _check_matched(
         jax.eval_shape(lambda inputs: pretrained.activations(inputs, hooks=hooks), inputs)
 
 
-def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:
-    stream = TextStream(pretrained.prompt_encoder.tokenizer)
+def _tokenizer(pretrained: Pretrained, config: GenerationConfig) -> Tokenizer:
+    """The tokenizer that decodes texts to find stop strings in them."""
+    try:
+        return pretrained.prompt_encoder.tokenizer
+    except DataError as error:
+        raise DataError(
+            f"stop_strings = {config.stop_strings}: must be () without a tokenizer: {error}"
+        ) from error
+
+
+def _text(pretrained: Pretrained, tokens: np.ndarray, stop: tuple[str, ...]) -> str:
+    stream = TextStream(pretrained.prompt_encoder.tokenizer, stop)
     return stream.push(tokens) + stream.flush()

@@ -290,6 +290,17 @@ class NewTokens:
             log_probs[n, : len(values)] = values
         return cls(tokens, lengths, log_probs)
 
+    def up_to(self, lengths: np.ndarray) -> "NewTokens":
+        """Returns the first tokens of each row, at most as many as it has."""
+        longest = int(lengths.max())
+        real = are_real(lengths, longest)
+        return NewTokens(
+            np.where(real, self.tokens[:, :longest], 0),
+            lengths,
+            np.where(real, self.log_probs[:, :longest], 0.0),
+            None if self.scores is None else self.scores[:longest],
+        )
+
 
 def new_tokens(
     engine: Engine,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.api import build_engine
+from jaxformer.generation.api import build_engine, check_stop_strings
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import repeat_rows, row_keys
@@ -58,13 +58,9 @@ class TextGenerator:
             ConfigError: The options do not go together.
         """
         check_pretrained("pretrained", pretrained)
-        if slide and (config.num_beams > 1 or config.stop_strings):
-            raise ConfigError("slide = True: not with beams or stop strings")
-        if config.stop_strings and config.num_beams > 1:
-            raise ConfigError(
-                f"stop_strings = {config.stop_strings}: not with num_beams = {config.num_beams}, "
-                "whose text is known at the end alone"
-            )
+        if slide and config.num_beams > 1:
+            raise ConfigError("slide = True: not with beams")
+        check_stop_strings(config, slide)
         self.encoder = pretrained.prompt_encoder
         self.engine = build_engine(pretrained, config, draft, proposals, storage)
         self.pretrained, self.config, self.slide = pretrained, config, slide

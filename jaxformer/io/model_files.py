@@ -13,9 +13,9 @@ from jaxformer.io.json_files import read_json
 
 TOKENIZER = "tokenizer.json"
 SIDE_FILES = (
-    "added_tokens.json", "bpe.codes", "chat_template.jinja", "chat_template.json",
-    "generation_config.json", "merges.txt", "preprocessor_config.json", "processor_config.json",
-    "qwen.tiktoken",
+    "added_tokens.json", "bpe.codes", "byte_maps.json", "chat_template.jinja",
+    "chat_template.json", "dict.txt", "generation_config.json", "merges.txt",
+    "preprocessor_config.json", "processor_config.json", "qwen.tiktoken",
     "sentencepiece.bpe.model", "sentencepiece.model", "source.spm", "special_tokens_map.json",
     "spiece.model", "spm.model", "target.spm", "target_vocab.json", "tekken.json", "tiktoken.model",
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "video_preprocessor_config.json",

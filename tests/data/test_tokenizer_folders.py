@@ -9,7 +9,7 @@ import pytest
 import tokenizer_folders
 from hard_texts import HARD_TEXTS
 from hf_checkpoints import save_checkpoint
-from tokenizer_folders import FOLDERS, make
+from tokenizer_folders import FOLDERS, PYTHON, REFUSED, make
 from tokenizers import Tokenizer
 
 import jaxformer
@@ -72,6 +72,48 @@ def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
         assert encoder.plain(text) == theirs(text)["input_ids"]
 
 
+@pytest.mark.parametrize("kind", PYTHON)
+def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
+    folder = make(tmp_path / "model", kind)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), tokenizer_in(folder)
+    assert not [record for record in caplog.records if record.name.startswith("jaxformer")]
+    assert {name: ours.token_to_id(name) for name in theirs.all_special_tokens} == dict(
+        zip(theirs.all_special_tokens, theirs.all_special_ids, strict=True)
+    )
+    # SigLIP's puts no blank after the name of a special token, and what ends a text counts once.
+    texts = HARD_TEXTS if kind.startswith("siglip") else TEXTS
+    for text in (*texts, "MKTAYI<mask>QRL A\tG", "Ein <mask>", "x <unk> y" * (kind == "esm")):
+        expected, found = theirs(text)["input_ids"], ours.encode(text)
+        assert found.ids == expected, text
+        assert ours.encode(text, "red boat").ids == theirs(text, "red boat")["input_ids"]
+    # The name of no special token is a word in front of which they write a blank or none.
+    for text in ("She paints the red boat", "MKTAYIAK", "Zürich"):
+        ids = theirs(text)["input_ids"]
+        expected = theirs.decode(ids, skip_special_tokens=True)
+        assert ours.decode(ids, skip_special_tokens=True) == expected, text
+    fitted = TokenizerFile(str(folder)).fit([])
+    fitted.save(tmp_path / "run")
+    again = load_tokenizer(tmp_path / "run")
+    for text in HARD_TEXTS:
+        expected = theirs(text, add_special_tokens=False)["input_ids"]
+        assert fitted.encode(text).tolist() == again.encode(text).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_classes_without_an_equal_tokenizer_are_refused(tmp_path, kind):
+    folder = make(tmp_path / "model", kind)
+    name = type(transformers.AutoTokenizer.from_pretrained(folder)).__name__
+    with pytest.raises(DataError, match=rf"{name}, which is Python code.*give token ids"):
+        tokenizer_in(folder)
+
+
+def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
+    folder = make(tmp_path / "model", "mbart")
+    settings_of(folder, tokenizer_class="XGLMTokenizer")
+    with pytest.raises(DataError, match="cannot read its tokenizer"):
+        tokenizer_in(folder)
+
+
 @pytest.mark.quick("gpt2_prefix", "t5_json", "mbart")
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
 def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
@@ -130,6 +172,18 @@ def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, ca
     folder = make(tmp_path / "model", "gpt2_prefix")
     assert tokenizer_in(folder).encode("boat").ids == tokenizer_in(folder).encode(" boat").ids
     assert all("is not kept" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"x" * 99, None])
+def test_a_damaged_answer_is_asked_for_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
+    folder = make(tmp_path / "model", "gpt2_prefix")
+    found = auto.ask(folder)
+    (kept,) = (tmp_path / "cache" / "tokenizers").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-9] if damage is None else damage)
+    assert auto.ask(folder) == found
+    assert kept.read_bytes() == whole
 
 
 def test_runs_need_no_transformers(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from saved_folders import save_tiny
+from tokenizer_folders import llama_json
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
@@ -337,7 +338,8 @@ MASK = np.ones((3, 9), int)
         ([1], {"bad_words_ids": [[131]]}, "bad_words_ids"),
         ([1], {"suppress_tokens": [131]}, "suppress_tokens"),
         ([1], {"forced_bos_token_id": 131}, "forced_bos_token_id"),
-        ([1], {"stop_strings": ["."]}, "stop_strings"),
+        ([1], {"stop_strings": ["."], "num_beams": 2}, "stop_strings"),
+        ([1], {"stop_strings": ["."], "slide": True}, "stop_strings"),
         ([1], {"slide": "yes"}, "slide = 'yes': must be True or False"),
         ([1], {"output_scores": 1}, "output_scores = 1: must be True or False"),
         ([1], {"draft": "folder"}, "draft is a str: must be a model"),
@@ -380,6 +382,8 @@ def test_every_function_asks_for_a_model(gpt2, tmp_path):
     bare = replace(gpt2, folder=None)
     with pytest.raises(DataError, match="no tokenizer"):
         jaxformer.generate(bare, "the dog")
+    with pytest.raises(DataError, match=r"stop_strings = .*no tokenizer"):
+        jaxformer.generate(bare, [[1]], stop_strings=["."], max_new_tokens=2)
 
 
 @pytest.mark.parametrize(
@@ -488,3 +492,65 @@ def test_a_narrow_cache_is_near(gpt2, storage):
     assert 0 < np.abs(wide - narrow).max() < 0.05 * np.abs(wide).max()
     with pytest.raises(ConfigError, match="storage = 'int4'"):
         jaxformer.generate(gpt2, prompts(131), storage="int4", max_new_tokens=2)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_stop_strings_end_rows_as_in_transformers(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from hf_checkpoints import save_checkpoint
+
+    folder = save_checkpoint(kind, tmp_path / "model", vocab_size={"gpt2": 400, "llama": 700}[kind])
+    if kind == "llama":  # bytes are decoded at the end of their run
+        for file in folder.glob("*token*"):
+            file.unlink()
+        llama_json().save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    model, options = jaxformer.load(folder), {"max_new_tokens": 10}
+    text = "Nobody sells"
+    asked = jaxformer.generate(model, text, **options)
+    (free,), whole = asked["texts"], tokenizer.decode(asked["sequences"][0])
+    inputs = dict(tokenizer(text, return_tensors="np"))
+    for start in range(1, len(free) - 2, 5):
+        strings = [free[start : start + 2], "no such words"]
+        # There a string may begin in the prompt.
+        if whole.index(strings[0]) < whole.index(text) + len(text):
+            continue
+        expected = theirs(
+            folder,
+            model.checkpoint.architecture.name,
+            inputs,
+            stop_strings=strings,
+            tokenizer=tokenizer,
+            **options,
+        ).sequences.numpy()
+        found = jaxformer.generate(model, text, stop_strings=strings, **options)
+        np.testing.assert_array_equal(found["sequences"], expected)
+        assert found["texts"] == [free[: free.index(strings[0])]]
+        kept = jaxformer.generate(
+            model, inputs, stop_strings=strings, output_scores=True, **options
+        )
+        np.testing.assert_array_equal(kept["sequences"], expected)
+        assert len(kept["scores"]) == kept["log_probs"].shape[1] == found["log_probs"].shape[1]
+
+
+def test_rows_end_at_their_own_stop_strings_and_files_may_recommend_them(tmp_path):
+    from hf_checkpoints import save_checkpoint
+
+    folder = save_checkpoint("gpt2", tmp_path / "model", vocab_size=400)
+    model, texts = jaxformer.load(folder), ["Nobody sells", "She paints the"]
+    options = {"max_new_tokens": 8, "eos_token_id": None, "do_sample": True, "seed": 4}
+    free = jaxformer.generate(model, texts, **options)
+    stop = [free["texts"][0][2:4]]
+    file = folder / "generation_config.json"
+    recommended = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(recommended | {"stop_strings": stop[0]}))
+    found = jaxformer.generate(jaxformer.load(folder), texts, **options)
+    for text, expected in zip(found["texts"], free["texts"], strict=True):
+        assert text == expected.partition(stop[0])[0]
+    alone = jaxformer.generate(model, texts[:1], stop_strings=stop, **options)
+    assert alone["texts"] == found["texts"][:1]
+    length = alone["log_probs"].shape[1]
+    assert (found["log_probs"][0, length:] == 0).all()

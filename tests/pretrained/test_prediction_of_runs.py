@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder
 
+import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.config import Config
@@ -68,6 +69,30 @@ def table(path, labels, count=17):
         lines.append(f"{a}\t{b}\t{labels[number % len(labels)]}")
     path.write_text("\n".join(lines) + "\n")
     return str(path)
+
+
+@pytest.mark.parametrize("columns", [("a",), ("a", "b")])
+def test_vectors_and_scores_of_a_run_with_a_tokenizer_of_its_own(columns, tmp_path, caplog):
+    labels = ["no", "yes"]
+    train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))
+    data = LabelledText(
+        train=train, validation=validation, text=columns, tokenizer=BPE, batch_size=4
+    )
+    model = tiny_encoder(**SIZES, heads=(Classification(num_labels=2),))
+    run = tmp_path / "run"
+    measured(run, Config(model, replace(data, sequence_length=64)))
+    records = list(read_records(validation))
+    texts = [tuple(record.values[name] for name in columns) for record in records]
+    if len(columns) == 2:
+        expected = [row["score_yes"] for row in predicted(run, records, scores=True)]
+        found = jaxformer.score_pairs(run, texts)
+        np.testing.assert_allclose(jax.nn.softmax(found)[:, 1], expected, atol=1e-5)
+        return
+    expected = [row["embedding"] for row in predicted(run, records, task="embeddings")]
+    for asked in (jaxformer.load(run), str(run)):
+        found = jaxformer.embed(asked, [text for (text,) in texts])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert "the mean of the tokens' states" in caplog.text
 
 
 HEADS = {

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers import auto_process
+from jaxformer.data.tokenizers import auto_process, python_classes
 from jaxformer.errors import DataError
 from jaxformer.extras import EXTRAS, MissingExtra
 from jaxformer.io.digests import sha256_of
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
     split_special_tokens: bool
     """Whether the name of a special token in a text is ordinary text."""
     definition: bytes
-    """The tokenizer.json; empty for a class that does not use the `tokenizers` library."""
+    """The tokenizer.json; empty for a class that is Python code, and that cannot be rebuilt."""
 
     def tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, of the `tokenizers` package."""
@@ -84,21 +84,34 @@ def ask(folder: str | os.PathLike) -> Answer:
     asked = [config, _versions(), sorted((name, sha256_of(file)) for name, file in files.items())]
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
     kept = cache_folder() / "tokenizers" / digest
-    if not kept.exists():
-        answer = _asked(Path(folder), files, config)
+    answer = _intact(kept)
+    if answer is None:
+        answer = _whole(_asked(Path(folder), files, config), files)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary:
-                temporary.write_bytes(answer)
+                temporary.write_bytes(_sum(answer) + answer)
         except (OSError, DataError) as error:
             _log.warning("what transformers said of the tokenizer is not kept: %s", error)
-    else:
-        answer = read_bytes(kept)
     header, _, definition = answer.partition(b"\n")
     said = json.loads(header)
     texts = {name: text for name, text in said["special_tokens"].items() if isinstance(text, str)}
     side, splits = said["padding_side"], said["split_special_tokens"]
     return Answer(said["class"], side, texts, splits, definition)
+
+
+def _intact(kept: Path) -> bytes | None:
+    """Returns a kept answer; None if there is none that is whole."""
+    try:
+        stored = read_bytes(kept) if kept.exists() else b""
+    except (OSError, DataError):
+        return None
+    size = len(_sum(b""))
+    return stored[size:] if stored[:size] == _sum(stored[size:]) and stored[size:] else None
+
+
+def _sum(answer: bytes) -> bytes:
+    return hashlib.sha256(answer).digest()
 
 
 def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
@@ -131,6 +144,16 @@ def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | Non
         raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
 
 
+def _whole(answer: bytes, files: Mapping[str, Path]) -> bytes:
+    """Returns an answer with a tokenizer.json, if one can be had."""
+    header, _, definition = answer.partition(b"\n")
+    said = json.loads(header)
+    if (python := said.pop("python", None)) is not None:
+        built = python_classes.rebuilt(python | {"class": said["class"]}, files)
+        definition = b"" if built is None else built.to_str().encode()
+    return json.dumps(said).encode() + b"\n" + definition
+
+
 def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
     if config is None:
         return None
@@ -142,7 +165,8 @@ def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
 def _versions() -> list[str]:
     """What an answer depends on besides the folder."""
     try:
-        return [version("transformers"), version("tokenizers"), sha256_of(auto_process.__file__)]
+        code = [sha256_of(module.__file__) for module in (auto_process, python_classes)]
+        return [version("transformers"), version("tokenizers"), *code]
     except PackageNotFoundError as error:
         library, extra = EXTRAS["transformers"]
         raise MissingExtra(

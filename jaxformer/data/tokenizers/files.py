@@ -24,7 +24,12 @@ TOKENIZER_FILES = (TOKENIZER, SETTINGS)
 _CONFIG, _OWN = "config.json", "jaxformer_kind"
 _MODELS = (
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tiktoken.model",
+    "source.spm",
 )  # fmt: skip
+_MOVED = ("sentencepiece.bpe.model", "source.spm")
+"""SentencePiece models whose ids are never those of the model that they belong to."""
+_WITHOUT_FILES = ("ByT5Tokenizer",)
+"""Classes of transformers that need none but tokenizer_config.json."""
 _VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
@@ -50,7 +55,10 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
     if vocabulary is not None and small_file_in(folder, _MERGES) is not None:
         return vocabulary
     named = sorted(path.name for path in Path(folder).glob("*.tiktoken"))
-    return small_file_in(folder, named[0] if named else _WORDS)
+    file = small_file_in(folder, named[0] if named else _WORDS)
+    if file is None and read_settings(Path(folder)).get("tokenizer_class") in _WITHOUT_FILES:
+        return Path(folder, SETTINGS)
+    return file
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
@@ -93,18 +101,24 @@ def _read(file: Path) -> Tokenizer:
     try:
         answer = ask_about(file.parent)
     except UnreadError as error:
+        if file.name in _MOVED:
+            raise
         tokenizer = _read_alone(file, error)
         warn_once(f"{error}; {file.name} alone is read")
         return tokenizer
     if answer is not None and answer.definition:
         return answer.tokenizer()
-    tokenizer = _read_alone(file)
-    if answer is not None:
-        warn_once(
-            f"{file.parent}: transformers reads this with its {answer.class_name}, which is no "
-            f"tokenizer of the tokenizers library; {file.name} alone is read"
+    if answer is None:
+        return _read_alone(file)
+    name = answer.class_name
+    found = f"{file.parent}: transformers reads this with its {name}, which is Python code"
+    if file.name != TOKENIZER:
+        raise DataError(
+            f"{found}: not supported: give token ids in place of texts, or put a tokenizer.json "
+            "there"
         )
-    return tokenizer
+    warn_once(f"{found}; {file.name} alone is read")
+    return _read_alone(file)
 
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
@@ -128,7 +142,7 @@ def ask_about(folder: str | os.PathLike) -> Answer | None:
 
 def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
     file = ordinary_file(file)
-    if file.name in (_VOCABULARY, _WORDS):
+    if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(
             f"{file}: config.json or tokenizer_config.json must be beside it, to say which class "
             "of transformers reads it"

@@ -22,8 +22,8 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
 
 _SPACE = "\u2581"
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # the kinds of pieces
-_IN_TEXT = (_NORMAL, _USER_DEFINED)
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # the kinds of pieces
+IN_TEXT = (_NORMAL, _USER_DEFINED)
 _UNIGRAM, _BPE = 1, 2
 # Below every score of a learned piece: what SentencePiece never finds in a text.
 _NEVER = -1e5
@@ -153,9 +153,9 @@ def _unknown_in_names(pieces: Sequence[Piece]) -> str:
     Where a text holds such a name, the unknown characters are a token of their own. Set apart, they
     keep a unigram model, for which nothing is worse than what is unknown, from finding the name.
     """
-    known = {piece.text for piece in pieces if piece.kind in _IN_TEXT and len(piece.text) == 1}
+    known = {piece.text for piece in pieces if piece.kind in IN_TEXT and len(piece.text) == 1}
     rests: dict[tuple[str, str], list[str]] = {}
-    for name in (piece.text for piece in pieces if piece.kind not in _IN_TEXT):
+    for name in (piece.text for piece in pieces if piece.kind not in IN_TEXT):
         before = "".join(itertools.takewhile(known.__contains__, name))
         rest = name[len(before) :]
         unknown = "".join(itertools.takewhile(lambda char: char not in known, rest))
@@ -168,14 +168,14 @@ def _unknown_in_names(pieces: Sequence[Piece]) -> str:
 
 
 def _unigram(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> models.Unigram:
-    vocabulary = [(p.text, p.score if p.kind in _IN_TEXT else _NEVER) for p in pieces]
+    vocabulary = [(p.text, p.score if p.kind in IN_TEXT else _NEVER) for p in pieces]
     unknown_id = next(i for i, piece in enumerate(pieces) if piece.text == unknown)
     return models.Unigram(vocabulary, unknown_id, byte_fallback)
 
 
 def _bpe(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> models.BPE:
     ids = {piece.text: id_ for id_, piece in enumerate(pieces)}
-    learned = {piece.text: piece for piece in pieces if piece.kind in _IN_TEXT}
+    learned = {piece.text: piece for piece in pieces if piece.kind in IN_TEXT}
     merges = [
         (-piece.score, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
         for text, piece in learned.items()

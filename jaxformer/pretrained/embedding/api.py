@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from jaxformer.checks import at_least, optional
-from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.hub.hf_config import CONFIG
 from jaxformer.io.model_files import file_in
@@ -183,11 +182,6 @@ def _opened(model: Model) -> tuple[Pretrained, Recipe]:
     pretrained = open_model(model)
     if pretrained.folder is None:
         raise DataError("the model has no folder, and so no tokenizer")
-    if "jaxformer_kind" in read_settings(pretrained.folder):
-        raise ConfigError(
-            f"{pretrained.folder}: the tokenizer of a run that did not start from a Hugging Face "
-            "checkpoint: python -m jaxformer predict RUN --task embeddings writes its vectors"
-        )
     return pretrained, read_recipe(pretrained.folder)
 
 

@@ -8,13 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checkpoints.run_dir import RunConfig
 from jaxformer.checks import at_least, optional
+from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import check_argument
 from jaxformer.pretrained.embedding.modules import activation_of
 from jaxformer.pretrained.embedding.recipe import SETTINGS, Recipe, Similarity
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
 from jaxformer.pretrained.prediction.hf_reader import HFReader
+from jaxformer.pretrained.prediction.reader import TextReader
+from jaxformer.pretrained.prediction.run_reader import RunReader
 from jaxformer.pretrained.prediction.texts import unit
 
 _OLD_ACTIVATION = "sbert_ce_default_activation_function"
@@ -37,7 +42,7 @@ class _OfTexts:
         limits = (max_length or recipe.max_length, pretrained.config.position.max_length)
         length = min((n for n in limits if n is not None), default=None)
         given = None if limits[0] is None else length
-        self.reader = HFReader(pretrained, given, recipe.lower_case)
+        self.reader = _reader(pretrained, given, recipe.lower_case)
         self.chunk = batch_size * self.reader.chunk
         self._batches = Batches(pretrained, self._computed, batch_size)
 
@@ -55,16 +60,25 @@ class _OfTexts:
 
     def _arrays(self, rows: Sequence[Any], length: int, skipped: int) -> dict[str, Any]:
         arrays = self.reader.arrays(rows, length)
-        mask = arrays["attention_mask"]
-        return arrays | {"counted": (mask > 0) & (np.cumsum(mask, axis=1) > skipped)}
+        return arrays | {"skipped": np.full((len(rows), 1), skipped, np.int32)}
+
+
+def _reader(pretrained: Pretrained, max_length: int | None, lower_case: bool) -> TextReader:
+    """How a model reads texts; one with a tokenizer of its own, as its training did."""
+    if "jaxformer_kind" not in read_settings(pretrained.folder):
+        return HFReader(pretrained, max_length, lower_case)
+    run, config = pretrained.folder.parent, pretrained.config
+    data, head = RunConfig(run).config.data, next((head.name for head in config.heads), None)
+    return RunReader(data, load_tokenizer(run), config, head, max_length)
 
 
 class TextEmbedder(_OfTexts):
     """Makes vectors of texts."""
 
     def _computed(self, model, arrays):
-        counted = arrays.pop("counted")
+        skipped = arrays.pop("skipped")
         hidden, valid = self.reader.states(model, arrays)
+        counted = valid & (jnp.cumsum(valid, axis=1) > skipped)
         return self.recipe.pooling(hidden, valid, counted)
 
     def stream(
@@ -114,7 +128,7 @@ class CrossEncoder(_OfTexts):
         self._activation = _activation(pretrained, recipe)
 
     def _computed(self, model, arrays):
-        del arrays["counted"]
+        del arrays["skipped"]
         return self._activation(self.reader.scores(model, arrays).astype(jnp.float32))
 
     def stream(self, pairs: Sequence[tuple[str, str]]) -> Iterator[np.ndarray]:

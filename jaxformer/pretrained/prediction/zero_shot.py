@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxformer.data.chat.template import special_tokens_of
 from jaxformer.data.tokenizers.auto import UnreadError
-from jaxformer.data.tokenizers.canonical import canonical_text
 from jaxformer.data.tokenizers.files import ask_about, read_settings
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.models import Contrastive
@@ -98,8 +97,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
         DataError: A text is too long, or there is no tokenizer.
     """
     settings = read_settings(pretrained.folder)
-    encode, change = pretrained.prompt_encoder.source, canonical_text(settings)
-    rows = [encode(change(text)) for text in texts]
+    rows = [pretrained.prompt_encoder.source(text) for text in texts]
     part = pretrained.checkpoint.part("text")
     longest, fixed = part.config.position.max_length, part.architecture.task.reads_padding
     if fixed and longest is not None:
