@@ -109,6 +109,18 @@ def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
         assert tokenizer(text)["input_ids"] == ids.tolist()  # what the run trained on
         (answer,) = pipeline("text-classification", model=theirs, tokenizer=tokenizer)([text])
         assert answer["label"] == ("eggs", "ham", "spam")[int(np.argmax(expected))]
+    for side in ("left", "right"):
+        batch = tokenizer(
+            ["a b", "a longer text of words"],
+            padding=True,
+            padding_side=side,
+            return_tensors="pt",
+        )
+        with torch.no_grad():
+            expected = theirs(**batch).logits.numpy()
+        for each in (model, load(tmp_path / "export")):  # with the mask, with the padding token
+            found = each.outputs({name: ids.numpy() for name, ids in batch.items()})["logits"]
+            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama"])

@@ -1,6 +1,5 @@
 """Extractive question answering: the answer is a span of the context, as in SQuAD."""
 
-import logging
 import math
 import os
 import re
@@ -31,9 +30,8 @@ from jaxformer.data.tasks.sequences import (
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.json_files import read_json
+from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import any_path
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -207,10 +205,9 @@ class SpanText(TaskData[Question]):
         if stride > length - question - 3:
             question = question if question <= length // 2 else length // 4
             stride = max(min(stride, (length - question - 3) // 2), 1)
-            _log.warning(
-                "Rows have %d tokens, as the checkpoint takes: data.question_length = %d and "
-                "data.stride = %d fit them",
-                *(length, question, stride),
+            warn_once(
+                f"Rows have {length} tokens, as the checkpoint takes: data.question_length = "
+                f"{question} and data.stride = {stride} fit them"
             )
         return replace(self, sequence_length=length, question_length=question, stride=stride)
 
