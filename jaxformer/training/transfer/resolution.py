@@ -44,6 +44,7 @@ from jaxformer.models.parameters import within_part
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import (
     Origin,
+    model_of,
     open_origin,
     origin_folder,
     with_commit,
@@ -74,9 +75,9 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
 
     A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
     that would be trained becomes the checkpoint's; an objective that is None becomes the one that
-    the checkpoint was trained with; a `sequence_length` that is None becomes as
-    many tokens as model and tokenizer take; labels that are the checkpoint's keep their numbers.
-    The name of a model on the hub gets the commit that it stands for.
+    the checkpoint was trained with; a `sequence_length` that is None becomes as many tokens as
+    model and tokenizer take; labels that are the checkpoint's keep their numbers. The name of a
+    model on the hub gets the commit that it stands for.
 
     Args:
         config: The experiment.
@@ -210,7 +211,7 @@ def _with_objective(config: Config) -> Config:
             "data.objective = None: must be an objective, such as CausalLM, or that of a "
             "checkpoint; name one with --init-from DIR"
         )
-    model = config.model or open_origin(config.init_from).checkpoint.config
+    model = config.model or model_of(config.init_from, "--init-from")
     if isinstance(data.tokenizer, TrainTokenizer):
         raise ConfigError(
             f"data.objective = None: {config.init_from} has no tokenizer, and nothing says on what "
