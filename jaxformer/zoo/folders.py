@@ -44,7 +44,6 @@ _RELATIVES = {
         "nomic_bert": ("gte", "new", "jina_embeddings_v3", "xlm-roberta-flash"),
         "modernbert": ("modernbert-decoder",),
         "gemma": ("paligemma", "recurrent_gemma", "vaultgemma"),
-        "siglip": ("siglip2",),
         "qwen3": ("qwen3_5", "qwen3_5_text"),
         "mistral": ("ministral", "ministral3", "mistral3", "pixtral", "voxtral"),
         "phi3": ("phi4_multimodal",),
