@@ -200,7 +200,7 @@ def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Con
     folder = run_path(folder, "folder")
     config = resolved(config, None if fresh else folder)
     validate(config, jax.device_count())
-    if fresh or not saved_steps(folder / CHECKPOINTS):
+    if config.init_from is not None and (fresh or not saved_steps(folder / CHECKPOINTS)):
         check_transfer(config)
     check_loggers(config.train.loggers)
     return config, folder

@@ -69,13 +69,11 @@ def check_transfer(config: Config) -> None:
     """Checks that a run can start from the model that it names, before its data are read.
 
     Args:
-        config: The experiment, resolved.
+        config: The experiment, resolved, with `init_from`.
 
     Raises:
         ConfigError: As `transfer` and `check_same_tokens` would after the data are prepared.
     """
-    if config.init_from is None:
-        return
     folder, model = origin_folder(config.init_from), config.model
     here = {name: shape.shape for name, shape in AbstractModel(model.build).shapes.items()}
     saved, sources = _opened(here, folder, model, config.init_layers)
