@@ -166,11 +166,11 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
 
 def _has_models(kind: type) -> bool:
     """Whether a class must be given components that have lists of others, as composites must."""
-    if not dataclasses.is_dataclass(kind):
-        return False
-    hints = typing.get_type_hints(kind)
-    needed = [hints[field.name] for field in dataclasses.fields(kind) if _is_needed(field)]
-    parts = [part for hint in needed for part in union_members(hint) if all_types(part)]
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    needed = [field.name for field in fields if _is_needed(field)]
+    # A user's annotations need not be understood where nothing asks for them.
+    hints = typing.get_type_hints(kind) if needed else {}
+    parts = [part for name in needed for part in union_members(hints[name]) if all_types(part)]
     return any(_is_tuple(hint) for part in parts for hint in typing.get_type_hints(part).values())
 
 
