@@ -78,6 +78,7 @@ def read_rows(
     read: Callable[[Any], Row | None],
     on_bad_row: OnBadRow,
     records: Callable[[Malformed], Iterable[Any]] | None = None,
+    rows_are: str = "rows",
 ) -> list[Row]:
     """Returns the rows of a table.
 
@@ -88,6 +89,7 @@ def read_rows(
         on_bad_row: What becomes of a record of which no row can be made.
         records: Reads the records, and tells what it is given of those that are malformed; None:
             `read_records` of the table.
+        rows_are: What the rows are called where there are none.
 
     Raises:
         DataError: The table cannot be read or has no rows, a row is bad, or too many are.
@@ -119,7 +121,7 @@ def read_rows(
             source, f"{len(empty):,}", f"{total:,}", empty[0],
         )  # fmt: skip
     if not rows:
-        raise DataError(f"{source} has no rows{' with a label or text' if empty else ''}")
+        raise DataError(f"{source} has no {rows_are}{' with a label or text' if empty else ''}")
     return rows
 
 

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from position_cases import IDS, SCHEMES, N, S, T, arrays, outputs, table_of
 
-from jaxformer.functional import ALiBi, Bias, Learned, PatchBias, T5Bias
+from jaxformer.functional import ALiBi, Bias, Learned, Learned2D, PatchBias, T5Bias
 
 BATCH = ("data", "fsdp")
 SPECS = {
@@ -22,7 +22,10 @@ SPECS = {
     "query_positions": P(BATCH, None),
     "key_positions": P(BATCH, None),
 }
-TABLE_SPECS = {Learned: P(None, "fsdp"), T5Bias: P(None, "tensor"), PatchBias: P(None, "tensor")}
+TABLE_SPECS = {
+    **dict.fromkeys((Learned, Learned2D), P(None, "fsdp")),
+    **dict.fromkeys((T5Bias, PatchBias), P(None, "tensor")),
+}
 
 
 def summed(scheme, table, arrays):

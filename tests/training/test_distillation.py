@@ -351,9 +351,10 @@ def test_the_factors_of_the_teacher_are_multiplied_out(tmp_path):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-6)
 
 
-def refused(config, labels=()):
+def refused(config, labels=(), special_tokens=()):
     """What is wrong with the teacher of an experiment."""
-    data = Datasets(None, None, config.data.tokenizer.fit([]), labels=labels)
+    tokenizer = config.data.tokenizer.fit([], special_tokens)
+    data = Datasets(None, None, tokenizer, labels=labels)
     with pytest.raises(ConfigError) as error:
         loss_for(config, data, make_mesh(MeshConfig()))
     message = str(error.value)
@@ -397,13 +398,17 @@ def beside(teacher, folder, *absent):
     return folder
 
 
-def test_a_teacher_with_another_tokenizer(teacher, tmp_path):
+def test_a_teacher_with_another_tokenizer(teacher):
+    message = refused(student_config(teacher), special_tokens=MaskedLM.special_tokens)
+    assert "it has another tokenizer" in message
+    assert f"--data.tokenizer TokenizerFile --data.tokenizer.path {teacher}/tokenizer" in message
+
+
+def test_a_teacher_whose_tokenizer_was_exchanged(teacher, tmp_path):
     folder = beside(teacher, tmp_path / "copy", "tokenizer")
     tokenizer = tiny_config().data.tokenizer.fit([], MaskedLM.special_tokens)
     tokenizer.save(folder / "tokenizer")
-    message = refused(student_config(folder))
-    assert "it has another tokenizer" in message
-    assert f"--data.tokenizer TokenizerFile --data.tokenizer.path {folder}/tokenizer" in message
+    assert str(folder / "tokenizer") in refused(student_config(folder))
 
 
 def test_a_teacher_with_other_labels(teacher, tmp_path):

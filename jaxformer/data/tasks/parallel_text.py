@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import partial
 from typing import Any
 
 from jaxformer.data.bad_rows import read_rows
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.tasks.records import ParallelLines, read_parallel
 from jaxformer.data.tasks.text_to_text import TextPair, TextToText
 from jaxformer.errors import ConfigError, DataError
@@ -143,5 +143,10 @@ class ParallelText(TextToText):
         def pair(lines: ParallelLines) -> TextPair | None:
             return TextPair(lines.texts, lines.places).checked("the line", "the line")
 
-        files = f"{source} and {target}"
-        return read_rows(files, pair, self.on_bad_row, partial(read_parallel, source, target))
+        def records(malformed: Malformed) -> list[ParallelLines]:
+            lines = list(read_parallel(source, target, malformed))
+            if lines and not any(all(text.strip() for text in each.texts) for each in lines):
+                raise DataError(f"no line of {source} and {target} has text in both")
+            return lines
+
+        return read_rows(f"{source} and {target}", pair, self.on_bad_row, records)

@@ -69,7 +69,9 @@ class TaggedText(TaskData[Sentence]):
         return {"inputs": self.sequence_length}
 
     def read(self, source: TagSource) -> list[Sentence]:
-        return read_rows(source, lambda sentence: sentence, self.on_bad_row, source.sentences)
+        return read_rows(
+            source, lambda sentence: sentence, self.on_bad_row, source.sentences, "sentences"
+        )
 
     def side_of(self, row: Sentence) -> str:
         return row.name
