@@ -17,7 +17,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_token
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import side_files
-from jaxformer.io.paths import run_path
+from jaxformer.io.paths import any_path, run_path
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.folders import model_folder
@@ -50,8 +50,8 @@ def import_folder(
         ConfigError: The configuration is not supported, or the run's folder is in use.
         DataError: The tensors do not fit, a file is a link out of the folder, or the disk is full.
     """
+    check_unused(any_path(run_dir, "RUN_DIR"))
     run_dir = run_path(run_dir, "RUN_DIR")
-    check_unused(run_dir)
     folder = model_folder(folder, "hf_dir", architecture=architecture)
     side_files(folder)
     model = load(folder, dtype=dtype, strict=strict, architecture=architecture)

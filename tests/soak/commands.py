@@ -20,6 +20,7 @@ from jaxformer.cli.evaluate import Evaluation
 from jaxformer.cli.generate import Chat, Generation
 from jaxformer.cli.train import Launch
 from jaxformer.config import load_config
+from jaxformer.io import remote
 from jaxformer.parity import table as parity
 from jaxformer.training import loop
 from soak.hostile import TEXTS, misspelt
@@ -146,7 +147,7 @@ def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _no_long_work() -> Iterator[None]:
-    """Ends where training, generating and comparing would begin."""
+    """Ends where training, generating and comparing would begin, or a store would be asked."""
     with contextlib.ExitStack() as stack:
         for owner, name in (
             (loop, "TrainProgram"),
@@ -155,6 +156,7 @@ def _no_long_work() -> Iterator[None]:
             (cli_parity.verification, "verify"),
             (parity, "measure_all"),
             (jax.distributed, "initialize"),
+            (remote, "attempt"),
         ):
             if hasattr(owner, name):
                 stack.enter_context(mock.patch.object(owner, name, _reached(name)))
