@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import struct
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 
 from jaxformer import forward, load
+from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.generation.api import generation_config_for
 from jaxformer.pretrained.import_run import import_folder
 from soak.hostile import VALUES, spoiled_bytes, spoiled_json, spoiled_json_text
@@ -24,6 +27,8 @@ HUGE = (10**9, 2**31, 2**63, 10**40, 10**4300)
 JSON_FILES = ("config.json", "config.json", "generation_config.json", "tokenizer_config.json")
 JSON_FILES += ("tokenizer.json",)
 WEIGHTS = "model.safetensors"
+LETTERS = "abcxyz"
+MOST_SECONDS = 20
 
 
 class Folders:
@@ -47,6 +52,7 @@ class Folders:
             what = attack(copy, dice)
             way = dice.choice((loaded, loaded, imported))
             way = refused if "integers" in what else way
+            way = tokenized if attack is _exploding else way
             with heard():
                 outcome, detail = judge(lambda: way(copy, run))
         finally:
@@ -95,6 +101,18 @@ def refused(folder: Path, run: Path) -> None:
         load(folder)
     if not any(words):
         raise Silent("loaded without a word")
+
+
+def tokenized(folder: Path, run: Path) -> None:
+    """What explodes is refused where it is read, or where it meets its text, within seconds."""
+    del run
+    start = time.process_time()
+    with heard():
+        prompts = read_prompt_encoder(folder)
+        for letter in LETTERS:
+            prompts.plain(letter * 100 + "!")
+    if time.process_time() - start > MOST_SECONDS:
+        raise Silent(f"texts of 100 letters took {time.process_time() - start:.0f} s")
 
 
 # Attacks ----------------------------------------------------------------------------------------
@@ -222,7 +240,29 @@ def _index(folder: Path, dice: random.Random) -> str:
     return f"index: {str(shards)[:60]}"
 
 
+def _exploding(folder: Path, dice: random.Random) -> str:
+    """The tokenizer makes a letter a billion letters, or tries a billion ways to match a text."""
+    path, letter = folder / "tokenizer.json", dice.choice(LETTERS)
+    definition = json.loads(path.read_text())
+    other, size = dice.choice(LETTERS), dice.randint(2, 40)
+    kind = dice.choice(("replacements", "decoder", "expression"))
+    if kind == "expression":
+        pattern = dice.choice(("({0}+)+$", "({0}{0}?)+{1}$", "({0}|{0}?)+#", "({0}*){{1,200}}#"))
+        split = {"type": "Split", "pattern": {"Regex": pattern.format(letter, other)}}
+        definition["pre_tokenizer"] = split | {"behavior": "Isolated", "invert": False}
+    else:
+        places = [letter, other] * dice.randint(8, 50)
+        name = "normalizer" if kind == "replacements" else "decoder"
+        steps = [
+            {"type": "Replace", "pattern": {"String": old}, "content": new * size}
+            for old, new in pairwise(places)
+        ]
+        definition[name] = {"type": "Sequence", f"{name}s": steps}
+    path.write_text(json.dumps(definition))
+    return f"tokenizer.json: an exploding {kind} ({letter}, {other}, {size})"
+
+
 ATTACKS = (
     *(_said, _said, _said, _said, _huge, _unreadable, _spoiled, _header, _header, _cut),
-    *(_numbers, _links, _places, _index),
+    *(_numbers, _links, _places, _index, _exploding),
 )

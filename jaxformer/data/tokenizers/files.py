@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask
+from jaxformer.data.tokenizers.limits import check_growth
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
@@ -91,6 +92,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
             f"{file}: the token {last!r} has the id {vocabulary[last]}, but there are only "
             f"{len(vocabulary)} tokens"
         )
+    check_growth(tokenizer, str(file))
     return tokenizer
 
 

@@ -60,7 +60,7 @@ class TokenizerPool:
             Each batch, in order, with the ids of its texts, int32 [tokens].
 
         Raises:
-            DataError: A process has ended.
+            DataError: A process has ended, or a text cannot be tokenised.
         """
         pending: deque[tuple[T, Future]] = deque()
         for batch in batches:
@@ -85,7 +85,7 @@ class TokenizerPool:
         try:
             pickle.dump(list(texts), process.stdin, pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
-            ids, lengths = pickle.load(process.stdout)
+            ids, answer = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise DataError(
                 f"a process that tokenises has ended with status {process.wait()}: if there was "
@@ -93,7 +93,9 @@ class TokenizerPool:
             ) from error
         finally:
             self._idle.put(process)
-        return np.split(ids, np.cumsum(lengths)[:-1])
+        if isinstance(answer, str):
+            raise DataError(answer)
+        return np.split(ids, np.cumsum(answer)[:-1])
 
 
 def num_cores() -> int:
@@ -121,6 +123,8 @@ def _start(folder: str) -> subprocess.Popen:
 def serve(folder: str) -> None:
     """Answers lists of texts on the standard input with their ids, until the input ends.
 
+    The answer is the ids of all texts, and their lengths or what is wrong with one of them.
+
     Args:
         folder: Holds the tokenizer.
     """
@@ -133,7 +137,11 @@ def serve(folder: str) -> None:
             texts = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        rows = tokenizer.encode_batch(texts)
-        joined = np.concatenate(rows) if rows else np.empty(0, np.int32)
-        pickle.dump((joined, [len(row) for row in rows]), answers, pickle.HIGHEST_PROTOCOL)
+        joined = np.empty(0, np.int32)
+        try:
+            rows = tokenizer.encode_batch(texts)
+            joined, answer = np.concatenate([joined, *rows]), [len(row) for row in rows]
+        except DataError as error:
+            answer = str(error)
+        pickle.dump((joined, answer), answers, pickle.HIGHEST_PROTOCOL)
         answers.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from jaxformer.data.tokenizers.files import SETTINGS, read_settings, tokenizer_in
+from jaxformer.data.tokenizers.limits import bounded_matches
 from jaxformer.data.tokenizers.special_tokens import names_as_text
 from jaxformer.errors import DataError
 
@@ -47,10 +48,12 @@ class PromptEncoder:
         """Returns the ids of a rendered chat template, [tokens], which has all special tokens."""
         return self._encode(text, add_special_tokens=False)
 
+    @bounded_matches()
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         self.tokenizer.encode_special_tokens = self.splits_special
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
+    @bounded_matches()
     def _ordinary(self, text: str) -> list[int]:
         self._of_text.encode_special_tokens = True
         return self._of_text.encode(text, add_special_tokens=False).ids

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.data.tokenizers.files import write_tokenizer
+from jaxformer.data.tokenizers.limits import bounded_matches
 from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_as_text
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 
@@ -204,7 +205,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads inside, and not outside.
+    """Lets the Rust library use threads inside, and not outside, and names a match without end.
 
     Its threads do not survive a fork: left to itself it prints a warning into every process forked
     afterwards. A choice the user made in the environment is kept.
@@ -213,6 +214,7 @@ def all_cores() -> Iterator[None]:
     chosen = os.environ.get(name)
     os.environ[name] = chosen or "true"
     try:
-        yield
+        with bounded_matches():
+            yield
     finally:
         os.environ[name] = chosen or "false"

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
 from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.data.tokenizers.limits import bounded_matches
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
 from jaxformer.hub.families import family_of, forward
@@ -51,11 +52,13 @@ class HFReader(TextReader):
         self._types = rows if _gives_types(settings) else 0
         self._pad = self._checkpoint.hf_config.values.get("pad_token_id") or 0
 
+    @bounded_matches()
     def encode(self, rows):
         self._limit("longest_first")
         given = [row[0] if len(row) == 1 else row for row in rows]
         return [_tokens(encoding) for encoding in self._tokenizer.encode_batch(given)]
 
+    @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
         """Returns the number of tokens that are those of a prefix, in a text that begins with it.
 
@@ -69,6 +72,7 @@ class HFReader(TextReader):
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])
 
+    @bounded_matches()
     def encode_words(self, rows):
         self._limit("longest_first")
         encodings = self._tokenizer.encode_batch(list(map(list, rows)), is_pretokenized=True)
@@ -77,11 +81,13 @@ class HFReader(TextReader):
             for words, encoding in zip(rows, encodings, strict=True)
         ]
 
+    @bounded_matches()
     def split_words(self, texts):
         self._limit("longest_first")
         encodings = self._tokenizer.encode_batch(list(texts))
         return [self._split(*pair) for pair in zip(texts, encodings, strict=True)]
 
+    @bounded_matches()
     def windows(self, where, question, context):
         tokenizer, length = self._tokenizer, min(self.max_length, _ANSWER_LENGTH)
         tokenizer.no_truncation()
