@@ -210,6 +210,14 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
     if architecture is not None:
         _check_fields(hf_config, model_format, architecture)
         return architecture
+    own_code = hf_config.values.get("auto_map")
+    if isinstance(own_code, dict) and any(
+        str(x).endswith(f".{named[0]}") for x in own_code.values()
+    ):
+        raise ConfigError(
+            f"{hf_config.path}: architectures = {named}: auto_map says that it is code of its own, "
+            "which is never run, and no class of transformers: not supported"
+        )
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)
     raise ConfigError(

@@ -85,3 +85,14 @@ def test_load_warns_once_and_strict_refuses(spoiled, caplog):
     assert sum("trained_by" in record.message for record in caplog.records) == 1
     with pytest.raises(ConfigError, match="trained_by = 'somebody'"):
         jaxformer.load(spoiled, strict=True)
+
+
+def test_a_class_of_code_in_the_folder_is_no_misspelling():
+    values = json.loads((FILES[0].parent / "bert_trainer_extras.json").read_text())
+    values |= {
+        "architectures": ["JinaBertForMaskedLM"],
+        "auto_map": {"AutoModelForMaskedLM": "org/code--modeling_bert.JinaBertForMaskedLM"},
+    }
+    with pytest.raises(ConfigError, match="auto_map") as raised:
+        read_checkpoint(HFConfig(values), FORMATS)
+    assert "did you mean" not in str(raised.value)
