@@ -6,25 +6,26 @@ Tensorstore has both, so the functions of orbax that describe a place are replac
 
 import math
 import os
+import sys
 from typing import Any
 
 import orbax.checkpoint as ocp
-from orbax.checkpoint._src.path import gcs_utils
-from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from jaxformer.io.attempts import LONGEST_PAUSE, patience
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.remote import RemotePath
 
 COMMIT_BY_FILE = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
-_gcs_store = gcs_utils.get_kvstore_for_gcs
+_places = sys.modules[ocp.type_handlers.get_ts_context.__module__]
+"""Where orbax describes places, wherever it has it in its release."""
+_gcs_store = _places.gcs_utils.get_kvstore_for_gcs
 
 
 def reach_object_stores() -> None:
     """Lets orbax write to and read from s3:// and gs:// URLs; may be called again."""
-    tensorstore_utils._use_gcs_driver = is_remote
-    tensorstore_utils._normalize_path = _normalized
-    gcs_utils.get_kvstore_for_gcs = _store
+    _places._use_gcs_driver = is_remote
+    _places._normalize_path = _normalized
+    _places.gcs_utils.get_kvstore_for_gcs = _store
 
 
 def _normalized(path: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import jax
-from jax._src import distributed
+from jaxlib import _jax as runtime
 
 from jaxformer.distributed.cluster import DistributedConfig, find_processes
 from jaxformer.distributed.sharding import MeshConfig
@@ -129,17 +129,15 @@ def _ending_when_broken() -> Iterator[None]:
     """
     if "JAX_LOGGING_LEVEL" not in os.environ:
         jax.config.update("jax_logging_level", "CRITICAL")
-    create = distributed._jax.get_distributed_runtime_client
-    distributed._jax.get_distributed_runtime_client = partial(
-        create, missed_heartbeat_callback=_end_as_lost
-    )
+    create = runtime.get_distributed_runtime_client
+    runtime.get_distributed_runtime_client = partial(create, missed_heartbeat_callback=_end_as_lost)
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc++.1.dylib" if sys.platform == "darwin" else "libstdc++.so.6")
         library._ZSt13set_terminatePFvvE(_TERMINATE)  # std::set_terminate
     try:
         yield
     finally:
-        distributed._jax.get_distributed_runtime_client = create
+        runtime.get_distributed_runtime_client = create
 
 
 def _end_as_lost(*_: object) -> None:

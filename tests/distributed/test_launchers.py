@@ -347,6 +347,24 @@ def test_the_metadata_server_is_not_asked_in_vain(variables):
     asked.assert_not_called()
 
 
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([], False),
+        ([("0x1ae0", "0x020000"), ("0x1ae0", "0x010802"), ("0x10de", "0x030200")], False),
+        ([("0x1ae0", "0x020000"), ("0x1ae0", "0x120000")], True),
+    ],
+    ids=["none", "a GPU, and a disk and a network card by Google", "a TPU"],
+)
+def test_a_machine_with_chips(devices, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(tpu, "_DEVICES", tmp_path)
+    for number, (vendor, kind) in enumerate(devices):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / str(number) / "class").write_text(f"{kind}\n")
+    assert tpu._has_tpu() is expected
+
+
 def test_what_the_metadata_server_answers(monkeypatch):
     asked = Mock(
         side_effect=[
