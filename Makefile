@@ -7,13 +7,14 @@ LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
-.PHONY: help train test test-all test-tpu mutations soak lint docs notebooks release-check clean
+.PHONY: help train test test-all test-tpu test-newest newest mutations soak lint docs notebooks release-check clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
 	@echo "make test      set up, lint and run the quick test suite"
 	@echo "make test-all  set up, lint and run every test"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
+	@echo "make test-newest  run a part of the quick suite with the newest JAX (Python 3.12 or newer; NEWEST=python3.13)"
 	@echo "make mutations seed faults and check that the quick suite catches each"
 	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
@@ -69,6 +70,24 @@ $(VENV)/libtpu: $(VENV)/.installed-test
 
 test-tpu: $(VENV)/libtpu
 	PYTHONPATH=$(VENV)/libtpu $(RUN) -m pytest -m tpu_compiler
+
+# The newest JAX needs a newer Python than 3.11, with which `make test` tests the oldest.
+NEWEST ?= $(firstword $(foreach python,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),$(if $(shell $(python) --version 2>/dev/null),$(python))))
+NEWEST_VENV ?= .venv-newest
+NEWEST_TESTS ?= tests/functional tests/nn tests/models tests/optim tests/doctor tests/distributed tests/training/test_step.py tests/checkpoints/test_checkpointer.py
+
+newest:
+	@echo $(NEWEST)
+
+$(NEWEST_VENV)/.installed: requirements.txt
+	@test -n "$(NEWEST)" || (echo "no Python 3.12 or newer: name one with NEWEST=python3.13" && false)
+	$(NEWEST) -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(NEWEST_VENV)/bin/python -m pip install --quiet -r requirements.txt $$(grep -E "^(pytest|hypothesis)" requirements-test.txt)
+	touch $@
+
+test-newest: $(NEWEST_VENV)/.installed
+	$(NEWEST_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not torch" $(NEWEST_TESTS)
 
 # What a short version of it in the test suite does with a handful: docs/reliability.md
 soak: $(VENV)/.installed-test

@@ -5,6 +5,7 @@ each, so that a case that kills or hangs the process is the last one that began.
 """
 
 import faulthandler
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -202,6 +203,18 @@ def _seven_axes() -> Pairs:
         yield found, (left.astype(np.float64) * right).sum(axis)
 
 
+def _packed_offsets() -> Pairs:
+    # No public function packs documents for cuDNN: this one tells it where each of them begins.
+    cudnn = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    lengths, starts = np.array([[3, 5], [8, -1]]), np.array([[0, 3, 8], [0, 8, -1]])
+    query, key = jnp.zeros((2, 8, 6, 16)), jnp.zeros((2, 8, 2, 16))
+    given = (jnp.asarray(x, jnp.int32) for x in (lengths, lengths, starts, starts))
+    *_, of_queries, of_keys = cudnn._fix_seqlen_offsets(*given, query, key)
+    rows = np.array([[0, 3, 8], [8, 16, 16]])
+    yield of_queries, rows * 6 * 16
+    yield of_keys, rows * 2 * 16
+
+
 def _product_sum(left, right, axis):
     return jnp.sum(left * right, axis=axis)
 
@@ -322,6 +335,16 @@ CASES = (
         _JAX + "39103",
         1e-6,
         _rows_of_three,
+        in_transformers=False,
+    ),
+    Case(
+        "packed documents in cuDNN",
+        "keys of packed documents are read from wrong places where query heads share them; "
+        "jaxformer packs by masks, which are not affected",
+        "JAX 0.12 or newer",
+        "https://github.com/jax-ml/jax/pull/39521",
+        0.0,
+        _packed_offsets,
         in_transformers=False,
     ),
     Case(

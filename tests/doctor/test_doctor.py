@@ -40,6 +40,11 @@ def test_a_wrong_result_is_found(case):
         assert dataclasses.replace(case, run=lambda pairs=spoiled: pairs).error() > case.tolerance
 
 
+def test_the_keys_of_packed_documents_were_misplaced_before_jax_0_12():
+    wrong = BY_NAME["packed documents in cuDNN"].error() > 0
+    assert wrong == (jax.__version_info__ < (0, 12))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_no_number_is_wrong(value):
     case = dataclasses.replace(CASES[0], run=lambda: [([1.0, value], [1.0, 2.0])])
