@@ -252,3 +252,9 @@ by_hand = 12 * 2 * 2 * 768 * 1024  # layers x (QK and weights x V) x 2 FLOPs x d
 assert flops[3].attention == by_hand
 share = flops[3].attention / flops[3].products
 print(f"n = 1024: attention takes {share:.1%} of the FLOPs of the products with parameters")
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

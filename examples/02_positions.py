@@ -80,7 +80,7 @@ steps = {
 }
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 left.imshow(bits.T, cmap="Blues", aspect="auto")
-left.set(xlabel="position", ylabel="digit", title="Binary codes", yticks=range(5))
+left.set(xlabel="position", ylabel="digit", title="Binary codes (dark: 1)", yticks=range(5))
 for name, marker in (("binary", "o-"), ("sinusoidal", "s-")):
     right.plot(range(1, 16), steps[name], marker, label=name)
 right.set(
@@ -108,7 +108,7 @@ for m in (0, 7, 30):
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 image = left.imshow(products, cmap="viridis")
 left.set(xlabel="position n", ylabel="position m", title=r"$\langle PE(m), PE(n) \rangle$")
-figure.colorbar(image)
+figure.colorbar(image, label="inner product")
 right.plot(distances, formula)
 right.set(
     xlabel="distance m - n", ylabel="inner product", title="The sum of cos $w_i (m - n)$", ylim=0
@@ -183,7 +183,7 @@ for p, (x, y) in enumerate(pairs):
     axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->", "color": f"C{p}"})
     axes.text(1.2 * x, 1.2 * y, f"p = {p}", ha="center", va="center", color=f"C{p}")
 axes.set(
-    xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xlabel="channel 0", ylabel="channel 1"
+    xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal", xlabel="channel 0", ylabel="channel 1"
 )
 axes.set_title("The fastest pair, 1 radian a position")
 
@@ -229,3 +229,9 @@ for name, (q, k) in {"no positions": (x, x), "RoPE": (query, key)}.items():
     apart = float(jnp.abs(output[1] - output[4]).max())
     print(f"{name:12}: the outputs of the two dogs differ by {apart:.4f}")
     assert (apart == 0) == (name == "no positions")
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

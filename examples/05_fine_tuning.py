@@ -161,3 +161,9 @@ for text in texts:
         f"{text:36}",
         dict(zip(labels, chances.round(2).tolist(), strict=True)),
     )
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)
