@@ -51,6 +51,7 @@ COMMANDS = {
     "lab two-dogs": ("lab.experiments:two_dogs", "train", "switch a model's positions off"),
     "lab softmax": ("lab.experiments:softmax", "train", "why scores are divided by sqrt(d_k)"),
     "lab mask": ("lab.experiments:mask", "train", "why a mask comes before the softmax"),
+    "lab cache": ("lab.cache:cache", "train", "what a decoder's cache takes, and what it saves"),
     "lab cost": ("lab.experiments:cost", "train", "time and memory against the length"),
     "lab extrapolate": ("lab.studies:extrapolate", "train", "test positions beyond training"),
     "lab norms": ("lab.studies:norms", "train", "compare norms, with and without warm-up"),

@@ -68,29 +68,29 @@ class Cost(CostConfig):
 def softmax(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on the scale of scores."""
     wanted = parse(Softmax, arguments, prog)
-    _finish(softmax_scale_report(wanted.head_dims, wanted.num_keys, wanted.seed), wanted.out)
+    finish(softmax_scale_report(wanted.head_dims, wanted.num_keys, wanted.seed), wanted.out)
 
 
 def mask(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on the order of mask and softmax."""
     wanted = parse(Mask, arguments, prog)
-    _finish(mask_order_report(wanted.length, wanted.seed), wanted.out)
+    finish(mask_order_report(wanted.length, wanted.seed), wanted.out)
 
 
 def two_dogs(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on identical tokens."""
     wanted = parse(TwoDogs, arguments, prog)
     model = load(wanted.folder, **wanted.how)
-    _finish(two_dogs_report(model, wanted.text), wanted.out)
+    finish(two_dogs_report(model, wanted.text), wanted.out)
 
 
 def cost(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on time and memory."""
     wanted = parse(Cost, arguments, prog)
-    _finish(cost_report(wanted), wanted.out)
+    finish(cost_report(wanted), wanted.out)
 
 
-def _finish(report: Report, out: Path) -> None:
+def finish(report: Report, out: Path) -> None:
     """Writes the files of an experiment, and prints its table and its sentence."""
     page = report.write(out)
     table = Table(box=None, pad_edge=False)

@@ -130,7 +130,7 @@ def _by_scheme(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     columns = min(len(chosen), 4)
     rows = -(-len(chosen) // columns)
     figure, axes = canvas(
-        "Scores of one head, less their mean, when all tokens are the same: what positions alone do",
+        "Scores of one head less their mean, all tokens being the same: what positions alone do",
         (3.3 * columns + 0.6, 2.9 * rows + 0.6),
         rows,
         columns,
