@@ -53,6 +53,7 @@ COMMANDS = {
     "lab mask": ("lab.experiments:mask", "train", "why a mask comes before the softmax"),
     "lab cache": ("lab.cache:cache", "train", "what a decoder's cache takes, and what it saves"),
     "lab cost": ("lab.experiments:cost", "train", "time and memory against the length"),
+    "lab recall": ("lab.experiments:recall", "train", "attention, a GRU, a convolution on a task"),
     "lab extrapolate": ("lab.studies:extrapolate", "train", "test positions beyond training"),
     "lab norms": ("lab.studies:norms", "train", "compare norms, with and without warm-up"),
     "lab families": ("lab.studies:families", "train", "compare three families at equal FLOPs"),

@@ -1,4 +1,4 @@
-"""``jaxformer lab softmax``, ``mask``, ``two-dogs``, ``cost``: small experiments on attention."""
+"""``jaxformer lab softmax``, ``mask``, ``two-dogs``, ``cost``, ``recall``: small experiments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.io.console import console
 from jaxformer.lab.experiments.cost import CostConfig, cost_report
 from jaxformer.lab.experiments.mask_order import mask_order_report
+from jaxformer.lab.experiments.recall import RecallConfig, recall_report
 from jaxformer.lab.experiments.report import Report
 from jaxformer.lab.experiments.softmax_scale import softmax_scale_report
 from jaxformer.lab.experiments.two_dogs import two_dogs_report
@@ -65,6 +66,17 @@ class Cost(CostConfig):
     """The folder for cost.html and cost.png."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recall(RecallConfig):
+    """Trains attention, a GRU and a convolution to recall what stood some tokens before.
+
+    Takes about a minute. `jaxformer lab cost` measures the same layers against the length.
+    """
+
+    out: Path = Path("runs/lab-recall")
+    """The folder for recall.html and recall.png."""
+
+
 def softmax(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on the scale of scores."""
     wanted = parse(Softmax, arguments, prog)
@@ -88,6 +100,12 @@ def cost(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on time and memory."""
     wanted = parse(Cost, arguments, prog)
     finish(cost_report(wanted), wanted.out)
+
+
+def recall(arguments: Sequence[str], prog: str) -> None:
+    """Runs the experiment on recall."""
+    wanted = parse(Recall, arguments, prog)
+    finish(recall_report(wanted), wanted.out)
 
 
 def finish(report: Report, out: Path) -> None:
