@@ -20,11 +20,12 @@ def test_what_counts_follows_from_the_row():
 
 
 def test_a_convolution_learns_what_it_sees_and_no_more():
-    config = RecallConfig(distances=(4, 16), width=32, steps=150, kernel_size=5, num_layers=2)
+    sizes = {"width": 32, "kernel_size": 5, "num_layers": 2, "batch_size": 16}
+    config = RecallConfig(distances=(4, 12), steps=200, learning_rate=1e-2, **sizes)
     convolution = mixers(config.num_heads, config.kernel_size)[-1]
     found = train_recall(convolution, config)
-    assert found.accuracy[0] > 0.5
-    assert found.accuracy[1] < 0.2
+    assert found.accuracy[0] > 0.4
+    assert found.accuracy[1] < 0.1  # 2 x (5 - 1) tokens back
     assert found.num_parameters == 2 * 5 * 32 * 32
     assert found.curve[-1] < found.curve[0]
 
