@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder
 
-from jaxformer.cli import main as cli
+from jaxformer.cli.lab.cache import cache
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import Learned
 from jaxformer.lab.experiments.kv_cache import cache_report, cache_sizes, next_token_flops
@@ -57,7 +57,7 @@ def test_what_has_no_such_cache_is_refused():
 
 def test_the_command_writes_a_page_and_a_picture(tmp_path, capsys):
     words = ["tiny_decoder", "--model.num-layers", "1", "--out", str(tmp_path)]
-    assert cli.run("lab cache", words, "jaxformer lab cache") == 0
+    cache(words, "jaxformer lab cache")
     assert "65,536" in capsys.readouterr().out
     assert (tmp_path / "cache.png").stat().st_size > 10_000
     assert (tmp_path / "cache.html").exists()
