@@ -159,7 +159,7 @@ for text in texts:
     chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     print(
         f"{text:36}",
-        dict(zip(labels, chances.round(2).tolist(), strict=True)),
+        dict(zip(labels, chances.astype(float).round(2).tolist(), strict=True)),
     )
 
 # %% tags=["script"]

@@ -184,7 +184,7 @@ axes.set(
     xlabel="position, and its token",
     title="Share of the answer's logit that patching restores",
 )
-figure.colorbar(image)
+figure.colorbar(image, label="share restored")
 print(
     "before layer 0 it is at position 3:",
     effects[0].round(2)[3],

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 def save(script: str) -> None:
     """Writes every figure beside the script, as NAME-1.png and on, and says where."""
     folder, name = Path(script).resolve().parent, Path(script).stem
-    numbers = plt.get_fignums()
-    for number in numbers:
+    print(f"pictures in {folder}:")
+    for number in plt.get_fignums():
         plt.figure(number).savefig(folder / f"{name}-{number}.png", dpi=150)
-    print(f"pictures: {folder}/{name}-1.png to {name}-{numbers[-1]}.png")
+        print(f"  {name}-{number}.png")

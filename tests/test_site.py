@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -162,11 +163,15 @@ def test_the_tables_have_systems_and_configs(on_site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_notebook_runs_and_its_numbers_hold(path):
+def test_every_notebook_runs_and_saves_its_pictures(path, tmp_path):
+    folder = shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    command = [sys.executable, str(path)]
+    command = [sys.executable, str(folder / path.name)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
+    pictures = re.findall(r"^  ([\w-]+\.png)$", done.stdout.decode(), re.MULTILINE)
+    assert pictures
+    assert all((folder / name).stat().st_size > 5_000 for name in pictures)
 
 
 def test_there_are_six_notebooks():

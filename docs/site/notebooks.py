@@ -92,7 +92,8 @@ def render(name: str, notebook: nbformat.NotebookNode) -> dict[str, str | bytes]
             elif output.get("name") == "stdout":
                 page.append(f"```text\n{output.text.rstrip()}\n```")
     note = (
-        f"*This page is `examples/{name}.py`, executed. Run it with `python examples/{name}.py`.*"
+        f"*This page is `examples/{name}.py`, executed. Run it with `python examples/{name}.py`, "
+        "which saves its pictures beside it.*"
     )
     if failure := notebook.metadata.get("failure"):
         note += f"\n\n**When this page was built it did not run to its end:** {failure}"
