@@ -141,12 +141,13 @@ def test_a_page_shows_what_a_notebook_prints_and_draws(on_site):
         nbf.new_output("execute_result", data={"text/plain": "<Legend>"}),
     ]
     cells = [nbf.new_markdown_cell("# Title"), nbf.new_code_cell("1 + 1", outputs=outputs)]
+    cells.append(nbf.new_code_cell("save()", metadata={"tags": ["script"]}))
     made = notebooks.render("01_name", nbf.new_notebook(cells=cells))
     assert made["examples/01_name-1.png"] == b"hello"
     page = made["examples/01_name.md"]
     assert page.startswith("# Title\n\n")
     assert "```python\n1 + 1\n```\n\n```text\n2\n```\n\n![" in page
-    assert not any(word in page for word in ("warning", "Figure", "Legend"))
+    assert not any(word in page for word in ("warning", "Figure", "Legend", "save()"))
 
 
 def test_the_tables_have_systems_and_configs(on_site):

@@ -80,6 +80,8 @@ def render(name: str, notebook: nbformat.NotebookNode) -> dict[str, str | bytes]
     """Returns the page of an executed notebook, and its pictures."""
     page, pictures = [], {}
     for cell in notebook.cells:
+        if "script" in cell.metadata.get("tags", ()):  # has no part in a notebook
+            continue
         if cell.cell_type == "markdown":
             page.append(cell.source)
             continue
