@@ -210,6 +210,40 @@ for d, num_heads, num_kv_heads in ((512, 8, 8), (512, 16, 16), (4096, 32, 8)):
     print(f"d = {d}, {num_heads} heads, {num_kv_heads} of keys and values: {total:,}: {listed}")
 
 # %% [markdown]
+# ### One matrix $W^{QK}$, and no $W^V$
+#
+# A score reads $W^Q$ and $W^K$ only through their product: $q_i \cdot k_j = x_i^\top W^{QK} x_j$
+# with $W^{QK} = W^Q W^{K\top}$, a bilinear form of $d \times d$. In the same way a head's output
+# reads $W^V$ and $W^O$ through $W^{VO} = W^V W^O$. So two matrices would do, and each head would be
+# the same function. But a product of $d \times d_k$ and $d_k \times d$ has rank $d_k$:
+#
+# | for one head | parameters | multiply-adds for $n$ tokens |
+# | --- | --- | --- |
+# | $W^Q$ and $W^K$ | $2\, d\, d_k$ | $2\, n\, d\, d_k + n^2 d_k$ |
+# | $W^{QK}$ | $d^2$ | $n\, d^2 + n^2 d$ |
+# | $W^V$ and $W^O$ | $2\, d\, d_v$ | $2\, n\, d\, d_v + n^2 d_v$ |
+# | no $W^V$: the values are $x$, and $W^{VO}$ is $d \times d$ | $d^2$ | $n\, d^2 + n^2 d$ |
+#
+# With $d_k = d / h$ one $W^{QK}$ has $h / 2$ times the parameters of $W^Q$ and $W^K$, and the
+# scores of a head take $h$ times the work. In return keys and values are $x$ itself, the same for
+# all heads: a cache would hold $d$ numbers a token in place of $2 h\, d_k = 2 d$. For one head of
+# full width, $d_k = d$, one matrix has half of the parameters of two.
+
+# %%
+W_QK = W_Q @ W_K.T
+np.testing.assert_allclose(X @ W_QK @ X.T, scores)
+print(f"W^QK has the shape {W_QK.shape} and the rank {np.linalg.matrix_rank(W_QK)}")
+mixed, _ = attention(heads(X @ W_QK), heads(X), heads(X), scale=2**-0.5, return_weights=True)
+np.testing.assert_allclose(mixed[0, :, 0] @ W_V, output, rtol=1e-5)  # values x, and W^V afterwards
+print("d, heads: parameters of W^Q and W^K, of one W^QK a head, with W^V and W^O, of two matrices")
+for d, num_heads in ((512, 1), (512, 8), (4096, 32)):
+    width = d // num_heads
+    pair, bilinear = 2 * d * width * num_heads, d * d * num_heads
+    sizes = projection_sizes(d, num_heads)
+    assert pair == sizes["query"].size + sizes["key"].size
+    print(f"{d:5}, {num_heads:2}: {pair:11,}  {bilinear:13,}  {2 * pair:11,}  {2 * bilinear:13,}")
+
+# %% [markdown]
 # The products need no more than this: $n$ queries and $m$ keys of one width $d_k$, and a value for
 # each key, whose width $d_v$ may be another. Cross-attention is this case, with queries from one
 # text and keys and values from another.
@@ -252,3 +286,9 @@ by_hand = 12 * 2 * 2 * 768 * 1024  # layers x (QK and weights x V) x 2 FLOPs x d
 assert flops[3].attention == by_hand
 share = flops[3].attention / flops[3].products
 print(f"n = 1024: attention takes {share:.1%} of the FLOPs of the products with parameters")
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

@@ -51,8 +51,33 @@ for word, embedding, row in zip(words, embeddings, np.asarray(code), strict=True
 np.testing.assert_allclose(code[1], [0.8415, 0.5403, 0.0100, 1.0000], atol=1e-4)
 
 # %% [markdown]
-# The code of position 0 is $(0, 1, 0, 1)$, whatever $d$. Fifty positions with 128 channels: fast
-# waves on the left, slow ones on the right, where the code hardly changes.
+# The code of position 0 is $(0, 1, 0, 1)$, whatever $d$.
+#
+# ### Position 1000
+#
+# Far out nothing changes: a pair turns by $w_i$ at each position, so at 1000 it stands at
+# $1000\, w_i$, of which whole turns are taken off. With $d = 4$ the fast pair has made
+# $1000 / 2\pi = 159.15$ turns; the last 0.15 of one are $1000 - 159 \cdot 2\pi = 0.974$ radians, so
+# its two channels are $\sin 0.974 = 0.827$ and $\cos 0.974 = 0.562$. The slow pair stands at
+# $1000 \cdot 0.01 = 10$ radians: 1.59 turns, $\sin 10 = -0.544$ and $\cos 10 = -0.839$.
+
+# %%
+far = np.asarray(sinusoidal_code(jnp.array([1000]), model_dim=4, theta=1e4, layout="interleaved"))
+print("PE(1000), d = 4:", far[0])
+np.testing.assert_allclose(far[0], [0.8269, 0.5624, -0.5440, -0.8391], atol=1e-4)
+print("pair   w_i        2 pi / w_i   turns to 1000   rest (radians)     sin     cos")
+for pair in (0, 1, 8, 16, 32, 63):
+    w = 10_000 ** (-2 * pair / 128)
+    turns, rest = divmod(1000 * w, 2 * np.pi)
+    print(
+        f"{pair:4}  {w:9.6f} {2 * np.pi / w:12,.1f} {1000 * w / (2 * np.pi):15.3f} {rest:16.3f} "
+        f"{np.sin(rest):7.3f} {np.cos(rest):7.3f}"
+    )
+
+# %% [markdown]
+# Between 999 and 1000 the fastest pair turns by a radian, the slowest of 128 channels by 0.0001:
+# the fast ones tell neighbours apart, the slow ones say where in the text one is. Fifty positions
+# with 128 channels: fast waves on the left, slow ones on the right, where the code hardly changes.
 
 # %%
 codes = np.asarray(sinusoidal_code(jnp.arange(50), model_dim=128, theta=1e4, layout="interleaved"))
@@ -80,7 +105,7 @@ steps = {
 }
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 left.imshow(bits.T, cmap="Blues", aspect="auto")
-left.set(xlabel="position", ylabel="digit", title="Binary codes", yticks=range(5))
+left.set(xlabel="position", ylabel="digit", title="Binary codes (dark: 1)", yticks=range(5))
 for name, marker in (("binary", "o-"), ("sinusoidal", "s-")):
     right.plot(range(1, 16), steps[name], marker, label=name)
 right.set(
@@ -108,7 +133,7 @@ for m in (0, 7, 30):
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 image = left.imshow(products, cmap="viridis")
 left.set(xlabel="position n", ylabel="position m", title=r"$\langle PE(m), PE(n) \rangle$")
-figure.colorbar(image)
+figure.colorbar(image, label="inner product")
 right.plot(distances, formula)
 right.set(
     xlabel="distance m - n", ylabel="inner product", title="The sum of cos $w_i (m - n)$", ylim=0
@@ -182,9 +207,7 @@ figure, axes = plt.subplots(figsize=(3.8, 3.8), layout="constrained")
 for p, (x, y) in enumerate(pairs):
     axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->", "color": f"C{p}"})
     axes.text(1.2 * x, 1.2 * y, f"p = {p}", ha="center", va="center", color=f"C{p}")
-axes.set(
-    xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xlabel="channel 0", ylabel="channel 1"
-)
+axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal", xlabel="channel 0", ylabel="channel 1")
 axes.set_title("The fastest pair, 1 radian a position")
 
 # %% [markdown]
@@ -229,3 +252,9 @@ for name, (q, k) in {"no positions": (x, x), "RoPE": (query, key)}.items():
     apart = float(jnp.abs(output[1] - output[4]).max())
     print(f"{name:12}: the outputs of the two dogs differ by {apart:.4f}")
     assert (apart == 0) == (name == "no positions")
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

@@ -84,7 +84,8 @@ for axes_of_norm, norm in zip(grid, changes, strict=True):
         values = first[beside][norm]
         image = axes.imshow(values, cmap="RdBu", vmin=-2, vmax=2, aspect="auto")
         for (token, channel), value in np.ndenumerate(values):
-            axes.text(channel, token, f"{value:.2f}", ha="center", va="center")
+            ink = "white" if abs(value) > 1.2 else "black"
+            axes.text(channel, token, f"{value:.2f}", ha="center", va="center", color=ink)
         axes.set_title(f"{norm}, beside {beside}")
         axes.set(xticks=range(4), yticks=range(3))
 figure.supxlabel("channel")
@@ -265,3 +266,9 @@ axes.legend()
 last = {curve: losses[-10:].mean() for curve, losses in curves.items()}
 assert last[PostNorm(), False] > last[PostNorm(), True] + 0.5
 assert abs(last[PreNorm(), False] - last[PreNorm(), True]) < 0.3
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

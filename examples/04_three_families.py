@@ -42,7 +42,7 @@ masks = {
     "prefix decoder: Prefix": Prefix(jnp.array([3])).values(8, 8),
     "cross-attention: Mask()": Mask().values(5, 8),
 }
-figure, grid = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained")
+figure, grid = plt.subplots(1, 4, figsize=(11, 3.6), layout="constrained")
 for axes, (title, allowed) in zip(grid, masks.items(), strict=True):
     axes.imshow(np.asarray(allowed)[0], cmap="Blues", vmin=0, vmax=1.4)
     axes.set(
@@ -250,3 +250,9 @@ axes.set(
     title="Cross-attention of the last layer, mean of its heads",
 )
 figure.colorbar(image, label="weight")
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

@@ -40,7 +40,7 @@ for row in rows[:3]:
 # %% [markdown]
 # ## Pre-training
 #
-# Masked tokens of 700 kB of text, for less than a minute. `jaxformer.train` takes a config, and
+# Masked tokens of 700 kB of text, for about a minute. `jaxformer.train` takes a config, and
 # returns the metrics and the model.
 
 
@@ -72,7 +72,7 @@ pretraining = Config(
         batch_size=16,
     ),
     optimizer=Muon(schedule=Cosine(learning_rate=3e-3, warmup_steps=20)),
-    train=TrainConfig(steps=90, eval_interval=30, checkpoint_interval=90),
+    train=TrainConfig(steps=700, eval_interval=175, checkpoint_interval=700),
 )
 base, history = run(pretraining, "base")
 for line in history:
@@ -100,15 +100,15 @@ tuning = Config(
         batch_size=32,
     ),
     optimizer=AdamW(schedule=Cosine(learning_rate=3e-3, warmup_steps=10), weight_decay=0.01),
-    train=TrainConfig(steps=90, eval_interval=30, checkpoint_interval=90),
+    train=TrainConfig(steps=200, eval_interval=40, checkpoint_interval=200),
 )
-lora = LoRA(rank=8, alpha=16.0, targets=("all-linear",), trained=("heads.*", "pooler.*"))
+lora = LoRA(rank=16, alpha=32.0, targets=("all-linear",), trained=("heads.*", "pooler.*"))
 with_adapters = replace(
     tuning,
     train=replace(tuning.train, lora=lora),
-    optimizer=replace(tuning.optimizer, schedule=Cosine(learning_rate=1e-2, warmup_steps=10)),
+    optimizer=replace(tuning.optimizer, schedule=Cosine(learning_rate=5e-3, warmup_steps=10)),
 )
-results = {"all weights": run(tuning, "whole"), "LoRA, rank 8": run(with_adapters, "lora")}
+results = {"all weights": run(tuning, "whole"), "LoRA, rank 16": run(with_adapters, "lora")}
 
 # %%
 labels = [row["label"] for row in csv.DictReader((folder / "dev.csv").open())]
@@ -116,33 +116,33 @@ majority = max(map(labels.count, set(labels))) / len(labels)
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for (name, (_, lines)), marker in zip(results.items(), "os", strict=True):
     axes.plot([x["step"] for x in lines], [x["accuracy"] for x in lines], f"{marker}-", label=name)
-    print(f"{name:12} accuracy {lines[-1]['accuracy']:.3f}")
+    print(f"{name:13} accuracy {lines[-1]['accuracy']:.3f}")
 assert results["all weights"][1][-1]["accuracy"] > majority + 0.05
-assert results["LoRA, rank 8"][1][-1]["accuracy"] > majority - 0.01
+assert results["LoRA, rank 16"][1][-1]["accuracy"] > majority + 0.03
 axes.axhline(majority, color="grey", linewidth=1, label="the most frequent label")
 axes.set(xlabel="step", ylabel="validation accuracy", title="A class, a function or a method?")
 axes.legend()
 print(f"the most frequent label: {majority:.3f}")
 
 # %% [markdown]
-# Less than a minute of pre-training teaches the base little. When all weights learn, they make up
-# for it; factors of low rank do not, and stay at the most frequent label. Adapters are for bases
-# that know much already.
+# A minute of pre-training teaches the base little. When all weights learn, they make up for it;
+# factors of low rank learn more slowly from it, and from a base that knows less (90 steps of
+# pre-training in place of 700) nothing at all. Adapters are for bases that know much already.
 
 # %% [markdown]
 # ## How many parameters learn
 #
-# A kernel of $d \times k$ has $d\, k$ parameters, its factors $r (d + k)$: with $r = 8$ and $d = k
-# = 64$ a quarter, in a layer of $d = k = 4096$ one part in 256.
+# A kernel of $d \times k$ has $d\, k$ parameters, its factors $r (d + k)$: with $r = 16$ and
+# $d = k = 64$ a half, in a layer of $d = k = 4096$ one part in 128.
 
 # %%
-parameters = results["LoRA, rank 8"][0].model.parameters
+parameters = results["LoRA, rank 16"][0].model.parameters
 (name,) = (name for name in parameters if name.endswith("query.kernel"))
 layers, d, heads, width = parameters[name].shape
 factors, kernel = lora.rank * (d + heads * width), d * heads * width
 print(f"W^Q of a layer: {kernel:,}, its factors: {factors:,} ({factors / kernel:.0%})")
-assert (factors, kernel) == (8 * (64 + 64), 64 * 64)
-print(f"a layer with d = k = 4096: {8 * (4096 + 4096) / 4096**2:.2%}")
+assert (factors, kernel) == (16 * (64 + 64), 64 * 64)
+print(f"a layer with d = k = 4096: {16 * (4096 + 4096) / 4096**2:.2%}")
 
 # %% [markdown]
 # ## Predictions
@@ -159,5 +159,11 @@ for text in texts:
     chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     print(
         f"{text:36}",
-        dict(zip(labels, chances.round(2).tolist(), strict=True)),
+        dict(zip(labels, chances.astype(float).round(2).tolist(), strict=True)),
     )
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

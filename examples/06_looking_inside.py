@@ -184,7 +184,7 @@ axes.set(
     xlabel="position, and its token",
     title="Share of the answer's logit that patching restores",
 )
-figure.colorbar(image)
+figure.colorbar(image, label="share restored")
 print(
     "before layer 0 it is at position 3:",
     effects[0].round(2)[3],
@@ -220,3 +220,9 @@ removed = [with_hooks(answers, {NAME: zero_head(head)})(params, test) for head i
 measured = float(whole) - np.array(removed)
 print(f"mean logit of the right token {float(whole):.2f}; what each head adds to it:")
 print("estimated:", estimate.round(2), " measured:", measured.round(2))
+
+# %% tags=["script"]
+if "__file__" in globals():
+    from pictures import save
+
+    save(__file__)

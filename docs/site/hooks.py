@@ -4,6 +4,7 @@ import posixpath
 import re
 from pathlib import Path
 
+import mathjax
 import notebooks
 import reference
 import tables
@@ -19,8 +20,16 @@ ORIGINS = {
     "changelog.md": "CHANGELOG.md",
     "benchmarks.md": "benchmarks/README.md",
 }
+# All of MathJax in one file, with its fonts: a page needs no network.
+MATHJAX = "mathjax/tex-svg-full.js"
+# A word of a title counts as a thousand others; one of a guide's text counts more than that.
+BOOST_OF_GUIDES = 1e4
+_PROJECT = ("architecture.md", "testing.md", "reliability.md", "parity.md", "zoo.md")
+BOOST = dict.fromkeys((*_PROJECT, "examples/"), 100.0)
+BOOST |= {"api/": 1.0, "benchmarks.md": 0.1, "changelog.md": 0.1}
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_NO_LANGUAGE = re.compile(r"\A```$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -49,14 +58,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         f"results/{path.name}": path.read_bytes()
         for path in (ROOT / "benchmarks" / "results").glob("*.json")
     }
+    made[MATHJAX] = mathjax_source().read_bytes()
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links between files of the repository into links between pages."""
+    """Turns links between files of the repository into links between pages.
+
+    A block without a language is one of commands.
+    """
     source = page.file.src_uri
+    page.meta.setdefault("search", {"boost": boost(source)})
     origin = ORIGINS.get(source) or (f"docs/{source}" if page.file.generated_by is None else None)
     if origin is None:
         return markdown
@@ -67,7 +81,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = _FENCE.split(markdown)
     parts[::2] = [_LINK.sub(linked, part) for part in parts[::2]]
+    parts[1::2] = [_NO_LANGUAGE.sub("```sh", part) for part in parts[1::2]]
     return "".join(parts)
+
+
+def on_page_content(html: str, **kwargs) -> str:
+    """Marks outputs, which are blocks of text, as such: nobody copies them."""
+    return html.replace('"language-text highlight"', '"language-text highlight no-copy"')
+
+
+def mathjax_source() -> Path:
+    """Returns the file that `MATHJAX` is a copy of, in the package that brings it."""
+    return Path(mathjax.__path__[0], "static", "mathjax", "es5", Path(MATHJAX).name)
+
+
+def boost(page: str) -> float:
+    """Returns how much the words of a page count in a search."""
+    return next((BOOST[kind] for kind in BOOST if page.startswith(kind)), BOOST_OF_GUIDES)
 
 
 def site_path(path: str) -> str:

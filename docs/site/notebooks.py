@@ -1,21 +1,26 @@
 """examples/*.py as pages: each notebook is executed, and its outputs stand under its cells.
 
 A notebook is kept as text in jupytext's percent format. Its outputs are kept in build/notebooks
-until it or the library changes.
+until it or the library changes. One that fails is a warning: its page has what it did until then.
 """
 
 import base64
 import hashlib
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "notebooks"
-SECONDS_PER_CELL = 300
+# Of the processors, not of the clock: no page fails because a machine is slow or shared.
+CPU_SECONDS = 1200
+_LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_CPU, ({0}, {0}))"
+_log = logging.getLogger("mkdocs.hooks.notebooks")
 
 
 def sources() -> list[Path]:
@@ -38,29 +43,45 @@ def build() -> dict[str, str | bytes]:
     return found
 
 
-def execute(source: Path) -> nbformat.NotebookNode:
-    """Returns a notebook with its outputs, executed if it or the library has changed."""
+def execute(source: Path, cpu_seconds: int = CPU_SECONDS) -> nbformat.NotebookNode:
+    """Returns a notebook with its outputs, executed if it or the library has changed.
+
+    One that fails has the outputs of the cells before, and under `metadata.failure` a sentence.
+    """
     files = [source, *sorted((ROOT / "jaxformer").rglob("*.py"))]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     kept = CACHE / f"{source.stem}-{digest}.ipynb"
-    if not kept.exists():
-        notebook = jupytext.read(source)
-        NotebookClient(
-            notebook,
-            kernel_name="python3",
-            timeout=SECONDS_PER_CELL,
-            coalesce_streams=True,
-            resources={"metadata": {"path": ROOT}},
-        ).execute()
+    if kept.exists():
+        return nbformat.reads(kept.read_text(encoding="utf-8"), as_version=4)
+    notebook = jupytext.read(source)
+    client = NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=None,
+        coalesce_streams=True,
+        extra_arguments=[f"--IPKernelApp.exec_lines={_LIMIT.format(cpu_seconds)}"],
+        resources={"metadata": {"path": ROOT}},
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        notebook.metadata.failure = f"{error.ename}: {error.evalue}".partition("\n")[0]
+    except DeadKernelError:
+        notebook.metadata.failure = f"its process ended; it may use {cpu_seconds} s of CPU time"
+    else:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(nbformat.writes(notebook), encoding="utf-8")
-    return nbformat.reads(kept.read_text(encoding="utf-8"), as_version=4)
+        return notebook
+    _log.warning(f"{source.name} did not run to its end: {notebook.metadata.failure}")
+    return notebook
 
 
 def render(name: str, notebook: nbformat.NotebookNode) -> dict[str, str | bytes]:
     """Returns the page of an executed notebook, and its pictures."""
     page, pictures = [], {}
     for cell in notebook.cells:
+        if "script" in cell.metadata.get("tags", ()):  # has no part in a notebook
+            continue
         if cell.cell_type == "markdown":
             page.append(cell.source)
             continue
@@ -73,7 +94,10 @@ def render(name: str, notebook: nbformat.NotebookNode) -> dict[str, str | bytes]
             elif output.get("name") == "stdout":
                 page.append(f"```text\n{output.text.rstrip()}\n```")
     note = (
-        f"*This page is `examples/{name}.py`, executed. Run it with `python examples/{name}.py`.*"
+        f"*This page is `examples/{name}.py`, executed. Run it with `python examples/{name}.py`, "
+        "which saves its pictures beside it.*"
     )
+    if failure := notebook.metadata.get("failure"):
+        note += f"\n\n**When this page was built it did not run to its end:** {failure}"
     page.insert(1, note)
     return {f"examples/{name}.md": "\n\n".join(page) + "\n", **pictures}

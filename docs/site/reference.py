@@ -1,6 +1,10 @@
 """The pages of the API reference: one for each package, made from the docstrings."""
 
+import ast
 import importlib
+import itertools
+import re
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,9 +64,11 @@ def _front() -> str:
     """The page of `jaxformer` itself: the public functions, and a list of the packages."""
     lines = ["# API reference", "", "## Packages", "", "| package | contents |", "| --- | --- |"]
     for folder in packages():
-        text = summary(importlib.import_module(f"jaxformer.{dotted(folder)}"))
+        text = sentence(importlib.import_module(f"jaxformer.{dotted(folder)}").__doc__)
         lines.append(f"| [jaxformer.{dotted(folder)}]({dotted(folder)}.md) | {text} |")
-    lines += ["", *_contents("jaxformer", members="false"), *_exports(jaxformer)]
+    lines += ["", *_contents("jaxformer", members="false"), *_exports(jaxformer), ""]
+    for path in sorted(PACKAGE.glob("[a-z]*.py")):
+        lines += _contents(f"jaxformer.{path.stem}")
     return "\n".join(lines) + "\n"
 
 
@@ -74,7 +80,7 @@ def _page(folder: Path) -> str:
     if exports:
         lines += [f"Import these from `{name}`:", "", *exports, ""]
     for path in sorted(folder.glob("*.py")):
-        if path.stem == "__init__" and _defines_something(package):
+        if path.stem == "__init__" and _defines_something(package, exports):
             lines += _contents(name, show_submodules="false")
         elif not path.stem.startswith("_"):
             lines += _contents(f"jaxformer.{dotted(path)}")
@@ -94,23 +100,42 @@ def _exports(package) -> Iterator[str]:
     rows = []
     for name in names:
         member = getattr(package, name)
-        home = getattr(member, "__module__", None)
-        if home and home.startswith("jaxformer.") and hasattr(member, "__qualname__"):
-            rows.append(f"| [`{name}`][{home}.{member.__qualname__}] | {summary(member)} |")
+        if hasattr(member, "__qualname__") and not isinstance(member, types.GenericAlias):
+            path, text = f"{member.__module__}.{member.__qualname__}", member.__doc__
+        else:
+            path, text = _constant(package, name)
+        rows.append(f"| [`{name}`][{path}] | {sentence(text)} |")
     if rows:
         yield from ("| name | |", "| --- | --- |", *rows)
 
 
-def _defines_something(package) -> bool:
-    return any(
+def _constant(package, name: str) -> tuple[str, str]:
+    """The path of what is neither a function nor a class, and the string below its definition."""
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return _constant(importlib.import_module(node.module), name)
+    for node, following in itertools.pairwise(tree.body):
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if name in [ast.unparse(target) for target in targets]:
+            docstring = getattr(following, "value", None)
+            if isinstance(docstring, ast.Constant):
+                return f"{package.__name__}.{name}", docstring.value
+    raise LookupError(f"{package.__name__}.{name}: no docstring follows its definition")
+
+
+def _defines_something(package, exports: list[str]) -> bool:
+    ours = (
         getattr(member, "__module__", None) == package.__name__
         for name, member in vars(package).items()
         if not name.startswith("_")
     )
+    constants = (f"][{package.__name__}.{name}]" for name in getattr(package, "__all__", ()))
+    return any(ours) or any(constant in row for constant in constants for row in exports)
 
 
-def summary(member) -> str:
+def sentence(docstring: str | None) -> str:
     """Returns the first sentence of a docstring, for a cell of a table."""
-    paragraph = " ".join(markdown(member.__doc__ or "").partition("\n\n")[0].split())
-    sentence = paragraph.partition(". ")[0].rstrip(".:")
-    return sentence.replace("|", r"\|") + "."
+    paragraph = " ".join(markdown(docstring or "").partition("\n\n")[0].split())
+    parts = re.split("(`[^`]+`)", paragraph.partition(". ")[0].rstrip(".:"))
+    return "".join([part if part[:1] == "`" else part.replace("|", r"\|") for part in parts]) + "."

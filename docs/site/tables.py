@@ -4,7 +4,7 @@ import ast
 from collections.abc import Sequence
 from pathlib import Path
 
-from reference import summary
+from reference import sentence
 
 from jaxformer.zoo import SYSTEMS, System
 
@@ -62,6 +62,5 @@ def configs() -> str:
     ]
     for path in sorted((ROOT / "configs").glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        docstring = type(path.stem, (), {"__doc__": ast.get_docstring(tree)})
-        lines.append(f"| `{path.stem}` | {summary(docstring)} |")
+        lines.append(f"| `{path.stem}` | {sentence(ast.get_docstring(tree))} |")
     return "\n".join(lines) + "\n"

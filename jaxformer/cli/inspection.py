@@ -101,9 +101,10 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
         print(json.dumps({"token": token._asdict(), "nearest": rows}, ensure_ascii=False))
         return
     print(f"nearest to {token.piece} (id {token.id}), by the cosine of the input embeddings")
-    table = _table("cosine >", "id >", "piece")
+    table = _table("cosine >", "id >", "piece", "text")
     for neighbour in found:
-        table.add_row(f"{neighbour.cosine:.4f}", str(neighbour.id), Text(neighbour.piece))
+        cosine, text = f"{neighbour.cosine:.4f}", Text(repr(neighbour.text))
+        table.add_row(cosine, str(neighbour.id), Text(neighbour.piece), text)
     console().print(table)
 
 

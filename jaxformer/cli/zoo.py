@@ -99,7 +99,7 @@ def _print_details(systems: Iterable[System]) -> None:
     table.add_column("system", no_wrap=True)
     parts = ("embedding", "positions", "W^Q", "W^K", "W^V", "W^O", "mlp", "norms", "head")
     sizes = ("L", "D", "N", "K", "H", "F", "V", "T")
-    for title in (*sizes, "params", *parts, "FLOPs"):
+    for title in (*sizes, "params", *parts, "FLOPs", "activation", "theta"):
         table.add_column(title, justify="right", no_wrap=True)
     for system in systems:
         found = _details(system, _recipe(system))
@@ -110,6 +110,7 @@ def _print_details(systems: Iterable[System]) -> None:
             _short(found.num_parameters),
             *counts,
             _short(found.forward_flops),
+            *_kinds(found),
         )
     out = console()
     out.width = max(200, out.width)
@@ -118,7 +119,9 @@ def _print_details(systems: Iterable[System]) -> None:
         "\nL layers, D width, N heads, K key/value heads, H head width, F feed-forward width, V "
         "vocabulary, T tokens of a row in training.\nParameters: all, and those of each part; a "
         "tied embedding is counted once, poolers under head.\nFLOPs: of a forward pass per "
-        "(input) token, a multiply-add as two, on rows of T tokens."
+        "(input) token, a multiply-add as two, on rows of T tokens.\n"
+        "Activation: that of the feed-forward layer, or how it is gated; theta: the base of the "
+        "positions' frequencies."
     )
 
 
@@ -141,11 +144,20 @@ def _sizes(found: ModelDetails) -> list[tuple[str, str]]:
     ]
 
 
+def _kinds(found: ModelDetails) -> tuple[str, str]:
+    """The feed-forward layer, and the base of the positions' frequencies; those of each part."""
+    each = found.parts or (found,)
+    thetas = ["" if part.theta is None else f"{part.theta:,g}" for part in each]
+    return "+".join(part.feed_forward for part in each), "+".join(filter(None, thetas))
+
+
 def _print_one(system: System) -> None:
     recipe = _recipe(system)
     found = _details(system, recipe)
     flops = found.flops
     rows = [("family", system.family), *(size for size in _sizes(found) if size[1])]
+    names = ("activation, or kind of gate", "base of the positions' frequencies (theta)")
+    rows += [row for row in zip(names, _kinds(found), strict=True) if row[1]]
     rows.append(("parameters, published", system.published))
     rows.append(("parameters, computed", f"{found.num_parameters:,}"))
     for part, count in found.parameters.items():

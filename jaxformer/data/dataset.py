@@ -15,6 +15,7 @@ from jaxformer.data.ramp import Phase, phase_at
 from jaxformer.errors import ConfigError
 
 Batch = dict[str, np.ndarray]
+"""The arrays of a batch by name; the first axis of each is that of the rows."""
 
 
 class ExampleSource(abc.ABC):

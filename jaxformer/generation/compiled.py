@@ -34,8 +34,13 @@ from jaxformer.nn.layers import transpose_kernels
 
 def check_generates(config: ModelConfig) -> None:
     """Raises ConfigError unless a model predicts the next token."""
-    decodes = config.causal or config.is_encoder_decoder
-    if not (decodes and config.predicts_next_token):
+    if not (config.causal or config.is_encoder_decoder):
+        raise ConfigError(
+            "generate: the model is an encoder: its tokens see what follows them, so it has not "
+            "learned to predict what comes next; `jaxformer fill-mask` fills in its mask token, "
+            "`jaxformer embed` makes vectors, and a decoder or an encoder-decoder generates"
+        )
+    if not config.predicts_next_token:
         raise ConfigError(
             "generate: the model has no head that predicts the next token; a decoder or an "
             "encoder-decoder with a language model's head has one"

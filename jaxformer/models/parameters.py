@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 Parameters = dict[str, jax.Array]
+"""The arrays of a model by their paths."""
 _STACK_PATH = re.compile(r"(.*stack\.group)\.(\d+)\.(.*)")
 
 

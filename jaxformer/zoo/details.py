@@ -22,6 +22,8 @@ PARTS = {
     r"_token$|^register_table$",
 }
 """Each part of a model, and what the paths of its parameters match; the first match counts."""
+# Shazeer, 2020, https://arxiv.org/abs/2002.05202
+_GATED = {"relu": "ReGLU", "gelu": "GeGLU", "gelu_tanh": "GeGLU", "silu": "SwiGLU"}
 OTHER = "other"
 """The part of parameters that are in none of these, such as a user's own sublayer."""
 
@@ -41,6 +43,10 @@ class ModelDetails(NamedTuple):
     """Width of a head's queries and keys (H, d_k); the values' too, unless `value_dim` differs."""
     mlp_dim: int
     """Hidden width of the feed-forward layer (F)."""
+    feed_forward: str
+    """The feed-forward layer by the name of its paper, such as "SwiGLU"; else its activation."""
+    theta: float | None
+    """The base of RoPE's or sinusoidal frequencies; None for other positions."""
     vocab_size: int | None
     """Rows of the embedding table (V); None for images."""
     lengths: Mapping[str, int]
@@ -99,6 +105,8 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
         config.kv_heads,
         config.head_width,
         config.mlp_dim,
+        _GATED.get(config.activation, config.activation) if config.gated else config.activation,
+        getattr(config.position, "theta", None),
         getattr(config, "vocab_size", None),
         lengths,
         parameters_by_part(config),

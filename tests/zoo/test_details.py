@@ -68,6 +68,9 @@ def test_one_system_in_full(capsys):
     assert status == 0
     for words in ("536,870,912", "8,030,261,248", "1.716e+10", "peak learning rate", "128,256"):
         assert words in text
+    rows = [line.split()[-1] for line in text.splitlines()]
+    assert "SwiGLU" in rows  # its paper: section 3 and table 3
+    assert "500,000" in rows
 
 
 def test_several_systems_in_a_table(capsys):
@@ -76,6 +79,7 @@ def test_several_systems_in_a_table(capsys):
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("vit-")}
     assert rows["vit-base-16"][1:9] == ["12", "768", "12", "12", "64", "3,072", "197", "86.6M"]
     assert len(rows) == 5
+    assert rows["vit-base-16"][-1] == "gelu"
     status, text = printed(capsys, "llama3.2")
     assert [line.split()[0] for line in text.splitlines()[1:3]] == ["llama3.2-1b", "llama3.2-3b"]
 

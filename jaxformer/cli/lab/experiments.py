@@ -1,4 +1,4 @@
-"""``jaxformer lab softmax``, ``mask``, ``two-dogs``, ``cost``: small experiments on attention."""
+"""``jaxformer lab softmax``, ``mask``, ``two-dogs``, ``cost``, ``recall``: small experiments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.io.console import console
 from jaxformer.lab.experiments.cost import CostConfig, cost_report
 from jaxformer.lab.experiments.mask_order import mask_order_report
+from jaxformer.lab.experiments.recall import RecallConfig, recall_report
 from jaxformer.lab.experiments.report import Report
 from jaxformer.lab.experiments.softmax_scale import softmax_scale_report
 from jaxformer.lab.experiments.two_dogs import two_dogs_report
@@ -65,32 +66,49 @@ class Cost(CostConfig):
     """The folder for cost.html and cost.png."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recall(RecallConfig):
+    """Trains attention, a GRU and a convolution to recall what stood some tokens before.
+
+    Takes about a minute. `jaxformer lab cost` measures the same layers against the length.
+    """
+
+    out: Path = Path("runs/lab-recall")
+    """The folder for recall.html and recall.png."""
+
+
 def softmax(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on the scale of scores."""
     wanted = parse(Softmax, arguments, prog)
-    _finish(softmax_scale_report(wanted.head_dims, wanted.num_keys, wanted.seed), wanted.out)
+    finish(softmax_scale_report(wanted.head_dims, wanted.num_keys, wanted.seed), wanted.out)
 
 
 def mask(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on the order of mask and softmax."""
     wanted = parse(Mask, arguments, prog)
-    _finish(mask_order_report(wanted.length, wanted.seed), wanted.out)
+    finish(mask_order_report(wanted.length, wanted.seed), wanted.out)
 
 
 def two_dogs(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on identical tokens."""
     wanted = parse(TwoDogs, arguments, prog)
     model = load(wanted.folder, **wanted.how)
-    _finish(two_dogs_report(model, wanted.text), wanted.out)
+    finish(two_dogs_report(model, wanted.text), wanted.out)
 
 
 def cost(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on time and memory."""
     wanted = parse(Cost, arguments, prog)
-    _finish(cost_report(wanted), wanted.out)
+    finish(cost_report(wanted), wanted.out)
 
 
-def _finish(report: Report, out: Path) -> None:
+def recall(arguments: Sequence[str], prog: str) -> None:
+    """Runs the experiment on recall."""
+    wanted = parse(Recall, arguments, prog)
+    finish(recall_report(wanted), wanted.out)
+
+
+def finish(report: Report, out: Path) -> None:
     """Writes the files of an experiment, and prints its table and its sentence."""
     page = report.write(out)
     table = Table(box=None, pad_edge=False)

@@ -10,7 +10,9 @@ from jaxformer.config.overrides import parse
 from jaxformer.io.console import console
 from jaxformer.lab.page import shown
 from jaxformer.lab.positions.report import write_report
-from jaxformer.lab.positions.section import PositionsConfig
+from jaxformer.lab.positions.section import PositionsConfig, Section
+from jaxformer.lab.positions.trained import trained_section
+from jaxformer.pretrained.auto import load
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class Positions(PositionsConfig):
     pictures and a table of numbers; no model is trained.
     """
 
+    trained: str | None = None
+    """The folder of a run or of a Hugging Face checkpoint, or its name on the hub: what training
+    made of its learned table of positions or of T5's biases is drawn too."""
+
     out: Path = Path("runs/lab-positions")
     """The folder for positions.html, numbers.csv and the pictures."""
 
@@ -29,7 +35,8 @@ class Positions(PositionsConfig):
 def positions(arguments: Sequence[str], prog: str) -> None:
     """Writes the report on positions, and prints its numbers."""
     wanted = parse(Positions, arguments, prog)
-    numbers = write_report(wanted, wanted.out)
+    more = [] if wanted.trained is None else [_section(wanted.trained)]
+    numbers = write_report(wanted, wanted.out, more)
     table = Table(box=None, pad_edge=False)
     for title in ("scheme", "quantity", "setting"):
         table.add_column(title, no_wrap=True)
@@ -38,3 +45,7 @@ def positions(arguments: Sequence[str], prog: str) -> None:
         table.add_row(*number[:-1], shown(number.value))
     console().print(table)
     print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the pictures")
+
+
+def _section(name: str) -> Section:
+    return trained_section(load(name), Path(name).name)

@@ -13,4 +13,4 @@ __all__ = ["LAUNCHERS", "Launcher", "Processes"]
 LAUNCHERS: tuple[Launcher, ...] = (
     *(OpenMpi(), Slurm(), TpuPod(), JaxJob(), IndexedJob(), CloudTpuVm()),
 )
-"""In the order in which they are asked."""
+"""The launchers that are known, in the order in which they are asked."""

@@ -9,13 +9,12 @@ import numpy as np
 
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.generation.api import generate
-from jaxformer.pretrained.inspection.tokens import Token, check_fits, open_tokenizer
+from jaxformer.pretrained.inspection.tokens import check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_reader import ImageReader
 
-_SPACE = "\u2581"
 """A space that is a token of its own, in SentencePiece."""
 _SELF, _CROSS = "self-attention", "cross-attention"
 
@@ -108,7 +107,7 @@ def text_maps(
     if not tokens:
         raise ArgumentError(f"text = {text!r}: must have at least one token")
     check_fits("text", tokens, config.position)
-    labels = _labels(tokens, text)
+    labels = [token.shown(text) for token in tokens]
     inputs = _row("input_ids", [token.id for token in tokens])
     if not config.is_encoder_decoder:
         check_argument(
@@ -178,17 +177,6 @@ def _maps(
 
 def _row(name: str, ids: Sequence[int]) -> dict[str, np.ndarray]:
     return {name: np.array(ids, np.int32)[None]}
-
-
-def _labels(tokens: Sequence[Token], text: str) -> list[str]:
-    return [_label(token, text) for token in tokens]
-
-
-def _label(token: Token, text: str) -> str:
-    """The characters of a token; its piece where it has none of its own."""
-    if token.start is None or token.piece == _SPACE:
-        return token.piece
-    return text[token.start : token.end].strip() or token.piece
 
 
 def _name(rust, id_: int) -> str:

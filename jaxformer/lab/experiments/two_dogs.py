@@ -28,7 +28,7 @@ class TwinOutputs(NamedTuple):
     """
 
     pieces: list[str]
-    """The tokens."""
+    """The tokens, as they stand in the text."""
     pairs: list[tuple[int, int]]
     """The places of identical tokens."""
     with_positions: np.ndarray
@@ -102,7 +102,7 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
     )
     sees_all, causal = True, pretrained.config.causal
     return TwinOutputs(
-        [token.piece for token in tokens],
+        [token.shown(text) for token in tokens],
         pairs,
         _distances(pretrained, inputs, sees_all),
         _distances(plain, inputs, sees_all),

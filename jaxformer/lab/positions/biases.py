@@ -8,6 +8,8 @@ from jaxformer.lab.drawing import COLOURS, canvas, frame, heat_map
 from jaxformer.lab.positions.compiled import t5_bucket
 from jaxformer.lab.positions.section import Number, Picture, PositionsConfig, Section
 
+_LAST = "last bucket starts at distance"
+
 
 def alibi_section(config: PositionsConfig) -> Section:
     """The slopes, and the penalties of some heads."""
@@ -28,7 +30,8 @@ def alibi_section(config: PositionsConfig) -> Section:
     frame(axes[0, 0], "Slopes", "head", "slope")
     for axis, head in zip(axes[0, 1:], shown, strict=True):
         title = f"Head {head}: slope {float(slopes[head]):.4g}"
-        heat_map(axis, bias[head], title, "key position", "", bar="", cmap="magma")
+        last = "added to the score" if head == shown[-1] else ""
+        heat_map(axis, bias[head], title, "key position", "", bar=last, cmap="magma")
     axes[0, 1].set_ylabel("query position")
     caption = (
         "Each head subtracts its slope times the distance: mind the scales. Steep heads see a few "
@@ -55,8 +58,12 @@ def t5_section(config: PositionsConfig) -> Section:
     places = np.arange(config.length)
     relative = jnp.asarray(places[None, :] - places[:, None])
     sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
+    numbers = _t5_numbers(config, sizes)
+    starts = " and ".join(
+        f"{number.value} ({number.setting})" for number in numbers if number.quantity == _LAST
+    )
     figure, axes = canvas(
-        f"T5: {config.num_buckets} buckets of distances, the last from {config.max_distance}",
+        f"T5: {config.num_buckets} buckets of distances; the last starts at {starts}",
         (10, 6.6),
         2,
         2,
@@ -94,7 +101,7 @@ def t5_section(config: PositionsConfig) -> Section:
         "beyond the last bucket's start are one to the model, so it runs at any length but no "
         "longer tells far distances apart.",
     )
-    return Section("T5", text, [Picture("t5", figure, caption)], _t5_numbers(config, sizes))
+    return Section("T5", text, [Picture("t5", figure, caption)], numbers)
 
 
 def _t5_numbers(config: PositionsConfig, sizes: dict[str, int]) -> list[Number]:
@@ -108,6 +115,6 @@ def _t5_numbers(config: PositionsConfig, sizes: dict[str, int]) -> list[Number]:
         numbers += [
             Number("t5", "distances with a bucket of their own", name, exact),
             Number("t5", "buckets used for earlier keys", name, len(starts)),
-            Number("t5", "last bucket starts at distance", name, int(starts[-1])),
+            Number("t5", _LAST, name, int(starts[-1])),
         ]
     return numbers

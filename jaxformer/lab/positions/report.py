@@ -1,6 +1,7 @@
 """The report on positions: a page, pictures and a table of numbers in one folder."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxformer.errors import ConfigError
@@ -35,12 +36,15 @@ _INTRODUCTION = (
 )
 
 
-def write_report(config: PositionsConfig, folder: Path) -> list[Number]:
+def write_report(
+    config: PositionsConfig, folder: Path, more: Sequence[Section] = ()
+) -> list[Number]:
     """Draws and computes everything, and writes it.
 
     Args:
         config: What to show.
         folder: Gets positions.html, numbers.csv and one .png for each picture.
+        more: Sections that follow.
 
     Returns:
         The numbers.
@@ -59,8 +63,8 @@ def write_report(config: PositionsConfig, folder: Path) -> list[Number]:
     page.text(_INTRODUCTION)
     builders = [each for name in config.schemes for each in SECTIONS.get(name, ())]
     numbers: list[Number] = []
-    for build in (*builders, scores_section):
-        section = build(config)
+    sections = itertools.chain((build(config) for build in (*builders, scores_section)), more)
+    for section in sections:
         _add(page, section, folder)
         numbers += section.numbers
     page.write(folder / "positions.html")

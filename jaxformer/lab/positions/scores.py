@@ -130,8 +130,8 @@ def _by_scheme(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     columns = min(len(chosen), 4)
     rows = -(-len(chosen) // columns)
     figure, axes = canvas(
-        "Scores of one head when all tokens are the same: what positions alone do",
-        (2.9 * columns + 0.6, 2.9 * rows + 0.6),
+        "Scores of one head less their mean, all tokens being the same: what positions alone do",
+        (3.3 * columns + 0.6, 2.9 * rows + 0.6),
         rows,
         columns,
     )
@@ -146,7 +146,7 @@ def _by_scheme(config: PositionsConfig) -> tuple[Picture, list[Number]]:
         limit = max(float(np.abs(centred).max()), 1e-3)
         bounds = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
         title = f"{name}\nrelative share {share:.3f}"
-        heat_map(axis, centred, title, "key", "query", **bounds)
+        heat_map(axis, centred, title, "key", "query", bar="", **bounds)
     for axis in list(axes.flat)[len(chosen) :]:
         axis.set_axis_off()
     caption = (

@@ -141,7 +141,7 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
     lengths_axis(axes, lengths, plan.text_length)
     axes.set_yscale("log")
     _plain_numbers(axes)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
     caption = "Perplexity of held-out text against the length of the rows, for each scheme."
     return Section("Text", text, ["scheme", *map(str, lengths)], rows, figure, caption, "text")
 
@@ -205,7 +205,7 @@ def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
 def _task_figure(plan: Extrapolation, table: Table, tasks: Sequence[str]) -> Any:
     columns = min(3, len(tasks))
     count = -(-len(tasks) // columns)
-    title = "Dotted: the longest input in training. Dashed: a guess."
+    title = "Accuracy by length\ndotted: the longest input in training; dashed: a guess"
     size = 3.0 * columns + 2.2, 2.9 * count + 0.4
     figure, grid = canvas(title, size, count, columns)
     lengths = [factor * plan.task_length for factor in plan.factors]
@@ -218,7 +218,7 @@ def _task_figure(plan: Extrapolation, table: Table, tasks: Sequence[str]) -> Any
         frame(axes, title, "symbols of the input", "accuracy of output tokens")
     for axes in list(grid.flat)[len(tasks) :]:
         axes.set_visible(False)
-    figure.legend(handles=lines, loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(handles=lines, loc="outside right center", frameon=False, fontsize=9)
     return figure
 
 

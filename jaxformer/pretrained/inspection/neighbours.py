@@ -24,6 +24,8 @@ class Neighbour(NamedTuple):
 
     piece: str
     """As the tokenizer stores it."""
+    text: str
+    """As it stands in a text."""
     id: int
     """Its row in the embedding table."""
     cosine: float
@@ -76,10 +78,15 @@ def neighbours(
     token = _single(tokenizer, word)
     table = _table(model, step, best)
     rows, cosines = nearest_rows(table, token.id, k)
-    names = tokenizer.rust.id_to_token
+    names, decode = tokenizer.rust.id_to_token, tokenizer.rust.decode
     found = [
-        Neighbour(names(int(row)) or f"(unused id {row})", int(row), float(cosine))
-        for row, cosine in zip(rows, cosines, strict=True)
+        Neighbour(
+            names(row) or f"(unused id {row})",
+            decode([row], skip_special_tokens=False),
+            row,
+            float(cosine),
+        )
+        for row, cosine in zip(rows.tolist(), cosines, strict=True)
     ]
     return Neighbours(token, found)
 

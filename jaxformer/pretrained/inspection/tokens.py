@@ -22,6 +22,8 @@ from jaxformer.pretrained.auto import home_of
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 
+_SPACE = "\u2581"
+
 
 class Token(NamedTuple):
     """A token of a text."""
@@ -36,6 +38,12 @@ class Token(NamedTuple):
     """Where they end: the token is `text[start:end]`."""
     special: bool
     """Whether it is a special token, such as [CLS] or an end of text."""
+
+    def shown(self, text: str) -> str:
+        """Returns its characters in the text; its piece where it has none of its own."""
+        if self.start is None or self.piece == _SPACE:
+            return self.piece
+        return text[self.start : self.end].strip() or self.piece
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""``jaxformer lab cache CONFIG``: what a decoder's cache takes, and what it saves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxformer.cli.lab.experiments import finish
+from jaxformer.cli.options import split_subject
+from jaxformer.config.experiment import Config, check_has_model, load_config
+from jaxformer.config.overrides import parse
+from jaxformer.config.shipped import config_spec, shipped_names
+from jaxformer.lab.experiments.kv_cache import cache_report
+from jaxformer.nn.cache import Storage
+
+_DESCRIPTION = """\
+Shows the bytes of the cache of keys and values with which the model of a config generates, what
+fewer key/value heads would save, and the work of the next token with the cache and without.
+CONFIG is what `jaxformer train` takes: the name of a config that comes with jaxformer
+(tiny_decoder, llama:llama3-8b) or the path of a Python file. Options change the fields of the
+config: --model.num-kv-heads 2. `{prog} CONFIG --help` lists them.
+
+Configs: {names}"""
+
+
+@dataclass(frozen=True)
+class Cache(Config):
+    """Shows the bytes of a decoder's cache, and the work that it saves."""
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens of a row (n), in rising order (default: up to the model's positions, or 65536)."""
+    storage: Storage = "bfloat16"
+    """The dtype of the cache."""
+    out: Path = Path("runs/lab-cache")
+    """The folder for cache.html and cache.png."""
+
+
+def cache(arguments: Sequence[str], prog: str) -> None:
+    """Reports on the cache of the model that a command line describes."""
+    description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
+    name, options = split_subject(
+        arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
+    )
+    config = load_config(config_spec(name))
+    wanted = parse(Cache(**vars(config)), options, f"{prog} {name}")
+    check_has_model(wanted)
+    finish(cache_report(wanted.model, name, wanted.lengths, wanted.storage), wanted.out)
