@@ -55,7 +55,13 @@ def test_a_jobset(launch):
     ]
     assert jobset["metadata"]["name"] == "try-1"
     assert container["command"][:5] == ["uv", "run", "jaxformer", "train", "configs/llama3_8b.py"]
-    assert container["env"][1:] == [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables == {
+        "JAX_NUM_PROCESSES": "16",
+        "JAX_COMPILATION_CACHE_DIR": "gs://bucket/compiled",
+        "A": "1",
+        "B": "2",
+    }
 
 
 def test_tpu_machines(launch):
