@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxformer.distributed.chips import GPU_MEMORY_FRACTION
 from jaxformer.errors import ArgumentError, check_argument
@@ -55,21 +56,22 @@ class Job:
         is_bucket = self.is_remote and place.count("/") < 3
         return "" if is_bucket else f"{place[: place.rfind('/') + 1]}compiled"
 
-    def variables(self, *, gpu: bool) -> dict[str, str]:
+    def variables(self, platform: Literal["cpu", "gpu", "tpu"]) -> dict[str, str]:
         """The variables of every process: what a run on a cluster should have, and the user's own.
 
         Args:
-            gpu: Whether the processes have GPUs.
+            platform: That of the devices. What is compiled for one CPU may not run on another, so
+                it is not kept.
 
         Returns:
             Values by name; where the user gives a value, it is the one.
         """
         given = dict(self.environment)
         compiled = given.get("JAX_COMPILATION_CACHE_DIR", self.compiled)
-        own = {"JAX_COMPILATION_CACHE_DIR": compiled} if compiled else {}
-        if gpu:
+        own = {"JAX_COMPILATION_CACHE_DIR": compiled} if compiled and platform != "cpu" else {}
+        if platform == "gpu":
             own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(GPU_MEMORY_FRACTION)
-        if gpu and is_remote(compiled):  # where XLA's own cache for GPUs cannot be
+        if platform == "gpu" and is_remote(compiled):  # where XLA's own cache for GPUs cannot be
             own["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
         return own | given
 

@@ -218,9 +218,9 @@ def _environment(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> l
             {"name": "JAX_COORDINATOR_ADDRESS", "value": first},
             {"name": "JAX_PROCESS_ID", "valueFrom": {"fieldRef": {"fieldPath": index}}},
         ]
-    gpu = slices.chip.kind == "gpu"
-    driver = {"LD_LIBRARY_PATH": _DRIVER} if gpu and not cluster.node_selector else {}
-    variables = driver | job.variables(gpu=gpu)
+    on_gke = slices.chip.kind == "gpu" and not cluster.node_selector
+    driver = {"LD_LIBRARY_PATH": _DRIVER} if on_gke else {}
+    variables = driver | job.variables(slices.chip.kind)
     return found + [{"name": name, "value": _escaped(text)} for name, text in variables.items()]
 
 
@@ -272,10 +272,15 @@ def _check_run_dir(job: Job, cluster: JobSet) -> None:
 def _heading(job: Job, cluster: JobSet, slices: Slice) -> str:
     hosts, several = slices.hosts // slices.num_slices, slices.num_slices > 1
     pools = f"{slices.num_slices} node pools, each" if several else "a node pool"
-    tpu = f" --tpu-topology={topology(slices)}" if slices.chip.kind == "tpu" else ""
-    needs = f"{pools} of --machine-type={machine_type(slices)}{tpu} --num-nodes={hosts}"
+    each = slices.chips // slices.hosts
     if cluster.node_selector:
-        needs = f"{hosts} nodes with {slices.chips // slices.hosts} GPUs each"
+        needs = f"{hosts} nodes with {each} GPUs each"
+    else:
+        shape = f"--tpu-topology={topology(slices)}"
+        if slices.chip.kind == "gpu":
+            kind = google_names(slices.chip).accelerator
+            shape = f"--accelerator=type={kind},count={each},gpu-driver-version=latest"
+        needs = f"{pools} of --machine-type={machine_type(slices)} {shape} --num-nodes={hosts}"
     here = f"-n {cluster.namespace}"
     selected = f"-l jobset.sigs.k8s.io/jobset-name={job.name}"
     return (

@@ -166,7 +166,7 @@ def slurm_script(job: Job, cluster: Slurm) -> str:
         srun.append(f"--container-image={cluster.container}")
         if cluster.mounts:
             srun.append(f"--container-mounts={','.join(cluster.mounts)}")
-    variables = job.variables(gpu=gpus > 0)
+    variables = job.variables("gpu" if gpus > 0 else "cpu")
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return _SCRIPT.format(
         directives="\n".join(lines),

@@ -127,7 +127,7 @@ def _create(job: Job, cluster: TpuVm, slices: Slice) -> list[str]:
 def _train(job: Job, cluster: TpuVm) -> str:
     """What a machine runs: it goes on when the connection ends, and starts the run again."""
     name = job.name
-    variables = job.variables(gpu=False).items()
+    variables = job.variables("tpu").items()
     exports = "".join(f"export {each}={shlex.quote(value)}\n" for each, value in variables)
     loop = textwrap.dedent(_LOOP).format(
         name=name, command=shlex.join(job.command), stopped=STOPPED, most=cluster.max_restarts
