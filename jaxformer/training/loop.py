@@ -110,12 +110,9 @@ def train(
         restored = _restored(folder, program)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
-        evaluator = Evaluator(program, data, config.data.max_validation_batches)
-        if not restored and settings.metric != "loss":
-            check_metric(settings.metric, evaluator.evaluate(state.best_params))
+        evaluator = _evaluator(config, program, data, None if restored else state)
         log = _run_logger(config, folder, step, work, data.train, began)
         resources.enter_context(contextlib.closing(log))
-        log.message(f"continuing from step {step}" if step else "starting from step 0")
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, log.folder)
@@ -181,15 +178,28 @@ def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] 
     )
 
 
+def _evaluator(
+    config: Config, program: TrainProgram, data: Datasets, initial: TrainState | None
+) -> Evaluator:
+    """What measures the run; of a new one, it is known that it measures `train.metric`."""
+    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    if initial is not None and config.train.metric != "loss":
+        check_metric(config.train.metric, evaluator.evaluate(initial.best_params))
+    return evaluator
+
+
 def _run_logger(
     config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset, began: float
 ) -> RunLogger:
-    return RunLogger(
+    """The log of the run, which says where it starts."""
+    log = RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
         epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
         began=began,
     )
+    log.message(f"continuing from step {step}" if step else "starting from step 0")
+    return log
 
 
 def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStopping:

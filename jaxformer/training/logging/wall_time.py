@@ -6,21 +6,24 @@ and twice a minute in between, so that a process which is killed leaves all but 
 """
 
 import json
+import logging
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.json_files import parse_json
 from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.training.logging.metrics_writer import unused
 
 WALL_TIME_FILE = "wall_time.jsonl"
 PARTS = ("start", "compile", "data", "step", "evaluation", "save")
 """What a process does, one at a time."""
 INTERVAL = 30.0
 """Seconds between two rows while nothing else has one written."""
+_log = logging.getLogger(__name__)
 
 
 def process_began() -> float:
@@ -61,7 +64,7 @@ class WallTime:
 
     def __init__(self, folder: Path, began: float, step: int):
         path = folder / WALL_TIME_FILE
-        before = _lines(path)
+        before = _whole_lines(path)
         with replacing(path) as aside:  # without a line that a killed process cut off
             aside.write_bytes(b"".join(line + b"\n" for line in before))
         self._file = path.open("a", buffering=1)
@@ -114,15 +117,32 @@ class WallTime:
 def read_wall_time(folder: AnyPath) -> list[TimeRow]:
     """Returns the rows of all processes of a run, in the order in which they were written.
 
+    Damaged ones are left out with a warning.
+
     Args:
         folder: The run's folder.
 
     Raises:
-        DataError: A row is damaged.
+        DataError: The file cannot be read.
     """
-    path = any_path(folder, "folder") / WALL_TIME_FILE
-    lines = _lines(path)
-    return [_row(parse_json(line, f"{path}:{n}"), f"{path}:{n}") for n, line in enumerate(lines, 1)]
+    path, rows = any_path(folder, "folder") / WALL_TIME_FILE, []
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            rows.append(_row(line, f"{path}:{number}"))
+        except DataError as error:
+            _log.warning("%s; left out", error)
+    return rows
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines that are kept; what is no file is moved aside, as it is no reason not to train."""
+    try:
+        return _lines(path)
+    except DataError as error:
+        target = unused(path)
+        path.rename(target)
+        _log.warning("%s; kept in %s", error, target.name)
+        return []
 
 
 def _lines(path: AnyPath) -> list[bytes]:
@@ -130,9 +150,9 @@ def _lines(path: AnyPath) -> list[bytes]:
     return read_bytes(path).split(b"\n")[:-1] if path.exists() else []
 
 
-def _row(fields: dict[str, Any], where: str) -> TimeRow:
+def _row(line: bytes, where: str) -> TimeRow:
     try:
-        row = TimeRow(**fields)
+        row = TimeRow(**parse_json(line, where))
         numbers = [row.began, row.step, row.elapsed, *(row.seconds[part] for part in PARTS)]
         if all(type(number) in (int, float) and number >= 0 for number in numbers):
             return row
