@@ -68,7 +68,7 @@ def test_the_extras_of_every_page_and_message_exist():
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_a_file_says_to_install_reaches_its_bucket(capsys, command, accelerator, scheme):
     kind, *options = command
-    where = ("--run-dir", f"{scheme}://bucket/run", "--", "--data.batch-size", "8")
+    where = ("--run-dir", f"{scheme}://bucket/run", "--", "--mesh.data", "-1")
     text = launched(capsys, (kind, "tiny_decoder", *options, *where))
     found = set().union(*map(libraries, installed(text)[0]))
     assert {SCHEMES[scheme], "optax", "pyarrow", f"jax[{accelerator}]"} <= found
