@@ -111,6 +111,11 @@ def test_a_run_in_a_bucket_starts_with_what_the_manifest_installs(capsys, pod, t
         )  # fmt: skip
         assert run.returncode == 0, run.stdout + run.stderr
     assert "at step 2" in run.stdout
+    told = subprocess.run(
+        [pod, "-m", "jaxformer", "goodput", "gs://pods/run", "--json"],
+        cwd=tmp_path, check=True, capture_output=True, text=True, env=kept, timeout=300,
+    )  # fmt: skip
+    assert [start["to_step"] for start in json.loads(told.stdout)["starts"]] == [2, 2]
     assert [file for file in bucket.ls("pods/compiled") if file.endswith("-cache")]
 
 
