@@ -126,4 +126,5 @@ def test_the_libraries_of_gpu_pods_fit_together(tmp_path):
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
     subprocess.run([*command, "--report", report, f"{ROOT}[pod-gpu]"], check=True, timeout=1800)
     names = {item["metadata"]["name"] for item in json.loads(report.read_text())["install"]}
-    assert {"gcsfs", "s3fs", "jax-cuda12-plugin"} <= names
+    assert {"gcsfs", "s3fs"} <= names
+    assert any(name.startswith("jax-cuda") for name in names)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxformer.checkpoints.run_dir import RunConfig
 from jaxformer.errors import DataError
-from jaxformer.io.paths import AnyPath
+from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.training.logging.wall_time import PARTS, WALL_TIME_FILE, TimeRow, read_wall_time
 
 LOST, BETWEEN = "lost", "between"
@@ -131,9 +131,10 @@ def goodput(folder: AnyPath) -> Goodput:
         ConfigError: It is not the folder of a run.
         DataError: The times are damaged, or none were written.
     """
-    folder = RunConfig(folder).folder
+    folder = run_path(folder, "run_dir")
     rows = read_wall_time(folder)
     if not rows:
+        RunConfig(folder)  # is it one at all?
         raise DataError(
             f"{folder} has no {WALL_TIME_FILE}: it was not trained since training writes one"
         )
