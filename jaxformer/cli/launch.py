@@ -3,14 +3,17 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import jax
 
 from jaxformer.cli.options import split_subject
 from jaxformer.cli.train import Launch
-from jaxformer.config.experiment import load_config, validate
+from jaxformer.config.experiment import Config, load_config, validate
 from jaxformer.config.overrides import given, parse, without
 from jaxformer.config.shipped import config_spec
-from jaxformer.errors import ArgumentError
+from jaxformer.distributed.chips import GIB
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.launch import (
     Job,
     JobSet,
@@ -21,7 +24,9 @@ from jaxformer.launch import (
     tpu_vm_script,
 )
 from jaxformer.launch.job import default_name, variables
-from jaxformer.plan.slices import parse_chips
+from jaxformer.plan.search import neediest
+from jaxformer.plan.slices import Slice, parse_chips
+from jaxformer.plan.trace import check
 
 T = TypeVar("T")
 
@@ -47,6 +52,8 @@ class _Run:
     """Variables of every process: NAME=VALUE."""
     program: str = "python -m jaxformer"
     """What starts jaxformer there."""
+    check_memory: bool = True
+    """Refuse what cannot fit in the memory of the devices, by the closed form of `plan`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,26 +74,38 @@ class TpuVmRun(TpuVm, _Run):
 def slurm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script for sbatch."""
     example = "--nodes 8"
-    job, cluster, options = _read(SlurmRun, Slurm, arguments, prog, "a SLURM script", example)
+    job, cluster, checks = _read(SlurmRun, Slurm, arguments, prog, "a SLURM script", example)
     nodes, gpus = cluster.shape
-    _check_experiment(job, options, prog, nodes * gpus)
-    sys.stdout.write(slurm_script(job, cluster))
+    script = slurm_script(job, cluster)
+    _check_experiment(job, checks, nodes * gpus, cluster.chips)
+    sys.stdout.write(script)
 
 
 def jobset(arguments: Sequence[str], prog: str) -> None:
     """Prints a manifest for kubectl."""
     example = "--chips v5p:4x4x4 --image IMAGE --run-dir gs://BUCKET/RUN"
-    job, cluster, options = _read(JobSetRun, JobSet, arguments, prog, "a JobSet", example)
-    _check_experiment(job, options, prog, parse_chips(cluster.chips).num_devices)
-    sys.stdout.write(jobset_manifest(job, cluster))
+    job, cluster, checks = _read(JobSetRun, JobSet, arguments, prog, "a JobSet", example)
+    manifest = jobset_manifest(job, cluster)
+    _check_experiment(job, checks, parse_chips(cluster.chips).num_devices, cluster.chips)
+    sys.stdout.write(manifest)
 
 
 def tpu_vm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script of gcloud commands."""
     example = "--chips v6e:16x16 --zone ZONE --run-dir gs://BUCKET/RUN --setup LINE ..."
-    job, cluster, options = _read(TpuVmRun, TpuVm, arguments, prog, "gcloud commands", example)
-    _check_experiment(job, options, prog, parse_chips(cluster.chips).num_devices)
-    sys.stdout.write(tpu_vm_script(job, cluster))
+    job, cluster, checks = _read(TpuVmRun, TpuVm, arguments, prog, "gcloud commands", example)
+    script = tpu_vm_script(job, cluster)
+    _check_experiment(job, checks, parse_chips(cluster.chips).num_devices, cluster.chips)
+    sys.stdout.write(script)
+
+
+class _Checks(NamedTuple):
+    """How the options of training are checked."""
+
+    prog: str
+    """What messages call the command."""
+    memory: bool
+    """Whether the memory is checked."""
 
 
 def _read(
@@ -96,8 +115,8 @@ def _read(
     prog: str,
     what: str,
     example: str,
-) -> tuple[Job, T, list[str]]:
-    """The run and the cluster that a command line describes, and the options of training."""
+) -> tuple[Job, T, _Checks]:
+    """The run and the cluster that a command line describes."""
     file = "job.yaml" if kind is JobSet else "job.sh"
     text = _DESCRIPTION.format(what=what, prog=prog, example=example, file=file)
     usage = f"{prog} CONFIG [OPTION ...] [-- OPTION_OF_TRAIN ...]"
@@ -119,19 +138,36 @@ def _read(
         program=tuple(run.program.split()),
     )
     own_fields = {field.name: getattr(run, field.name) for field in fields(kind)}
-    return job, kind(**own_fields), options
+    return job, kind(**own_fields), _Checks(prog, run.check_memory)
 
 
-def _check_experiment(job: Job, options: list[str], prog: str, num_devices: int) -> None:
+def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | None) -> None:
     """Checks the config and the options of training as the processes will, on as many devices.
 
     What depends on a checkpoint's model, on the data or on the cores of a CPU is checked where the
     run starts.
     """
-    defaults = Launch(**vars(load_config(config_spec(job.config))))
+    defaults, options = Launch(**vars(load_config(config_spec(job.config)))), list(job.options)
     if defaults.model is None and "model" not in given(options):
-        parse(defaults, without(options, "model"), prog)
+        parse(defaults, without(options, "model"), checks.prog)
         return
-    experiment = parse(defaults, options, prog).experiment
+    experiment = parse(defaults, options, checks.prog).experiment
     if num_devices > 0:
         validate(experiment, num_devices)
+    if chips is not None and checks.memory and experiment.init_from is None:
+        _check_memory(job.config, experiment, parse_chips(chips))
+
+
+def _check_memory(name: str, experiment: Config, slice_: Slice) -> None:
+    """Says how much memory a step needs, and refuses what cannot fit."""
+    jax.config.update("jax_platforms", "cpu")  # everything is traced, and nothing runs
+    check(experiment, slice_)
+    (_, memory), usable = neediest(experiment, slice_), slice_.chip.memory.value
+    needs = f"{memory.peak / GIB:.2f} of {usable / GIB:.2f} GiB on each device of {slice_.name}"
+    if memory.cannot_fit(usable):
+        raise ConfigError(
+            f"{name} needs {needs}: `jaxformer plan {name} --chips {slice_.name}`, with the same "
+            "options, says for what and which mesh fits; --no-check-memory writes the file anyway"
+        )
+    verdict = memory.verdict(usable)
+    print(f"memory: {verdict}: {needs}, by closed form and without gaps", file=sys.stderr)

@@ -25,6 +25,7 @@ COMMANDS = {
     "glue": ("glue:glue", "train", "fine-tune on the tasks of GLUE, with their table and average"),
     "merge": ("runs:merge", "hub", "write plain weights from a run that was trained with LoRA"),
     "compare": ("runs:compare", "train", "compare runs by a validation metric"),
+    "goodput": ("goodput:goodput", "train", "show where the wall time of a run went"),
     "zoo": ("zoo:zoo", "hub", "list the published systems and their sizes"),
     "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
     "generate": ("generate:generate", "hub", "generate text from prompts"),

@@ -2,10 +2,10 @@
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import jax
@@ -18,10 +18,11 @@ from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.overrides import given, parse, without
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
-from jaxformer.errors import ArgumentError
+from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.io.console import console
 from jaxformer.io.files import replacing
 from jaxformer.plan import search
+from jaxformer.plan.memory import GAPS
 from jaxformer.plan.notes import remat_in_words
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
@@ -54,6 +55,8 @@ class PlanOptions(Config):
     """Find the smallest slice of the chip that holds the config, on the mesh that is best there."""
     compile: bool = True
     """Ask the TPU compiler, which takes a minute or two; --no-compile: by closed form alone."""
+    price_per_chip_hour: float | None = None
+    """Dollars that a chip costs an hour, for the price of the run and of a million tokens."""
     json: Path | None = None
     """Write the plan to this file as JSON."""
 
@@ -83,6 +86,9 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
         )
     if wanted.find and chooses_mesh:
         raise ArgumentError("--find chooses the mesh: leave out --mesh, or name a slice")
+    price = wanted.price_per_chip_hour
+    positive = price is None or 0 < price < math.inf
+    check_argument("price-per-chip-hour", price, positive, "dollars above 0")
     found, slice_ = None, None if wanted.find else parse_chips(wanted.chips)
     config = _settled(wanted.experiment)
     check_without_mesh(config)
@@ -94,6 +100,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     elif chooses_mesh:
         check(config, slice_)
     made = make_plan(config, slice_, found, compiling=wanted.compile, progress=_progress)
+    made = dataclasses.replace(made, price=price)
     if wanted.json is not None:
         with replacing(wanted.json) as temporary:
             temporary.write_text(json.dumps(made.as_json(), indent=1) + "\n")
@@ -125,7 +132,7 @@ def _progress(text: str) -> None:
 
 def _print(name: str, plan: Plan, out: Console) -> None:
     config, slice_ = plan.config, plan.slice
-    used = prod(vars(config.mesh).values())
+    used = math.prod(vars(config.mesh).values())
     sizes = " x ".join(f"{axis} {size}" for axis, size in vars(config.mesh).items() if size > 1)
     idle = f", {slice_.num_devices - used} idle" if used < slice_.num_devices else ""
     parts = config.train.gradient_accumulation
@@ -156,10 +163,13 @@ def _count(number: int, noun: str) -> str:
 
 def _print_memory(plan: Plan, out: Console) -> None:
     usable = plan.slice.chip.memory.value
-    verdict = "fits" if plan.fits else "does not fit"
+    middle, most = GAPS
+    gaps = f"without gaps between arrays, typically {middle:.0%} and up to {most:.0%} more"
+    if plan.compiled is not None:
+        gaps = f"with the gaps between arrays; {_gib(plan.peak_bytes)} without"
     out.print(
-        f"memory: {verdict}: {_gib(plan.peak_bytes)} of {_gib(usable)} on each device "
-        f"({plan.peak_bytes / usable:.0%})",
+        f"memory: {plan.verdict}: {_gib(plan.needed_bytes)} of {_gib(usable)} on each device "
+        f"({plan.needed_bytes / usable:.0%}), {gaps}",
         highlight=False,
     )
     parts = sorted(plan.memory.parts.items(), key=lambda item: -item[1])
@@ -192,9 +202,17 @@ def _print_speed(plan: Plan, out: Console) -> None:
     shown = [(_time(size), term) for term, size in terms if size >= 0.001 * step.seconds]
     out.print(_table(shown))
     if plan.days is not None:
+        dollars = "" if plan.dollars is None else f", {plan.dollars:,.0f} dollars"
         out.print(
             f"whole run: {plan.config.train.steps:,} steps in {_days(plan.days)}, "
-            f"{plan.days * 24 * chips:,.1f} chip-hours",
+            f"{plan.days * 24 * chips:,.1f} chip-hours{dollars}",
+            highlight=False,
+        )
+    if plan.price is not None:
+        out.print(
+            f"price: {plan.price:,g} dollars for a chip and hour, "
+            f"{plan.price * chips:,.2f} for all; "
+            f"{plan.dollars_per_million_tokens:,.4g} for a million tokens",
             highlight=False,
         )
     if plan.best is None:
@@ -214,9 +232,8 @@ def _trust(plan: Plan) -> str:
         return f"By closed form alone ({plan.unconfirmed}): {said}."
     closed = plan.memory.peak
     return (
-        f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s), "
-        f"{_gib(plan.compiled.assigned_bytes)} with the gaps between arrays; by closed form "
-        f"{_gib(closed)}, {closed / plan.peak_bytes - 1:+.0%}. Time by closed form."
+        f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s); by closed form "
+        f"{_gib(closed)} without gaps, {closed / plan.peak_bytes - 1:+.0%}. Time by closed form."
     )
 
 

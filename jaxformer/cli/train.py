@@ -13,6 +13,7 @@ from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.io.paths import any_path
 from jaxformer.training import loop
+from jaxformer.training.logging.wall_time import process_began
 from jaxformer.training.transfer.resolution import resolved
 
 _TIMES_FOR_ADAPTERS = 10
@@ -63,7 +64,9 @@ def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
     launch = parse(defaults, options, f"{prog} {name}")
     if not takes_model:
         _start(launch)
-    result = loop.train(launch.experiment, launch.run_dir or run, launch.fresh)
+    result = loop.train(
+        launch.experiment, launch.run_dir or run, launch.fresh, began=process_began()
+    )
     return 0 if result.finished else launch.job.stopped_status
 
 

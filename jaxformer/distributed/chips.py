@@ -67,9 +67,10 @@ _BOOK = "https://jax-ml.github.io/scaling-book/tpus/"
 _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
 _COMPILER = "the limit in libtpu 0.0.52's message E1000 (CompileTimeHbmOom)"
 _ASSIGNED = "the most that libtpu 0.0.52 assigns of it to the arrays of a training step"
-_FRACTION = 0.9
+GPU_MEMORY_FRACTION = 0.9
+"""Of a GPU's memory, what JAX takes where XLA_PYTHON_CLIENT_MEM_FRACTION is set to it."""
 _SHARE = (
-    "of it, XLA_PYTHON_CLIENT_MEM_FRACTION=0.9 as in "
+    f"of it, XLA_PYTHON_CLIENT_MEM_FRACTION={GPU_MEMORY_FRACTION} as in "
     "https://github.com/NVIDIA/JAX-Toolbox/blob/main/docs/GPU_performance.md"
 )
 
@@ -97,7 +98,7 @@ def _nvidia(value: float, page: str) -> Figure:
 
 
 def _gpu_memory(size: float, page: str) -> Figure:
-    return Figure(_FRACTION * size, f"{_NVIDIA}{page}; {_SHARE}", "2026-11")
+    return Figure(GPU_MEMORY_FRACTION * size, f"{_NVIDIA}{page}; {_SHARE}", "2026-11")
 
 
 _TPUS = (

@@ -4,7 +4,9 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from jaxformer.distributed.chips import GPU_MEMORY_FRACTION
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.io.paths import is_remote, url_of
 from jaxformer.plan.slices import Slice
@@ -46,6 +48,32 @@ class Job:
     def is_remote(self) -> bool:
         """Whether the run is kept in a bucket."""
         return is_remote(self.run_dir)
+
+    @property
+    def compiled(self) -> str:
+        """Where compiled programs are kept: beside the run, for the next start; "": nowhere."""
+        place = self.run_dir.rstrip("/")
+        is_bucket = self.is_remote and place.count("/") < 3
+        return "" if is_bucket else f"{place[: place.rfind('/') + 1]}compiled"
+
+    def variables(self, platform: Literal["cpu", "gpu", "tpu"]) -> dict[str, str]:
+        """The variables of every process: what a run on a cluster should have, and the user's own.
+
+        Args:
+            platform: That of the devices. What is compiled for one CPU may not run on another, so
+                it is not kept.
+
+        Returns:
+            Values by name; where the user gives a value, it is the one.
+        """
+        given = dict(self.environment)
+        compiled = given.get("JAX_COMPILATION_CACHE_DIR", self.compiled)
+        own = {"JAX_COMPILATION_CACHE_DIR": compiled} if compiled and platform != "cpu" else {}
+        if platform == "gpu":
+            own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(GPU_MEMORY_FRACTION)
+        if platform == "gpu" and is_remote(compiled):  # where XLA's own cache for GPUs cannot be
+            own["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
+        return own | given
 
 
 _LABEL = (

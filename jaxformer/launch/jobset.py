@@ -13,6 +13,8 @@ from jaxformer.launch.manifest import yaml_text
 from jaxformer.plan.slices import Slice, parse_chips
 
 _PORT = 55527
+_DRIVER = "/usr/local/nvidia/lib64"
+"""Where GKE puts NVIDIA's driver, which no image has and the linker does not look for there."""
 _CONTAINER = "train"
 _SUFFIX = len("-abcde")
 """What Kubernetes adds to the names of pods."""
@@ -184,7 +186,7 @@ def _pod_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict
         "name": _CONTAINER,
         "image": cluster.image,
         "command": [_escaped(word) for word in job.command],
-        "env": _environment(job, slices, replicated),
+        "env": _environment(job, cluster, slices, replicated),
         "resources": {"limits": {resource: slices.chips // slices.hosts}},
     }
     if mounts:
@@ -206,8 +208,8 @@ def _pod_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict
     return spec
 
 
-def _environment(job: Job, slices: Slice, replicated: str) -> list[dict[str, Any]]:
-    """What joins the processes, and the user's own variables."""
+def _environment(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> list[dict[str, Any]]:
+    """What joins the processes, and the other variables."""
     found: list[dict[str, Any]] = [{"name": "JAX_NUM_PROCESSES", "value": str(slices.hosts)}]
     if slices.chip.kind == "gpu" and slices.hosts > 1:
         first = f"{job.name}-{replicated}-0-0.{job.name}:{_PORT}"
@@ -216,7 +218,10 @@ def _environment(job: Job, slices: Slice, replicated: str) -> list[dict[str, Any
             {"name": "JAX_COORDINATOR_ADDRESS", "value": first},
             {"name": "JAX_PROCESS_ID", "valueFrom": {"fieldRef": {"fieldPath": index}}},
         ]
-    return found + [{"name": name, "value": _escaped(value)} for name, value in job.environment]
+    on_gke = slices.chip.kind == "gpu" and not cluster.node_selector
+    driver = {"LD_LIBRARY_PATH": _DRIVER} if on_gke else {}
+    variables = driver | job.variables(slices.chip.kind)
+    return found + [{"name": name, "value": _escaped(text)} for name, text in variables.items()]
 
 
 def _escaped(word: str) -> str:
@@ -267,15 +272,21 @@ def _check_run_dir(job: Job, cluster: JobSet) -> None:
 def _heading(job: Job, cluster: JobSet, slices: Slice) -> str:
     hosts, several = slices.hosts // slices.num_slices, slices.num_slices > 1
     pools = f"{slices.num_slices} node pools, each" if several else "a node pool"
-    tpu = f" --tpu-topology={topology(slices)}" if slices.chip.kind == "tpu" else ""
-    needs = f"{pools} of --machine-type={machine_type(slices)}{tpu} --num-nodes={hosts}"
+    each = slices.chips // slices.hosts
     if cluster.node_selector:
-        needs = f"{hosts} nodes with {slices.chips // slices.hosts} GPUs each"
+        needs = f"{hosts} nodes with {each} GPUs each"
+    else:
+        shape = f"--tpu-topology={topology(slices)}"
+        if slices.chip.kind == "gpu":
+            kind = google_names(slices.chip).accelerator
+            shape = f"--accelerator=type={kind},count={each},gpu-driver-version=latest"
+        needs = f"{pools} of --machine-type={machine_type(slices)} {shape} --num-nodes={hosts}"
     here = f"-n {cluster.namespace}"
     selected = f"-l jobset.sigs.k8s.io/jobset-name={job.name}"
     return (
         f"# {slices.name}: {slices.hosts} pods. The cluster needs JobSet (0.6 or later) and\n"
         f"# {needs}.\n"
+        f"# The image has Python 3.11 or later and `pip install '.[pod-{slices.chip.kind}]'`.\n"
         f"# Start:  kubectl apply -f THIS_FILE\n"
         f"# Watch:  kubectl logs {here} -f {selected},batch.kubernetes.io/job-completion-index=0\n"
         f"# Stop:   kubectl delete {here} jobset {job.name}\n"

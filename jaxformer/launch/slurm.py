@@ -166,7 +166,8 @@ def slurm_script(job: Job, cluster: Slurm) -> str:
         srun.append(f"--container-image={cluster.container}")
         if cluster.mounts:
             srun.append(f"--container-mounts={','.join(cluster.mounts)}")
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in job.environment]
+    variables = job.variables("gpu" if gpus > 0 else "cpu")
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return _SCRIPT.format(
         directives="\n".join(lines),
         setup="".join(f"{line}\n" for line in (*cluster.setup, *exports)),
@@ -179,6 +180,7 @@ _SCRIPT = """\
 #!/bin/bash
 {directives}
 
+# Its Python, 3.11 or later, has `pip install '.[pod-gpu]'` (without GPUs '.[all,gcs,s3]').
 # Submit: sbatch THIS_FILE   Watch: squeue --me   End for good: scancel JOB
 # The same script, submitted again, continues the run from its last checkpoint.
 set -u

@@ -1,12 +1,24 @@
 """A script of gcloud commands for Cloud TPU virtual machines."""
 
 import shlex
+import textwrap
 from dataclasses import dataclass
 
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.launch.google import accelerator_type, google_names
-from jaxformer.launch.job import Job, check_nodes, check_words
+from jaxformer.launch.job import STOPPED, Job, check_nodes, check_words
 from jaxformer.plan.slices import Slice, parse_chips
+
+# The images of the machines come with Python 3.10, which is too old.
+_PYTHON = "3.12"
+_ACTIVATE = ". ~/jaxformer-python/bin/activate"
+_MAKE_PYTHON = (
+    "export PATH=~/.local/bin:$PATH",
+    "{ command -v uv > /dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh; }",
+    f"{{ [ -x ~/jaxformer-python/bin/python ] || uv venv --seed --python {_PYTHON} "
+    "~/jaxformer-python; }",
+    _ACTIVATE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +41,18 @@ class TpuVm:
     """A reservation."""
     service_account: str | None = None
     """The service account that may read and write the bucket (default: the project's)."""
+    max_restarts: int = 10
+    """Restarts after failures; those after a stop by a signal do not count."""
     setup: tuple[str, ...] = ()
-    """Lines of bash that install jaxformer on a machine, and bring the config."""
+    """Lines of bash that install jaxformer on a machine, in an environment with Python 3.12, and
+    bring the config."""
 
     def __post_init__(self):
+        check_argument("max-restarts", self.max_restarts, self.max_restarts >= 0, "at least 0")
         check_argument(
             "setup", self.setup, bool(self.setup) and "\n" not in "".join(self.setup),
-            "lines of bash that install jaxformer, as in --setup 'git clone URL project' 'pip "
-            "install ./project[all,tpu]'",
+            "lines of bash that install jaxformer, as in --setup 'git clone URL project' \"uv pip "
+            "install './project[pod-tpu]'\"",
         )  # fmt: skip
         check_words(
             zone=self.zone, project=self.project, runtime=self.runtime,
@@ -81,9 +97,12 @@ def tpu_vm_script(job: Job, cluster: TpuVm) -> str:
         where=" ".join(where),
         nodes=" ".join(nodes),
         create=" \\\n            ".join(_create(job, cluster, slices)),
-        setup=shlex.quote(" && ".join(cluster.setup)),
-        train=shlex.quote(_train(job)),
-        stop=shlex.quote(f'kill -TERM "$(cat ~/{job.name}.pid)"'),
+        setup=shlex.quote(" && ".join((*_MAKE_PYTHON, *cluster.setup))),
+        train=shlex.quote(_train(job, cluster)),
+        stop=shlex.quote(
+            f'touch ~/{job.name}.stopped; kill -TERM "$(cat ~/{job.name}.pid)" 2> /dev/null || true'
+        ),
+        status=shlex.quote(f"cat ~/{job.name}.status 2> /dev/null || echo running"),
         log=shlex.quote(f"tail -n 50 -F ~/{job.name}.log"),
     )
 
@@ -105,15 +124,42 @@ def _create(job: Job, cluster: TpuVm, slices: Slice) -> list[str]:
     return options
 
 
-def _train(job: Job) -> str:
-    """What a machine runs: it goes on when the connection ends, and keeps its process id."""
-    exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in job.environment)
-    command = shlex.join(job.command)
+def _train(job: Job, cluster: TpuVm) -> str:
+    """What a machine runs: it goes on when the connection ends, and starts the run again."""
+    name = job.name
+    variables = job.variables("tpu").items()
+    exports = "".join(f"export {each}={shlex.quote(value)}\n" for each, value in variables)
+    loop = textwrap.dedent(_LOOP).format(
+        name=name, command=shlex.join(job.command), stopped=STOPPED, most=cluster.max_restarts
+    )
     return (
-        f"{exports}nohup {command} >> ~/{job.name}.log 2>&1 < /dev/null & "
-        f"echo $! > ~/{job.name}.pid"
+        f'if kill -0 "$(cat ~/{name}.loop 2> /dev/null)" 2> /dev/null; then\n'
+        f"    echo '{name} is running already'; exit\n"
+        f"fi\n"
+        f"{exports}{_ACTIVATE} || exit\n"
+        f"rm -f ~/{name}.stopped ~/{name}.status\n"
+        f"nohup bash -c {shlex.quote(loop)} >> ~/{name}.log 2>&1 < /dev/null &\n"
+        f"echo $! > ~/{name}.loop"
     )
 
+
+_LOOP = """\
+    failures=0
+    while [ ! -e ~/{name}.stopped ]; do
+        {command} &
+        echo $! > ~/{name}.pid
+        wait $!
+        status=$?
+        case $status in
+        0 | 2) break ;;
+        {stopped}) ;;
+        *) failures=$((failures + 1)); [ $failures -le {most} ] || break ;;
+        esac
+        sleep 10
+    done
+    echo $status > ~/{name}.status
+"""
+"""Starts the run until it is complete, stopped by hand, or refused (status 2)."""
 
 _SCRIPT = """\
 #!/bin/bash
@@ -123,6 +169,8 @@ _SCRIPT = """\
 #   log      follow the first process     stop    save a checkpoint and end the run
 #   state    of the request               delete  give the machines back: until then they cost
 #   again    after a preemption: delete, create, wait, setup, start
+#   keep     until the run is complete: `again` whenever the machines were taken away
+# A machine starts the run again by itself when it ends early; `keep` goes on where it is typed.
 set -euo pipefail
 name={name}
 where=({where})
@@ -131,6 +179,11 @@ nodes=({nodes})
 state() {{
     gcloud compute tpus queued-resources describe "$name" "${{where[@]}}" \\
         --format='value(state.state)'
+}}
+
+ended() {{
+    gcloud compute tpus tpu-vm ssh "${{nodes[0]}}" "${{where[@]}}" --worker=0 \\
+        --command={status} | tail -n 1 || echo unreachable
 }}
 
 on_all() {{
@@ -161,6 +214,20 @@ step() {{
     state) state ;;
     delete)
         gcloud compute tpus queued-resources delete "$name" "${{where[@]}}" --force --quiet ;;
+    keep)
+        while true; do
+            case "$(state)" in
+            ACTIVE)
+                local status
+                status=$(ended)
+                case "$status" in
+                0) echo "$name is complete; to give the machines back: bash $0 delete"; return ;;
+                [0-9]*) echo "$name ended with status $status; why: bash $0 log" >&2; exit 1 ;;
+                esac ;;
+            FAILED | SUSPEND*) bash "$0" again || echo "trying again in a minute" >&2 ;;
+            esac
+            sleep 60
+        done ;;
     again) for each in delete create wait setup start; do step "$each"; done ;;
     *) echo "error: STEP = '$1': must be one of those at the top of this file" >&2; exit 2 ;;
     esac

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from jaxformer.plan.hlo import Module
 
+# Newer compilers say "page 0" of the device's memory, older ones (libtpu 0.0.42) nothing; both give
+# another color or page to every other memory.
 _VALUE = re.compile(r"^ value: <\d+ ([^ ]+)(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
-_TEMPORARY = re.compile(r"^allocation \d+: size (\d+), page 0, preallocated-temp", re.MULTILINE)
-_KEPT = re.compile(
-    r"^allocation \d+: size (\d+), page 0, (?:parameter|output|maybe-live-out|constant)",
-    re.MULTILINE,
-)
+_SIZE = r"^allocation \d+: size (\d+), (?:page 0, )?"
+_TEMPORARY = re.compile(f"{_SIZE}preallocated-temp", re.MULTILINE)
+_KEPT = re.compile(f"{_SIZE}(?:parameter|output|maybe-live-out|constant)", re.MULTILINE)
 _LIVE = re.compile(r"^\s+([^\s:]+):(\d+)-(\d+)$", re.MULTILINE)
 
 

@@ -216,11 +216,20 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
 
     Returns:
         What is known of the step.
+
+    Raises:
+        RunError: This compiler writes it in another way.
     """
     module = Module(_dumped(folder, ".txt"))
     assignment = read_assignment(
         _dumped(folder, "-buffer-assignment.txt"), _dumped(folder, "-live-range.txt")
     )
+    if not assignment.kept:
+        raise RunError(
+            f"libtpu {versions()['libtpu']} writes down the memory of a program in a way that is "
+            "not known here: install another version (0.0.42 and 0.0.52 are known), or plan with "
+            "--no-compile"
+        )
     sizes = config.mesh.sizes(slice_.num_devices)
     return CompiledStep(
         usable_bytes=int(slice_.chip.memory.value),

@@ -10,6 +10,11 @@ from jaxformer.plan.trace import TracedStep
 
 _ATTENTION = ("functional/attention/", "splash_attention")
 _LOSS = ("functional/losses.py", "models/heads/", "training/loss.py")
+GAPS = (0.05, 0.2)
+"""What gaps between arrays add to a peak by the compiler: in the middle of the recipes of
+`benchmarks/plan_receipts.py`, and at most in nine of ten."""
+ERROR = 0.1
+"""How far the closed form is from the compiler's peak at most, there."""
 
 
 class Buffer(NamedTuple):
@@ -38,6 +43,16 @@ class MemoryEstimate:
     def peak(self) -> int:
         """Bytes in all."""
         return sum(self.parts.values())
+
+    def verdict(self, usable: float) -> str:
+        """Whether it fits into so many bytes: "fits", "may not fit" or "does not fit"."""
+        if self.peak > usable:
+            return "does not fit"
+        return "fits" if (1 + GAPS[1]) * self.peak <= usable else "may not fit"
+
+    def cannot_fit(self, usable: float) -> bool:
+        """Whether it is too much for so many bytes even if the closed form says too much."""
+        return self.peak > (1 + ERROR) * usable
 
 
 def estimate(step: TracedStep) -> MemoryEstimate:

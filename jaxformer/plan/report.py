@@ -69,11 +69,25 @@ class Plan:
     """The most rows of a batch that fit on this mesh; 0: none does."""
     best: Candidate | None
     """The fastest mesh for this batch that fits; None: none does."""
+    price: float | None = None
+    """Dollars for a chip and hour; None: not known."""
 
     @property
     def peak_bytes(self) -> int:
         """The most memory in use: by the compiler, where it was asked."""
         return self.memory.peak if self.compiled is None else self.compiled.peak_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """The memory that decides: by the compiler with the gaps between arrays, else the peak."""
+        return self.memory.peak if self.compiled is None else self.compiled.assigned_bytes
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits: "fits", "may not fit" where no compiler was asked, "does not fit"."""
+        if self.compiled is None:
+            return self.memory.verdict(self.slice.chip.memory.value)
+        return "fits" if self.fits else "does not fit"
 
     @property
     def fits(self) -> bool:
@@ -91,6 +105,19 @@ class Plan:
         """Days of all steps of the experiment; None where it has no number of steps."""
         days = [stage.days for stage in self.stages]
         return None if None in days else sum(days)
+
+    @property
+    def dollars(self) -> float | None:
+        """The price of all steps; None where it or their number is not known."""
+        known = self.days is not None and self.price is not None
+        return self.days * 24 * self.slice.chips * self.price if known else None
+
+    @property
+    def dollars_per_million_tokens(self) -> float | None:
+        """The price of a million tokens at the speed of the last stage; None: not known."""
+        if self.price is None:
+            return None
+        return self.slice.chips * self.price / 3600 * 1e6 / self.step.tokens_per_second
 
     @property
     def best_options(self) -> str:
@@ -117,6 +144,7 @@ class Plan:
             "lengths": dict(self.config.row_lengths),
             "fits": self.fits,
             "usable_bytes": self.slice.chip.memory.value,
+            "needed_bytes": self.needed_bytes,
             "peak_bytes": self.peak_bytes,
             "predicted_bytes": self.memory.peak,
             "parts": dict(self.memory.parts),
@@ -132,6 +160,9 @@ class Plan:
             "mfu_causal": self.step.mfu,
             "tokens_per_second": self.step.tokens_per_second,
             "days": self.days,
+            "price_per_chip_hour": self.price,
+            "dollars": self.dollars,
+            "dollars_per_million_tokens": self.dollars_per_million_tokens,
             "stages": [
                 {
                     "rows": stage.rows,

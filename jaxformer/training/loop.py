@@ -75,7 +75,9 @@ from jaxformer.training.transfer.resolution import origin_words, resolved
 from jaxformer.training.transfer.transfer import check_transfer
 
 
-def train(config: Config | str, folder: str | Path, fresh: bool = False) -> TrainResult:
+def train(
+    config: Config | str, folder: str | Path, fresh: bool = False, began: float | None = None
+) -> TrainResult:
     """Trains an experiment, or continues it where its folder left off.
 
     Args:
@@ -84,6 +86,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures. It may
             be in an object store: "gs://bucket/run", "s3://bucket/run".
         fresh: Start anew; an earlier run in the folder moves to another name.
+        began: When the work for it began, in seconds since 1970 (default: now), from where
+            `jaxformer goodput` counts.
 
     Returns:
         The step, the final metrics and the model; of a run that was stopped, those so far.
@@ -98,6 +102,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         ProcessLost: Another process of the job has ended.
         StorageError: The object store of the folder cannot be reached any more, or refuses.
     """
+    began = began or time.time()
     config, folder = _checked(config, folder, fresh)
     with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
@@ -105,12 +110,9 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         restored = _restored(folder, program)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
-        evaluator = Evaluator(program, data, config.data.max_validation_batches)
-        if not restored and settings.metric != "loss":
-            check_metric(settings.metric, evaluator.evaluate(state.best_params))
-        log = _run_logger(config, folder, step, work, data.train)
+        evaluator = _evaluator(config, program, data, None if restored else state)
+        log = _run_logger(config, folder, step, work, data.train, began)
         resources.enter_context(contextlib.closing(log))
-        log.message(f"continuing from step {step}" if step else "starting from step 0")
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, log.folder)
@@ -129,20 +131,20 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                 profiler.after(step, metrics)
                 last, interrupted = step == settings.steps, signals.requested(step)
                 if last or step % settings.eval_interval == 0:
-                    with log.paused() as seconds:
+                    with log.paused("evaluation") as seconds:
                         validation = evaluator.evaluate(state.best_params)
                         log.validation(step, validation, seconds())
                     better = stopping.add(step, validation) and settings.patience is not None
                     better, ended = agreed(better), agreed(stopping.ended)
                 if settings.sample_interval and step % settings.sample_interval == 0:
-                    with log.paused():
+                    with log.paused("evaluation"):
                         log.sample(step, preview.text(state.best_params))
                 due = last or step % settings.checkpoint_interval == 0
                 if due or ended or interrupted or better:
-                    with log.paused():
+                    with log.paused("save"):
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
-        log.push()
+        log.conclude_steps()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
             return TrainResult.of(folder, step, False, stopping)
@@ -176,14 +178,28 @@ def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] 
     )
 
 
+def _evaluator(
+    config: Config, program: TrainProgram, data: Datasets, initial: TrainState | None
+) -> Evaluator:
+    """What measures the run; of a new one, it is known that it measures `train.metric`."""
+    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    if initial is not None and config.train.metric != "loss":
+        check_metric(config.train.metric, evaluator.evaluate(initial.best_params))
+    return evaluator
+
+
 def _run_logger(
-    config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset
+    config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset, began: float
 ) -> RunLogger:
-    return RunLogger(
+    """The log of the run, which says where it starts."""
+    log = RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
         epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
+        began=began,
     )
+    log.message(f"continuing from step {step}" if step else "starting from step 0")
+    return log
 
 
 def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStopping:

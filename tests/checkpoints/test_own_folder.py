@@ -117,7 +117,8 @@ def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
 
 
 @pytest.mark.parametrize(
-    "name", [".lock", "metrics.jsonl", "config.json", "evaluation.json", "loss.png"]
+    "name",
+    [".lock", "metrics.jsonl", "wall_time.jsonl", "config.json", "evaluation.json", "loss.png"],
 )
 def test_nothing_is_written_through_a_link(place, name):
     outside = place / "precious"

@@ -48,23 +48,48 @@ def test_a_jobset(launch):
         "jobset configs/llama3_8b.py --chips v5p:4x4x4 --image me/jaxformer:1 --name try-1 "
         "--run-dir gs://bucket/run --env A=1 B=2 --program 'uv run jaxformer'"
     )
-    assert (status, messages) == (0, "")
+    assert status == 0
+    assert messages == (
+        "memory: fits: 55.03 of 95.73 GiB on each device of v5p:4x4x4, by closed form and without "
+        "gaps\n"
+    )
     jobset = yaml.safe_load(text)
     (container,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
         "containers"
     ]
     assert jobset["metadata"]["name"] == "try-1"
     assert container["command"][:5] == ["uv", "run", "jaxformer", "train", "configs/llama3_8b.py"]
-    assert container["env"][1:] == [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables == {
+        "JAX_NUM_PROCESSES": "16",
+        "JAX_COMPILATION_CACHE_DIR": "gs://bucket/compiled",
+        "A": "1",
+        "B": "2",
+    }
 
 
 def test_tpu_machines(launch):
     status, script, messages = launch(
         "tpu-vm llama3_8b --chips v6e:8x8 --zone us-east5-a --run-dir gs://bucket/run "
-        "--setup 'pip install it'"
+        "--setup 'pip install it' --no-check-memory"
     )
     assert (status, messages) == (0, "")
     assert "--accelerator-type=v6e-64" in script
+
+
+def test_what_cannot_fit_is_refused_unless_it_is_asked_for(launch):
+    command = "jobset llama3_8b --chips v6e:4x4 --image i --run-dir gs://b/r"
+    longer = "-- --data.sequence-length 131072 --data.batch-size 16"
+    status, manifest, messages = launch(f"{command} {longer}")
+    assert (status, manifest) == (2, "")
+    assert re.fullmatch(
+        r"error: llama3_8b needs \S+ of 31.24 GiB on each device of v6e:4x4: `jaxformer plan "
+        r"llama3_8b --chips v6e:4x4`, .*--no-check-memory .*\n",
+        messages,
+    )
+    status, manifest, messages = launch(f"{command} --no-check-memory {longer}")
+    assert (status, messages) == (0, "")
+    assert yaml.safe_load(manifest)["kind"] == "JobSet"
 
 
 def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
@@ -131,5 +156,6 @@ def test_every_launch_command_of_the_page_works(launch):
     assert len(commands) == 3
     for command in commands:
         status, output, messages = launch(command.replace("\\\n", " "))
-        assert (status, messages) == (0, ""), command
+        assert status == 0, command
+        assert "--chips" not in command or messages.startswith("memory: fits: "), messages
         assert "--train.steps" in output

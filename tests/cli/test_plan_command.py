@@ -111,6 +111,7 @@ def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatc
         (("tiny_decoder", "--chips", "v5e", "--find", "--mesh.fsdp", "4"), "leave out --mesh"),
         (("sft", "--chips", "v5e:2x2"), "model = None: must be a model"),
         (("sft", "--chips", "v5e:2x2", "--init-from", "./nowhere"), "init_from = './nowhere'"),
+        (("tiny_decoder", "--chips", "v5e:2x2", "--price-per-chip-hour", "-1"), "must be dollars"),
         (("tiny_decoder", "--chip", "v5e:2x2"), "did you mean --chips"),
         (("tiny_decodr", "--chips", "v5e:2x2"), "tiny_decoder"),
     ],

@@ -23,7 +23,7 @@ def trained(monkeypatch, tmp_path):
     calls = []
     monkeypatch.chdir(tmp_path)
     result = TrainResult(Path(), 1, finished=True)
-    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments) or result)
+    monkeypatch.setattr(loop, "train", lambda *arguments, **_: calls.append(arguments) or result)
     return calls
 
 
@@ -91,6 +91,6 @@ def test_train_py_is_the_same_command(tmp_path):
 @pytest.mark.parametrize(("finished", "status"), [(True, 0), (False, 75)])
 def test_a_scheduler_can_tell_a_stopped_run_from_a_finished_one(monkeypatch, finished, status):
     result = TrainResult(Path("run"), 3, finished=finished)
-    monkeypatch.setattr(loop, "train", lambda *_: result)
+    monkeypatch.setattr(loop, "train", lambda *_, **__: result)
     assert cli.main(["train", FILE]) == 0
     assert cli.main(["train", FILE, "--job.stopped-status", "75"]) == status

@@ -285,6 +285,35 @@ def test_splash_equals_the_reference_when_interpreted(mask, lengths, heads, soft
     assert_equal_to_reference(attention_splash.attend, inputs, request_for(mask, 0.3, softcap))
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize(
+    ("lengths", "band"),
+    [
+        ((512, 512), (-511, 0)),
+        ((384, 512), (-383, 511)),  # all pairs
+        ((640, 384), (-639, 100)),
+        ((384, 640), (-128, 127)),
+        ((512, 512), (-300, -1)),
+        ((512, 384), (200, 383)),
+        ((256, 768), (511, 511)),
+    ],
+)
+@pytest.mark.parametrize("process", ["process_mask", "process_mask_dkv"])
+def test_splash_skips_the_blocks_that_jax_would_find_for_all_heads(process, lengths, band, heads):
+    process = getattr(attention_splash.splash_attention_mask_info, process)
+    masks = attention_splash.splash_attention_mask
+    low, high = band
+    for theirs, ours in (
+        (masks.LocalMask, attention_splash._LocalMask),
+        (masks.FullMask, attention_splash._FullMask),
+    ):
+        arguments = (lengths, (-low, high), 0) if theirs is masks.LocalMask else (lengths,)
+        expected, _ = process(masks.MultiHeadMask([theirs(*arguments)] * heads), (128, 128))
+        found, _ = process(masks.MultiHeadMask([ours(*arguments)]), (128, 128))
+        for name, array in expected._asdict().items():
+            np.testing.assert_array_equal(getattr(found, name), array, name)
+
+
 def test_splash_over_a_mesh(monkeypatch):
     monkeypatch.setattr(attention_splash, "unsupported", lambda *arguments: None)
     inputs = arrays(40, 40, heads=(4, 2))

@@ -51,6 +51,23 @@ def test_the_command_of_each_process():
     )
 
 
+@pytest.mark.parametrize(
+    ("run_dir", "folder"),
+    [
+        ("gs://bucket/run", "gs://bucket/compiled"),
+        ("s3://bucket/a/run/", "s3://bucket/a/compiled"),
+        ("/mnt/runs/llama", "/mnt/runs/compiled"),
+        ("run", "compiled"),
+        ("gs://bucket", ""),  # within the run itself, which holds nothing else
+        ("gs://bucket/", ""),
+    ],
+)
+def test_compiled_programs_are_kept_beside_the_run(run_dir, folder):
+    job = Job("c.py", run_dir, "c")
+    assert job.compiled == folder
+    assert job.variables("tpu") == ({"JAX_COMPILATION_CACHE_DIR": folder} if folder else {})
+
+
 def test_variables_of_the_environment():
     given = ["A=", "XLA_FLAGS=--a=1 --b=2"]
     assert variables(given) == (("A", ""), ("XLA_FLAGS", "--a=1 --b=2"))

@@ -1,6 +1,7 @@
 """Manifests: valid by the schemas of their resources, and the pods join each other."""
 
 import re
+from dataclasses import replace
 
 import jsonschema
 import kubernetes_validate
@@ -9,6 +10,7 @@ import yaml
 from odd_words import ODD
 from resource_schemas import SCHEMAS
 
+from jaxformer.distributed.chips import find_chip
 from jaxformer.distributed.cluster import DistributedConfig, find_processes
 from jaxformer.distributed.launchers import Processes
 from jaxformer.errors import ArgumentError
@@ -106,6 +108,44 @@ def test_pods_with_gpus_join_each_other():
     found = [find_processes(DistributedConfig(), pod_variables(container, i)) for i in range(8)]
     assert found == [Processes(first, 8, index) for index in range(8)]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+
+
+def environment(cluster, job=JOB):
+    (container,) = job_of(documents(cluster, job)[-1])[2]["containers"]
+    names = [entry["name"] for entry in container["env"]]
+    assert len(names) == len(set(names))  # of two with one name Kubernetes takes either
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_gpus_find_their_driver_and_have_the_memory_that_a_plan_counts_on():
+    found = environment(GPUS)
+    assert found["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    whole = find_chip("h100").memory.value / float(found["XLA_PYTHON_CLIENT_MEM_FRACTION"])
+    assert whole == 80 * 10**9
+    # XLA's own cache for GPUs is a folder of the machine, whatever the name says.
+    assert found["JAX_COMPILATION_CACHE_DIR"] == "gs://bucket/compiled"
+    assert found["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] == "none"
+    elsewhere = JobSet(chips="h100:8", image="i", node_selector=("gpu=h100",))
+    assert "LD_LIBRARY_PATH" not in environment(elsewhere)
+
+
+def test_tpus_keep_what_they_have_compiled_and_need_nothing_of_gpus():
+    assert environment(SLICES) == {
+        "JAX_NUM_PROCESSES": "32",
+        "JAX_COMPILATION_CACHE_DIR": "gs://bucket/compiled",
+        "NOTE": "$$(JAX_PROCESS_ID) $$$$",
+    }
+
+
+def test_variables_of_the_user_come_first():
+    own = (
+        ("LD_LIBRARY_PATH", "/opt"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95"),
+        ("JAX_COMPILATION_CACHE_DIR", "/mnt/ssd"),
+    )
+    found = environment(GPUS, replace(JOB, environment=own))
+    assert dict(own).items() <= found.items()
+    assert "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES" not in found
 
 
 def test_a_single_pod_trains_alone():

@@ -11,6 +11,7 @@ from jaxformer.launch import Job, Slurm, slurm_script
 from jaxformer.launch.slurm import seconds
 
 JOB = Job("configs/a b.py:x", "/shared/runs/it's", "llama", ODD, (("A", "1 $B"),))
+TOLD = ["JAX_COMPILATION_CACHE_DIR", "XLA_PYTHON_CLIENT_MEM_FRACTION"]
 
 
 def directives(script):
@@ -73,6 +74,13 @@ def test_a_stopped_run_goes_back_into_the_queue(cluster, status, requeued):
     srun, *rest = cluster.calls()
     assert srun[-len(JOB.command) :] == list(JOB.command)
     assert rest == ([["scontrol", "requeue", "77"]] if requeued else [])
+
+
+@pytest.mark.parametrize(("gpus", "fraction"), [(8, "0.9"), (0, None)])
+def test_what_was_compiled_is_kept_and_gpus_have_their_memory(cluster, gpus, fraction):
+    cluster.stand_in("srun", "print([os.environ.get(name) for name in " + str(TOLD) + "])")
+    script = slurm_script(JOB, Slurm(nodes=1, gpus_per_node=gpus))
+    assert cluster.run(script) == (0, f"{[fraction and '/shared/runs/compiled', fraction]}\n")
 
 
 def test_a_container_runs_the_command(cluster):

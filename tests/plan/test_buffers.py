@@ -1,7 +1,13 @@
 """The arrays of a compiled program: their sizes, and the lines that ask for them."""
 
+import pytest
+from plan_cases import tiny
+
+from jaxformer.errors import RunError
+from jaxformer.plan import compiler
 from jaxformer.plan.buffers import Buffer, largest_buffers, read_assignment
 from jaxformer.plan.hlo import Array, Module
+from jaxformer.plan.slices import parse_chips
 
 TEXT = """HloModule step
 
@@ -61,8 +67,9 @@ LIVE = """HloLiveRange (max 9):
 """
 
 
-def test_memory_is_the_most_that_exists_at_a_time():
-    found = read_assignment(ASSIGNED, LIVE)
+@pytest.mark.parametrize("page", [", page 0", ""], ids=["libtpu 0.0.52", "libtpu 0.0.42"])
+def test_memory_is_the_most_that_exists_at_a_time(page):
+    found = read_assignment(ASSIGNED.replace(", page 0", page), LIVE)
     assert (found.kept, found.temporary) == (24, 100)
     # At 4: big, helper and other; at 6: helper in big's place, p.2 and helper.
     assert sorted((array.name, array.bytes) for array in found.at_peak) == [
@@ -84,6 +91,15 @@ def test_the_largest_buffers_name_the_line_that_asks_for_them():
         Buffer(1, "pred[]", "update", ""),
     ]
     assert largest_buffers(Module(TEXT), assignment, number=1) == found[:1]
+
+
+def test_what_cannot_be_read_is_no_plan_that_fits(tmp_path, monkeypatch):
+    texts = {"": TEXT, "-buffer-assignment": "BufferAssignment:\n other\n", "-live-range": LIVE}
+    for ending, text in texts.items():
+        (tmp_path / f"module.jit__updated.after_optimizations{ending}.txt").write_text(text)
+    monkeypatch.setattr(compiler, "versions", lambda: {"libtpu": "9.9"})
+    with pytest.raises(RunError, match=r"libtpu 9.9 writes down .* plan with --no-compile"):
+        compiler.read_dump(tmp_path, tiny(), parse_chips("v5e:1x1"))
 
 
 def test_memory_that_is_needed_is_that_of_the_device_alone():

@@ -5,20 +5,25 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import pytest
 from plan_cases import tiny
 
+from jaxformer.cli import plan as plan_command
 from jaxformer.config import load_config
 from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.chips import Figure
 from jaxformer.errors import ConfigError
+from jaxformer.io.console import console
 from jaxformer.plan import batch, compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
+from jaxformer.plan.memory import ERROR, GAPS, MemoryEstimate
 from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import stages_of
 
-CONFIG = load_config(str(Path(__file__).parents[2] / "configs" / "tiny_decoder.py"))
+ROOT = Path(__file__).parents[2]
+CONFIG = load_config(str(ROOT / "configs" / "tiny_decoder.py"))
 CONFIG = replace(CONFIG, mesh=MeshConfig(data=2, fsdp=2))
 SLICE = parse_chips("v5e:2x2")
 GIB = 2**30
@@ -43,6 +48,50 @@ def test_the_compiler_has_the_last_word(monkeypatch):
     assert not made.unconfirmed
     assert "compiling for v5e:2x2" in said[-1]
     assert made.as_json()["compiled"]["peak_bytes"] == 20 * GIB
+
+
+def test_what_gaps_need_decides(monkeypatch, capsys):
+    """Arrays of 14 GiB and gaps of 2 do not fit in 15: the headline names both."""
+    made, _ = planned(monkeypatch, compiled_peak=14 * GIB)
+    made = replace(made, compiled=replace(made.compiled, temporary_bytes=16 * GIB))
+    assert (made.fits, made.verdict) == (False, "does not fit")
+    assert made.needed_bytes == made.compiled.assigned_bytes == 16 * GIB + 1
+    assert made.as_json()["needed_bytes"] == made.needed_bytes
+    plan_command._print("tiny", made, console())
+    (headline,) = [line for line in capsys.readouterr().out.splitlines() if "memory: " in line]
+    assert "does not fit: 16.00 GiB of 15.75 GiB" in headline
+    assert "14.00 GiB without" in headline
+
+
+def test_a_closed_form_says_how_sure_it_is():
+    memory = MemoryEstimate({"parameters": 100}, (), ())
+    said = [memory.verdict(usable) for usable in (99, 100, 119, 121)]
+    assert said == ["does not fit", "may not fit", "may not fit", "fits"]
+    assert (memory.cannot_fit(90), memory.cannot_fit(92)) == (True, False)
+
+
+def test_gaps_and_errors_are_those_of_the_receipts():
+    receipts = json.loads((ROOT / "benchmarks/results/plan_receipts.json").read_text())["receipts"]
+    kept = [each for each in receipts if "temporary_bytes" in each]
+    gaps = [(e["argument_bytes"] + e["temporary_bytes"]) / e["peak_bytes"] - 1 for e in kept]
+    assert len(gaps) >= 70
+    assert np.median(gaps) == pytest.approx(GAPS[0], abs=0.01)
+    assert np.quantile(gaps, 0.9) <= GAPS[1]
+    assert max(abs(e["predicted_bytes"] / e["peak_bytes"] - 1) for e in kept) <= ERROR
+
+
+def test_dollars_are_those_of_all_chips(monkeypatch, capsys):
+    made, _ = planned(monkeypatch)
+    assert (made.dollars, made.dollars_per_million_tokens) == (None, None)
+    made = replace(made, price=2.5)
+    hours = made.step.seconds * CONFIG.train.steps / 3600
+    assert made.dollars == pytest.approx(4 * 2.5 * hours)
+    tokens = CONFIG.train.steps * CONFIG.data.batch_size * CONFIG.row_lengths["inputs"]
+    assert made.dollars_per_million_tokens == pytest.approx(1e6 * made.dollars / tokens)
+    written = made.as_json()
+    assert (written["price_per_chip_hour"], written["dollars"]) == (2.5, made.dollars)
+    plan_command._print("tiny", made, console())
+    assert "10.00 for all" in capsys.readouterr().out
 
 
 def test_without_it_the_plan_is_that_of_the_closed_form(monkeypatch):

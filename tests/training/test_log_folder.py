@@ -9,6 +9,7 @@ from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
 from jaxformer.training.logging.log_folder import LogFolder
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
+from jaxformer.training.logging.wall_time import WallTime, read_wall_time
 
 
 @pytest.fixture
@@ -51,6 +52,14 @@ def test_a_run_goes_on_with_its_rows_and_drops_later_ones(run):
     rows.close()
     logs.close()
     assert [row["loss"] for row in read_metrics(run)] == [1.0, 2.0, 9.0]
+
+
+def test_the_times_of_every_start_are_kept(run):
+    for step in (0, 5):
+        logs = LogFolder(run, continues=True)
+        WallTime(logs.path, 1000.0 + step, step).close(step)
+        logs.close()
+    assert [row.began for row in read_wall_time(run)] == [1000, 1000, 1005, 1005]
 
 
 def test_events_of_every_start_are_kept(run):

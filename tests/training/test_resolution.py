@@ -294,7 +294,7 @@ def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
 def test_the_command_line_changes_the_checkpoints_model(tmp_path, checkpoint, monkeypatch, capsys):
     calls, origin = [], str(checkpoint("llama"))
     result = TrainResult(Path(), 1, finished=True)
-    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments) or result)
+    monkeypatch.setattr(loop, "train", lambda *arguments, **_: calls.append(arguments) or result)
     file = str(table(tmp_path / "a.jsonl", LABELS))
     options = ["--init-from", origin, "--data.train", file]
     heads = ["--model.dropout", "0.2", "--model.heads.0.pooling", "mean"]

@@ -16,6 +16,7 @@ from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.config.loggers import WANDB_ID
 from jaxformer.errors import StorageError
 from jaxformer.io.paths import AnyPath, is_remote
+from jaxformer.training.logging.wall_time import WALL_TIME_FILE
 
 INTERVAL = 30.0
 """Seconds between two uploads."""
@@ -77,7 +78,7 @@ class LogFolder:
     def _fetch(self) -> None:
         """Downloads what the run goes on with."""
         for name in self._remote.files() if self._remote.exists() else ():
-            if name.startswith(METRICS_FILE) or name == WANDB_ID:
+            if name.startswith(METRICS_FILE) or name in (WANDB_ID, WALL_TIME_FILE):
                 (self._remote / name).get(self.path / name)
                 self._uploaded[name] = _version(self.path / name)
 

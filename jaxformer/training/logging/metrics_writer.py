@@ -161,7 +161,7 @@ def _repaired(path: Path) -> list[dict[str, Any]]:
     """Reads the rows, and moves what is damaged to a file beside theirs."""
     found = _read(path)
     if found.damage is not None:
-        target = _unused(path)
+        target = unused(path)
         if found.damaged:
             with replacing(target) as aside:
                 aside.write_bytes(b"".join(line + b"\n" for line in found.damaged))
@@ -175,8 +175,8 @@ def _count(damaged: list[bytes]) -> str:
     return f"{len(damaged)} damaged line{'s' if len(damaged) > 1 else ''}" if damaged else "it"
 
 
-def _unused(path: Path) -> Path:
-    """The first of metrics.jsonl.damaged, metrics.jsonl.damaged-2, ... that is free."""
+def unused(path: Path) -> Path:
+    """Returns the first of metrics.jsonl.damaged, metrics.jsonl.damaged-2, ... that is free."""
     endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
     return next(name for name in names if not os.path.lexists(name))

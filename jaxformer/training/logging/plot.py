@@ -29,7 +29,7 @@ def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
     train, validation = curve(folder, "train"), curve(folder, "validation")
     if not len(train[0]):
         return None
-    figure, axes = _canvas(title, subtitle)
+    figure, axes = canvas(title, subtitle)
     blue, red = COLOURS[:2]
     axes.plot(*train, color=blue, alpha=0.25, linewidth=0.8)
     axes.plot(train[0], smooth(train[1]), color=blue, linewidth=1.8)
@@ -40,7 +40,7 @@ def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
     per_token = is_per_token(folder)
     _frame(axes, [train[1], validation[1]], per_token)
     _label_ends(axes, labels, per_token)
-    return _save(figure, folder / "loss.png")
+    return save_picture(figure, folder / "loss.png")
 
 
 class Line(NamedTuple):
@@ -75,7 +75,7 @@ def plot_comparison(
         ``path``.
     """
     words = metric.replace("_", " ")
-    figure, axes = _canvas(title, f"validation {words}{' against compute' * compute}")
+    figure, axes = canvas(title, f"validation {words}{' against compute' * compute}")
     lines = [line for line in lines if len(line.x)]
     ends = []
     for colour, line in zip(_cycle(len(lines)), lines, strict=True):
@@ -87,7 +87,7 @@ def plot_comparison(
         axes.set_xscale("log")
         axes.set_xlabel("FLOPs of training (forward and backward, from the configuration)")
     _label_ends(axes, ends, per_token)
-    return _save(figure, path)
+    return save_picture(figure, path)
 
 
 def curve(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +120,8 @@ def smooth(values: np.ndarray) -> np.ndarray:
     return np.array([values[i - r : i + r + 1].mean() for i, r in enumerate(reach)])
 
 
-def _canvas(title: str, subtitle: str) -> tuple[Any, Any]:
+def canvas(title: str, subtitle: str) -> tuple[Any, Any]:
+    """Returns a figure and its axes, with a title above and room for names on the right."""
     # The object interface needs no display and leaves pyplot's global state alone.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -182,8 +183,8 @@ def _cycle(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-def _save(figure: Any, path: Path) -> Path:
-    # As wide as the longest name at a curve's end wants it.
+def save_picture(figure: Any, path: Path) -> Path:
+    """Writes a figure, as wide as the names on its right want it; returns the path."""
     with replacing(path) as aside:
         kind = path.suffix.removeprefix(".") or "png"
         figure.savefig(aside, format=kind, bbox_inches="tight", pad_inches=0.2)

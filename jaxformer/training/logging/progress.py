@@ -185,6 +185,9 @@ def describe(
         parts.append(_Part(10, f"data {1000 * values['data_wait_seconds']:.1f} ms"))
     if "mfu" in values:
         parts.append(_Part(5, f"MFU {values['mfu']:.1%}"))
+    if "memory_limit_bytes" in values:
+        full = values["memory_peak_bytes"] / values["memory_limit_bytes"]
+        parts.append(_Part(8, f"mem {full:.0%}"))
     if values.get("skipped"):
         parts.append(_Part(1, f"skipped {int(values['skipped'])}"))
     if course.epochs is not None:

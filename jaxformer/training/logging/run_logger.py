@@ -18,7 +18,8 @@ from jaxformer.io.paths import AnyPath
 from jaxformer.training.logging.log_folder import LogFolder
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import Course, duration, make_progress
-from jaxformer.training.logging.throughput import RunWork, Stopwatch
+from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_memory
+from jaxformer.training.logging.wall_time import WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
 """What a row begins with: means over its steps, as are the metrics of a loss besides."""
@@ -67,6 +68,7 @@ class RunLogger:
         state: The property `state` as it was saved at that step; empty where it is not known.
         config: The run's configuration as JSON, for the loggers.
         epochs: Passes over the training rows in so many steps; None: not known.
+        began: When the work for this run began, in seconds since 1970; None: now.
     """
 
     def __init__(
@@ -78,13 +80,17 @@ class RunLogger:
         state: Mapping[str, Any] = MappingProxyType({}),
         config: Mapping[str, Any] = MappingProxyType({}),
         epochs: Callable[[int], float] | None = None,
+        began: float | None = None,
     ):
         self._settings, self._work = settings, work
         self._stopwatch = Stopwatch()
         self._logs, self._files = LogFolder(folder, continues=is_first()), None
+        self._time: WallTime | None = None
         if is_first():
             rows = state.get("rows", 0)
             self._files = MetricsLog(self.folder, step, rows, settings.loggers, config)
+            self._time = WallTime(self.folder, began or time.time(), step)
+        self._step, self._at, self._compiled = step, "start", None
         course = Course(settings.steps, epochs, work.flops)
         self._progress = make_progress(course, step, is_first())
         self._pending: tuple[int, Any] | None = None
@@ -102,6 +108,7 @@ class RunLogger:
         Raises:
             TrainingDiverged: Too many updates in a row were skipped.
         """
+        self._go_on_with("step")
         if self._work.stage(step - 1).start == step - 1:
             self.flush()
 
@@ -125,9 +132,14 @@ class RunLogger:
         Raises:
             TrainingDiverged: Too many updates in a row were skipped.
         """
+        stage = self._work.stage(step - 1).start
+        compiles, self._compiled = stage != self._compiled, stage
+        self._spent("compile" if compiles else "step", data=waited)
         self._stopwatch.waited(waited)
         self.flush()
-        self._pending = (step, metrics)
+        self._pending, self._step = (step, metrics), step
+        if self._time is not None:
+            self._time.write_in_time(step - 1)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -158,16 +170,38 @@ class RunLogger:
             self.message(f"first step{shape} after {duration(seconds)}")
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[Callable[[], float]]:
+    def paused(self, part: str) -> Iterator[Callable[[], float]]:
         """Reads pending metrics first; the time within does not count as training.
+
+        Args:
+            part: What it counts as, one of `wall_time.PARTS`.
 
         Yields:
             A function that returns the seconds since.
         """
         self.flush()
+        self._go_on_with(part)
         started = time.perf_counter()
         yield lambda: time.perf_counter() - started
         self._stopwatch.pause(time.perf_counter() - started)
+        self._go_on_with("step", writes=True)
+
+    def conclude_steps(self) -> None:
+        """Uploads the logs once all checkpoints are saved; what follows is an evaluation."""
+        self._at = "save"
+        self._go_on_with("evaluation", writes=True)
+        self.push()
+
+    def _go_on_with(self, part: str, writes: bool = False) -> None:
+        """Ends what the process was at; with a row of it, if asked or where steps begin."""
+        before, self._at = self._at, part
+        self._spent(before)
+        if self._time is not None and (writes or before == "start"):
+            self._time.write(self._step)
+
+    def _spent(self, part: str, **others: float) -> None:
+        if self._time is not None:
+            self._time.lap(part, **others)
 
     def validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation and the time it took."""
@@ -198,6 +232,9 @@ class RunLogger:
         self._progress.close()
         if self._files is not None:
             self._files.close()
+        if self._time is not None:
+            self._spent(self._at)
+            self._time.close(self._step)
         self._logs.close()
 
     def _write_row(self, step: int) -> None:
@@ -205,7 +242,7 @@ class RunLogger:
         means = {name: _mean([row[name] for row in self._rows]) for name in (*_AVERAGED, *names)}
         last = {name: self._rows[-1][name] for name in _LAST}
         seen = {"tokens_seen": self._work.tokens(step)}
-        values = means | last | seen | self._stopwatch.read()
+        values = means | last | seen | self._stopwatch.read() | device_memory(jax.local_devices())
         self._rows = []
         if self._files is not None:
             self._files.write("train", step, values)

@@ -42,6 +42,26 @@ def peak_flops(device_kind: str) -> float | None:
     return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
+def device_memory(devices: Sequence[jax.Device]) -> dict[str, float]:
+    """Returns the memory of the fullest device, where the backend tells it: a CPU does not.
+
+    Args:
+        devices: Those of this process.
+
+    Returns:
+        The most bytes in use since the process began, and those that it may use; or nothing.
+    """
+    told = [stats for device in devices if (stats := device.memory_stats())]
+    peaks = [stats for stats in told if "peak_bytes_in_use" in stats]
+    if not peaks:
+        return {}
+    fullest = max(peaks, key=lambda stats: stats["peak_bytes_in_use"])
+    found = {"memory_peak_bytes": fullest["peak_bytes_in_use"]}
+    if "bytes_limit" in fullest:
+        found["memory_limit_bytes"] = fullest["bytes_limit"]
+    return found
+
+
 @dataclass(frozen=True)
 class Workload:
     """The work of one step."""

@@ -1,0 +1,74 @@
+"""``jaxformer goodput RUN_DIR``: where the wall time of a run went."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from jaxformer.cli.options import RunDir
+from jaxformer.config.overrides import parse
+from jaxformer.io.console import console
+from jaxformer.training.logging.goodput import LOST, Goodput, Start, in_rows
+from jaxformer.training.logging.goodput import goodput as find_goodput
+from jaxformer.training.logging.goodput_plot import plot_goodput
+from jaxformer.training.logging.progress import duration
+
+
+@dataclass(frozen=True)
+class GoodputOptions:
+    """Shows where the wall time of a run went, from its own files, restarts included.
+
+    A table and a picture with the time of start, compilation, data, steps, evaluations and saves,
+    of the work that was lost and done again after a restart, and of what lies between the starts.
+    """
+
+    run_dir: RunDir
+    """The run's folder."""
+    out: Path = Path("goodput.png")
+    """The picture."""
+    json: bool = False
+    """Print everything as JSON, and nothing else."""
+
+
+def goodput(arguments: Sequence[str], prog: str) -> None:
+    """Prints and draws where the wall time of a run went."""
+    options = parse(GoodputOptions, arguments, prog)
+    found = find_goodput(options.run_dir)
+    picture = plot_goodput(found, options.out, str(options.run_dir))
+    if options.json:
+        print(json.dumps(found.as_json(), indent=1))
+        return
+    _print(found, str(options.run_dir))
+    print(picture)
+
+
+def _print(found: Goodput, name: str) -> None:
+    out = console()
+    out.print(
+        f"{name}: goodput {found.share:.1%}, of {duration(found.wall)} from the first start to the "
+        "last row",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=True, show_header=False)
+    for justify in ("right", "right", "left", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for part, seconds, share, meaning in in_rows(found.parts, found.wall):
+        table.add_row(duration(seconds), f"{share:.1%}", part, meaning)
+    out.print(table)
+    starts = Table(box=None, pad_edge=True)
+    for title in ("start", "began", "took", "steps", "lost", ""):
+        starts.add_column(title, justify="left" if title in ("began", "") else "right")
+    for number, start in enumerate(found.starts, 1):
+        starts.add_row(str(number), *_row(start))
+    out.print(starts)
+
+
+def _row(start: Start) -> tuple[str, ...]:
+    first, last, kept = start.rows[0].step, start.rows[-1].step, start.kept.step
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.began))
+    lost = f"{last - kept} steps, {duration(start.seconds[LOST])}" if last > kept else ""
+    took, steps = duration(start.end - start.began), f"{first} to {last}"
+    return began, took, steps, lost, "" if start.rows[-1].ended else "no last row"

@@ -1,0 +1,86 @@
+"""Where the wall time of a run went, as a picture: a bar for each start, on one axis of time."""
+
+from pathlib import Path
+
+from jaxformer.training.logging.goodput import BETWEEN, LOST, Goodput
+from jaxformer.training.logging.plot import canvas, save_picture
+from jaxformer.training.logging.progress import duration
+
+_COLOURS = {
+    "step": "#009E73",
+    "start": "#999999",
+    "compile": "#56B4E9",
+    "data": "#E69F00",
+    "evaluation": "#0072B2",
+    "save": "#CC79A7",
+    LOST: "#D55E00",
+    BETWEEN: "#000000",
+}
+_MOST_LANES = 12
+_FINEST = 1 / 2000  # of the width; what is shorter is drawn with what follows
+_UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
+
+
+def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
+    """Draws the starts of a run below each other, in the colours of what they did.
+
+    Args:
+        found: Where the time went.
+        path: The picture to write.
+        title: What the run is called.
+
+    Returns:
+        ``path``.
+    """
+    wall = duration(found.wall)
+    figure, axes = canvas(title, f"goodput {found.share:.1%} of {wall}: updates that were kept")
+    scale, unit = next(each for each in _UNITS if found.wall >= 2 * each[0] or each[0] == 1)
+    lanes = min(len(found.starts), _MOST_LANES)
+    for part, colour in _COLOURS.items():
+        for lane, spans in enumerate(_spans(found, part, lanes)):
+            bars = [(at / scale, width / scale) for at, width in spans]
+            axes.broken_barh(bars, (lane - 0.4, 0.8), facecolors=colour, linewidth=0)
+    axes.set_xlim(0, found.wall / scale)
+    axes.set_ylim(lanes - 0.5, -0.5)
+    names = [f"start {number}" for number in range(1, lanes + 1)]
+    if len(found.starts) > lanes:
+        names[-1] = f"starts {lanes} to {len(found.starts)}"
+    axes.set_yticks(range(lanes), names)
+    axes.set_xlabel(f"{unit} since the first start")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    _name_colours(axes, found)
+    return save_picture(figure, path)
+
+
+def _spans(found: Goodput, part: str, lanes: int) -> list[list[tuple[float, float]]]:
+    """When a part began and how long it took, for each lane; neighbours as one."""
+    zero, finest = found.starts[0].began, found.wall * _FINEST
+    spans: list[list[tuple[float, float]]] = [[] for _ in range(lanes)]
+    for number, start in enumerate(found.starts):
+        lane = spans[min(number, lanes - 1)]
+        for at, width, name in start.pieces():
+            if name != part or width <= 0:
+                continue
+            begin, end = at - zero, at - zero + width
+            if lane and begin - (lane[-1][0] + lane[-1][1]) < finest:
+                begin, _ = lane.pop()
+            lane.append((begin, end - begin))
+    return spans
+
+
+def _name_colours(axes, found: Goodput) -> None:
+    """Names each colour on the right, with the time that it stands for."""
+    rows = [(part, seconds) for part, seconds in found.parts.items() if seconds > 0]
+    for number, (part, seconds) in enumerate(rows):
+        name = "between (blank)" if part == BETWEEN else part
+        axes.text(
+            1.015,
+            0.97 - 0.085 * number,
+            f"{name}  {seconds / found.wall:.1%}",
+            transform=axes.transAxes,
+            color=_COLOURS[part],
+            fontsize=9,
+            va="center",
+        )

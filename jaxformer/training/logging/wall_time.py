@@ -1,0 +1,161 @@
+"""What the wall time of a run's processes was spent on, in a file of the run's folder.
+
+The first process of a job always is at one of the `PARTS`, and notes when it goes on to another: a
+reading of the clock, a few of them a step. The sums are written at each checkpoint and evaluation
+and twice a minute in between, so that a process which is killed leaves all but the last moments.
+"""
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxformer.errors import DataError
+from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.json_files import parse_json
+from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.training.logging.metrics_writer import unused
+
+WALL_TIME_FILE = "wall_time.jsonl"
+PARTS = ("start", "compile", "data", "step", "evaluation", "save")
+"""What a process does, one at a time."""
+INTERVAL = 30.0
+"""Seconds between two rows while nothing else has one written."""
+_log = logging.getLogger(__name__)
+
+
+def process_began() -> float:
+    """Returns when this process was started, in seconds since 1970; now where nothing says it."""
+    now = time.time()
+    try:
+        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        ticks = int(after_name[19])  # field 22, since the machine was started
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return now  # no Linux
+    return now - max(age, 0.0)
+
+
+class TimeRow(NamedTuple):
+    """What a process had spent its time on when it wrote a row."""
+
+    began: float
+    """When the process began, in seconds since 1970, which tells it from others."""
+    step: int
+    """Updates done."""
+    elapsed: float
+    """Seconds since it began."""
+    seconds: dict[str, float]
+    """Those of each of the `PARTS`."""
+    ended: bool
+    """Whether it is the last row of a process that ended by itself."""
+
+
+class WallTime:
+    """Notes what the time of this process is spent on.
+
+    Args:
+        folder: The run's folder.
+        began: When the process began, in seconds since 1970.
+        step: The step that training starts from.
+    """
+
+    def __init__(self, folder: Path, began: float, step: int):
+        path = folder / WALL_TIME_FILE
+        before = _whole_lines(path)
+        with replacing(path) as aside:  # without a line that a killed process cut off
+            aside.write_bytes(b"".join(line + b"\n" for line in before))
+        self._file = path.open("a", buffering=1)
+        self._began, self._offset = began, time.time() - began - time.perf_counter()
+        self._seconds, self._last = dict.fromkeys(PARTS, 0.0), 0.0
+        self.lap("start")
+        self.write(step)
+
+    def lap(self, part: str, **others: float) -> None:
+        """Counts the time since the last lap.
+
+        Args:
+            part: What it was spent on.
+            **others: Seconds of it that were spent on other parts, by their names.
+        """
+        now = self._now()
+        self._seconds[part] += max(now - self._last - sum(others.values()), 0.0)
+        for other, seconds in others.items():
+            self._seconds[other] += seconds
+        self._last = now
+
+    def write(self, step: int, ended: bool = False) -> None:
+        """Writes a row.
+
+        Args:
+            step: Updates done.
+            ended: Whether the process is about to end.
+        """
+        row = TimeRow(self._began, step, self._last, dict(self._seconds), ended)
+        seconds = {part: round(each, 4) for part, each in row.seconds.items()}
+        rounded = row._replace(began=round(row.began, 4), elapsed=round(row.elapsed, 4))
+        self._file.write(json.dumps(rounded._replace(seconds=seconds)._asdict()) + "\n")
+        self._written = self._last
+
+    def write_in_time(self, step: int) -> None:
+        """Writes a row where the last one is old."""
+        if self._last - self._written >= INTERVAL:
+            self.write(step)
+
+    def close(self, step: int) -> None:
+        """Writes the last row."""
+        self.write(step, ended=True)
+        self._file.close()
+
+    def _now(self) -> float:
+        """Seconds since the process began; no clock that is set changes them."""
+        return time.perf_counter() + self._offset
+
+
+def read_wall_time(folder: AnyPath) -> list[TimeRow]:
+    """Returns the rows of all processes of a run, in the order in which they were written.
+
+    Damaged ones are left out with a warning.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    path, rows = any_path(folder, "folder") / WALL_TIME_FILE, []
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            rows.append(_row(line, f"{path}:{number}"))
+        except DataError as error:
+            _log.warning("%s; left out", error)
+    return rows
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines that are kept; what is no file is moved aside, as it is no reason not to train."""
+    try:
+        return _lines(path)
+    except DataError as error:
+        target = unused(path)
+        path.rename(target)
+        _log.warning("%s; kept in %s", error, target.name)
+        return []
+
+
+def _lines(path: AnyPath) -> list[bytes]:
+    """The whole lines of a file, none where there is no file."""
+    return read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+
+
+def _row(line: bytes, where: str) -> TimeRow:
+    try:
+        row = TimeRow(**parse_json(line, where))
+        numbers = [row.began, row.step, row.elapsed, *(row.seconds[part] for part in PARTS)]
+        if all(type(number) in (int, float) and number >= 0 for number in numbers):
+            return row
+    except (TypeError, KeyError):
+        pass
+    raise DataError(f"{where}: must be a row of times with {', '.join(TimeRow._fields)}")
