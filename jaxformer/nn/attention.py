@@ -8,7 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.activations import tap
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    check_result,
+)
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
@@ -137,10 +142,12 @@ class Attention(nnx.Module):
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Rotates queries and keys, see `Position.rotate`."""
-        rotate, given = self.position.rotate, query_BTNH
-        query_BTNH, key_BSKH = rotate(query_BTNH, key_BSKH, positions, kv_positions, lengths)
-        if query_BTNH is given:
+        given = query_BTNH, key_BSKH
+        query_BTNH, key_BSKH = self.position.rotate(*given, positions, kv_positions, lengths)
+        if query_BTNH is given[0]:
             return query_BTNH, key_BSKH
+        check_result(self.position, query_BTNH, given[0])
+        check_result(self.position, key_BSKH, given[1])
         return tap("hook_rot_q", query_BTNH), tap("hook_rot_k", key_BSKH)
 
     def attend(

@@ -108,7 +108,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
         if not restored and settings.metric != "loss":
             check_metric(settings.metric, evaluator.evaluate(state.best_params))
-        log = _run_logger(config, folder, step, work, data.train)
+        log = _run_logger(config, folder, step, work, data.train, program)
         resources.enter_context(contextlib.closing(log))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         stopping = _early_stopping(settings, folder, step)
@@ -177,12 +177,13 @@ def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] 
 
 
 def _run_logger(
-    config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset
+    config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset, program: TrainProgram
 ) -> RunLogger:
     return RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
         epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
+        own=lambda: program.own_metrics,
     )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -67,6 +67,7 @@ class RunLogger:
         state: The property `state` as it was saved at that step; empty where it is not known.
         config: The run's configuration as JSON, for the loggers.
         epochs: Passes over the training rows in so many steps; None: not known.
+        own: Returns the names of the metrics that parts of the model add.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class RunLogger:
         state: Mapping[str, Any] = MappingProxyType({}),
         config: Mapping[str, Any] = MappingProxyType({}),
         epochs: Callable[[int], float] | None = None,
+        own: Callable[[], Sequence[str]] = tuple,
     ):
         self._settings, self._work = settings, work
         self._stopwatch = Stopwatch()
@@ -85,7 +87,7 @@ class RunLogger:
         if is_first():
             rows = state.get("rows", 0)
             self._files = MetricsLog(self.folder, step, rows, settings.loggers, config)
-        course = Course(settings.steps, epochs, work.flops)
+        course = Course(settings.steps, epochs, work.flops, own)
         self._progress = make_progress(course, step, is_first())
         self._pending: tuple[int, Any] | None = None
         self._rows = list(state.get("unlogged", ()))
@@ -202,7 +204,10 @@ class RunLogger:
 
     def _write_row(self, step: int) -> None:
         names = [name for name in self._rows[-1] if name not in (*_AVERAGED, *_LAST, _COUNTER)]
-        means = {name: _mean([row[name] for row in self._rows]) for name in (*_AVERAGED, *names)}
+        means = {
+            name: _mean([row[name] for row in self._rows if name in row])
+            for name in (*_AVERAGED, *names)
+        }
         last = {name: self._rows[-1][name] for name in _LAST}
         seen = {"tokens_seen": self._work.tokens(step)}
         values = means | last | seen | self._stopwatch.read()
