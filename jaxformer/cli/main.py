@@ -19,6 +19,7 @@ from jaxformer.extras import missing_extra
 
 COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
+    "rows": ("rows:rows", "train", "show the first rows of a config's data as the model sees them"),
     "plan": ("plan:plan", "train", "say what a config needs on a slice, and how fast it goes"),
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
