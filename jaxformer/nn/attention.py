@@ -257,7 +257,7 @@ class SelfAttention(Sublayer):
             positions=context.positions,
             bias=self._bias(context),
             distances=self._distances(x, context, key),
-            factor=depth_factor(context, self.scale_by_depth),
+            factor=context.depth_factor(self.scale_by_depth),
             key=key,
         )
 
@@ -273,7 +273,7 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention, positions = self.attention, context.positions
-        query_BTNH = attention.queries(x, depth_factor(context, self.scale_by_depth))
+        query_BTNH = attention.queries(x, context.depth_factor(self.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -324,7 +324,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
-            factor=depth_factor(context, self.scale_by_depth),
+            factor=context.depth_factor(self.scale_by_depth),
             key=key,
         )
 
@@ -349,7 +349,7 @@ class CrossAttention(Sublayer):
             `[R, T, D]`, and the same cache.
         """
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = self.attention.queries(x, depth_factor(context, self.scale_by_depth))
+        query_BTNH = self.attention.queries(x, context.depth_factor(self.scale_by_depth))
         query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
@@ -387,16 +387,6 @@ class DotProductCrossAttention(CrossAttentionConfig):
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + config.value_width)
-
-
-def depth_factor(context: Context, by_depth: bool) -> jax.Array | None:
-    """Returns what multiplies the logits of a layer that scales them by its depth.
-
-    Args:
-        context: Has the number of the layer.
-        by_depth: Whether it does; otherwise the result is None.
-    """
-    return 1.0 / (jnp.asarray(context.layer) + 1) if by_depth else None
 
 
 def _merge_rows(x: jax.Array, rows: int) -> jax.Array:
