@@ -14,6 +14,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 
 _MOST_NUMBERS = 20_000
 """The most numbers of an array that are given one by one."""
+_SIDES = ("inputs", "decoder_inputs")
 _PAIR = ("chosen", "rejected")
 _JUDGED = ("answer", "answer to another prompt")
 
@@ -68,9 +69,9 @@ class RowReader:
         Returns:
             Rows with one sequence each.
         """
-        if np.ndim(row.get("inputs")) != 2:
-            return {"": row}
         names = _JUDGED if "desirable" in row else _PAIR
+        if not (_is_ids(row.get("inputs"), 2) and len(row["inputs"]) == len(names)):
+            return {"": row}
         own = {name: x for name, x in row.items() if np.ndim(x) == 2 and len(x) == len(names)}
         return {name: {k: x[i] for k, x in own.items()} for i, name in enumerate(names)}
 
@@ -84,10 +85,10 @@ class RowReader:
             One text, of which the model learns to predict parts, where it predicts the next tokens;
             else the inputs, and what is predicted.
         """
-        if self.tokenizer is None or "inputs" not in row:
-            return []
         found = []
         for name, sequence in self.sequences(row).items():
+            if self.tokenizer is None or not _is_ids(sequence.get("inputs"), 1):
+                return []
             for text in self._texts(sequence):
                 own = "" if name and text.name == "text" else text.name
                 found.append(text._replace(name=f"{name} {own}".strip()))
@@ -110,7 +111,7 @@ class RowReader:
         Returns:
             Those of the inputs; and those of the decoder, where it has inputs of its own.
         """
-        sides = [row[name] for name in ("inputs", "decoder_inputs") if name in row]
+        sides = [row[name] for name in _SIDES if _is_ids(row.get(name), 1)]
         found: list[list[Column]] = []
         decoder = [name for name in row if name.startswith("decoder_")]
         for number, tokens in enumerate(sides):
@@ -124,7 +125,9 @@ class RowReader:
 
     def others(self, row: Batch) -> dict[str, np.ndarray]:
         """The arrays of a row that have no value for each token: labels, images, spans."""
-        shapes = {np.shape(row[name]) for name in ("inputs", "decoder_inputs") if name in row}
+        sequence = next(iter(self.sequences(row).values()))
+        sides = [name for name in _SIDES if _is_ids(sequence.get(name), 1)]
+        shapes = {np.shape(row[name]) for name in sides}
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
     def in_words(self, name: str, value: np.ndarray, row: Batch) -> str:
@@ -199,7 +202,7 @@ class RowReader:
 
     def _is_words(self, name: str) -> bool:
         tags = self.head == "token_classification"
-        return name in ("inputs", "decoder_inputs") or (name.endswith("targets") and not tags)
+        return name in _SIDES or (name.endswith("targets") and not tags)
 
     def _column(self, name: str, values: np.ndarray) -> Column:
         if self._is_words(name) and self.tokenizer is not None:
@@ -223,17 +226,19 @@ class RowReader:
         return int(np.flatnonzero(real)[-1]) + 1 if real.any() else 0
 
     def _texts(self, row: Batch) -> Iterator[Text]:
-        inputs, targets = row["inputs"], row.get("targets")
+        inputs, targets, weights = row["inputs"], row.get("targets"), row.get("weights")
+        predicts = _is_ids(targets, 1) and np.shape(weights) == targets.shape
         read, nothing = inputs[: self._size(row, "inputs")], np.zeros(len(inputs), bool)
-        if "decoder_inputs" in row and targets is not None:
+        if "decoder_inputs" in row and predicts:
             size = self._size(row, "decoder_inputs")
             yield self._marked("inputs", read, nothing)
-            yield self._marked("targets", targets[:size], row["weights"][:size] > 0)
+            yield self._marked("targets", targets[:size], weights[:size] > 0)
             return
-        if targets is None or self.head == "token_classification":
+        aligned = predicts and targets.shape == inputs.shape
+        if not aligned or self.head == "token_classification":
             yield self._marked("inputs", read, nothing)
             return
-        counts = row["weights"][: len(read)] > 0
+        counts = weights[: len(read)] > 0
         follows = np.append(targets[: len(read) - 1] == read[1:], True) | ~counts
         if self.head == "language_model" and len(read) and follows.all():
             tokens = np.append(read, targets[len(read) - 1]) if counts[-1] else read
@@ -285,6 +290,11 @@ def cut(texts: Sequence[Text], most: int) -> list[Text]:
             room -= len(part.text)
         found.append(text._replace(parts=tuple(kept)))
     return found
+
+
+def _is_ids(array: Any, rank: int) -> bool:
+    """Whether it is an array of integers with so many axes."""
+    return np.ndim(array) == rank and np.issubdtype(np.asarray(array).dtype, np.integer)
 
 
 def _numbers(array: np.ndarray) -> Any:

@@ -108,3 +108,14 @@ def test_long_texts_are_cut():
     first, second = cut(texts, 5)
     assert first.parts == (Part("abc", False), Part("de...", True))
     assert second.parts == ()
+
+
+def test_data_of_ones_own_need_no_tokens():
+    reader = RowReader("language_model", TOKENIZER)
+    row = {"inputs": np.zeros((2, 5), np.float32), "targets": np.zeros(3, np.int32)}
+    assert reader.texts(row) == []
+    assert reader.columns(row) == []
+    assert reader.others(row).keys() == row.keys()
+    row = {"inputs": tokens("abc"), "targets": tokens("bcd")}  # without weights
+    assert [str(text) for text in reader.texts(row)] == ["abc"]
+    assert reader.as_json(row)["pieces"]["targets"] == ["b", "c", "d"]

@@ -232,7 +232,9 @@ class HuggingFaceTokenizer(Tokenizer):
 def _alike(name: str, names: Sequence[str]) -> str:
     """What a message says of the tokens whose names are like one that is not there."""
     word = name.strip("[]<>|▁Ġ# ").lower()
-    inside = [each for each in names if word and word in each.lower()]
+    if name[:1] in ("<", "["):  # as special tokens have it
+        names = [each for each in names if each[:1] in ("<", "[") and each[1:]]
+    inside = [each for each in names if len(word) > 1 and word in each.lower()]
     if found := did_you_mean(name, sorted(inside, key=len)[:100] or names[:1000], 3):
         return found
     return f"; there are {', '.join(map(repr, names[:5]))}" + (" ..." if names[5:] else "")

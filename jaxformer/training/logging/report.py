@@ -164,7 +164,7 @@ def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
     words = f"; the model learns what is {'green' if colours else 'in [[ ]]'}" if learns else ""
     print(f"{title}{words}:")
     alone = [name for name, _ in lines] == ["text"]
-    width = 0 if alone else max(len(name) for name, _ in lines) + 2
+    width = 0 if alone else max((len(name) for name, _ in lines), default=0) + 2
     for name, value in lines:
         head = "" if alone else name
         for number, line in enumerate(value.splitlines() or [""]):
