@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
     "plan": ("plan:plan", "train", "say what a config needs on a slice, and how fast it goes"),
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
+    "rows": ("rows:rows", "train", "show the first rows of a config's data as the model sees them"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
     "glue": ("glue:glue", "train", "fine-tune on the tasks of GLUE, with their table and average"),
     "merge": ("runs:merge", "hub", "write plain weights from a run that was trained with LoRA"),

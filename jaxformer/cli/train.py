@@ -1,9 +1,10 @@
 """``jaxformer train CONFIG``: trains a model, or continues its run."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.cli.options import split_subject
@@ -48,26 +49,50 @@ class Launch(Config):
         return Config(**{name: getattr(self, name) for name in parts})
 
 
+L = TypeVar("L", bound=Launch)
+
+
 def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
     """Trains the experiment that a command line describes; returns the exit status."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
+    launch = launched(Launch, arguments, prog, description, _start)
+    result = loop.train(launch.experiment, launch.run_dir, launch.fresh, began=process_began())
+    return 0 if result.finished else launch.job.stopped_status
+
+
+def launched(
+    kind: type[L],
+    arguments: Sequence[str],
+    prog: str,
+    description: str,
+    start: Callable[[Launch], None],
+) -> L:
+    """Reads a command line that names an experiment and changes its fields.
+
+    Args:
+        kind: The options besides those of the experiment.
+        arguments: The words after the command.
+        prog: What messages call the program.
+        description: What the help says of the command.
+        start: Called once, before a checkpoint is opened.
+
+    Returns:
+        The options, with the experiment and the run's folder.
+    """
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
     )
     path, _, argument = name.partition(":")
     run = Path("runs", Path(path).stem + (f"-{argument}" if argument else ""))
-    defaults = _with_epochs(Launch(**vars(load_config(config_spec(name)))), options)
+    defaults = _with_epochs(kind(**vars(load_config(config_spec(name)))), options)
     defaults = _with_rate_of_adapters(defaults, options, prog, run)
     takes_model = defaults.model is None and "model" not in given(options)
     if takes_model:
-        defaults = _with_model(defaults, options, prog, run)
+        defaults = _with_model(defaults, options, prog, run, start)
     launch = parse(defaults, options, f"{prog} {name}")
     if not takes_model:
-        _start(launch)
-    result = loop.train(
-        launch.experiment, launch.run_dir or run, launch.fresh, began=process_began()
-    )
-    return 0 if result.finished else launch.job.stopped_status
+        start(launch)
+    return dataclasses.replace(launch, run_dir=launch.run_dir or run)
 
 
 def _start(launch: Launch) -> None:
@@ -75,7 +100,7 @@ def _start(launch: Launch) -> None:
     make_cpu_devices(launch.mesh, join(launch.job))
 
 
-def _with_epochs(launch: Launch, options: Sequence[str]) -> Launch:
+def _with_epochs(launch: L, options: Sequence[str]) -> L:
     """The defaults without a number of steps, where the options have epochs in place of it."""
     named = given(options)
     if "train.epochs" not in named or "train.steps" in named:
@@ -84,7 +109,7 @@ def _with_epochs(launch: Launch, options: Sequence[str]) -> Launch:
     return dataclasses.replace(launch, train=train)
 
 
-def _with_rate_of_adapters(launch: Launch, options: Sequence[str], prog: str, run: Path) -> Launch:
+def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Path) -> L:
     """The defaults with ten times the learning rate, where the options ask for adapters."""
     named = given(options)
     if not any(name.startswith("train.lora") for name in named) or not named.isdisjoint(
@@ -104,14 +129,16 @@ def _with_rate_of_adapters(launch: Launch, options: Sequence[str], prog: str, ru
     return dataclasses.replace(launch, optimizer=optimizer)
 
 
-def _with_model(launch: Launch, options: Sequence[str], prog: str, run: Path) -> Launch:
+def _with_model(
+    launch: L, options: Sequence[str], prog: str, run: Path, start: Callable[[Launch], None]
+) -> L:
     """The defaults with the checkpoint's model, which the options of the model change."""
     asks_help = "--help" in options or "-h" in options
     first = parse(launch, without(options, "model", "help"), prog)
     if not asks_help:
         if first.init_from is None:
             check_has_model(first)
-        _start(first)
+        start(first)
     folder = None if first.fresh else first.run_dir or run
     config = resolved(first.experiment, folder, labels_needed=not asks_help)
     return dataclasses.replace(launch, model=config.model)

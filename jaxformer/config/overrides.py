@@ -156,7 +156,7 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
         taken = found.get(kind.__name__)
         is_other = taken is not None and type_name(taken) != type_name(kind)
         found[type_name(kind) if is_other else kind.__name__] = kind
-    if found:
+    if any(map(dataclasses.is_dataclass, members)):
         words = [word for member in members for word in typing.get_args(member)]
         found |= {word: word for word in words if isinstance(word, str)}
     if found and type(None) in members:

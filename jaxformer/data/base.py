@@ -32,9 +32,6 @@ class Datasets:
     """The names of the labels in the order of their numbers, if the data have labels."""
     summary: tuple[tuple[str, str], ...] = ()
     """What the report at the start of a run says of the data: pairs of what and how much."""
-    example: tuple[tuple[str, bool], ...] = ()
-    """Parts of the text of an example, and whether the model learns to write each; empty where it
-    learns something else."""
 
     def report(self) -> list[tuple[str, str]]:
         """Returns what the report at the start of a run says of the data: what and how much."""

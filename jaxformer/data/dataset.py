@@ -2,7 +2,7 @@
 
 import abc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -119,6 +119,11 @@ class Dataset:
             index = self.examples.index(first + number, self._seed) * parts + part
             read.append(examples.read(index, self._rng(first + number, part)))
         return _stack(read)
+
+    def rows(self) -> Iterator[Batch]:
+        """Yields every row once, in the order of the data, each as training makes it."""
+        for number in range(self.num_rows):
+            yield self.examples.read(number, self._rng(number))
 
     def iterate(
         self, start_step: int = 0, rows: ArrayLike | None = None, stop_step: int | None = None

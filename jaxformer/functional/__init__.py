@@ -5,6 +5,7 @@ from jaxformer.functional.attention.distances import DistanceTerms, distance_sco
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,
+    Activation,
     activation,
     feed_forward,
     gelu,
@@ -119,11 +120,13 @@ from jaxformer.functional.sampling.penalties import (
     repetition_penalty,
     token_counts,
 )
+from jaxformer.functional.terms import add_loss, add_metric
 from jaxformer.functional.testing import assert_relative, assert_shift_invariant
 
 __all__ = [
     "ACTIVATIONS",
     "ALiBi",
+    "Activation",
     "All",
     "AnyOf",
     "Band",
@@ -167,6 +170,8 @@ __all__ = [
     "T5GlobalBias",
     "YaRN",
     "activation",
+    "add_loss",
+    "add_metric",
     "alibi_bias",
     "alibi_slopes",
     "apply_rope",

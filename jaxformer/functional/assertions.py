@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import Rule, at_least, one_of, plain
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError, check_argument
 
 
 def assert_axes(
@@ -135,6 +135,30 @@ def assert_ids(size: int, /, **arrays: Any) -> None:
         _assert_dtype(name, array, jnp.integer, "integers")
         if isinstance(array, np.ndarray):
             _check_values(name, array, 0, size - 1)
+
+
+def check_result(part: object, result: Any, like: jax.Array | jax.ShapeDtypeStruct) -> None:
+    """Checks the shape and dtype of what a part of a model returns.
+
+    Args:
+        part: The part, of which the message has the name of the class.
+        result: What it returned.
+        like: What has the shape and dtype that it must have, most often what the part read.
+
+    Raises:
+        ConfigError: It returned something else.
+    """
+    found = (getattr(result, "shape", None), getattr(result, "dtype", None))
+    if found == (like.shape, like.dtype):
+        return
+    name = type(part).__name__
+    returned = f"a {type(result).__name__}"
+    if None not in found:
+        returned = f"{found[1]} {list(found[0])}"
+    advice = "; convert it with .astype(x.dtype)" if found[0] == like.shape else ""
+    raise ConfigError(
+        f"{name} returned {returned}: must be {like.dtype} {list(like.shape)}{advice}"
+    )
 
 
 def assert_keys(**keys: Any) -> None:

@@ -1,20 +1,52 @@
 """The position-wise feed-forward network, plain and gated, and its activations."""
 
+import abc
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, ConfigError, check_argument, did_you_mean
 from jaxformer.functional.activations import tap
 from jaxformer.functional.assertions import assert_axes, assert_floating
 from jaxformer.functional.kernels import Kernel, as_array
 from jaxformer.functional.linear import linear
+from jaxformer.functional.norms import ParameterTable
 from jaxformer.functional.saveable import saveable
 
-Activation = Callable[[jax.Array], jax.Array]
+Elementwise = Callable[[jax.Array], jax.Array]
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"]
+"""The activations that a configuration names."""
+
+
+@dataclass(frozen=True)
+class Activation(abc.ABC):
+    """An activation of one's own, in place of a name: its parameters and its computation."""
+
+    def __post_init__(self):
+        check_types(self)
+
+    def parameters(self, dim: int, axis: str = "mlp") -> ParameterTable:
+        """The parameters over an axis of size `dim` whose logical name is `axis`; none."""
+        del dim, axis
+        return {}
+
+    @abc.abstractmethod
+    def __call__(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
+        """Maps each element.
+
+        Args:
+            x: `[..., D]`; float32 in the feed-forward layer.
+            **parameters: Those that `parameters` declares, by their names.
+
+        Returns:
+            `[..., D]` in the dtype of `x`.
+        """
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -56,7 +88,7 @@ def quick_gelu(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(1.702 * x)
 
 
-ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, Elementwise] = {
     "relu": jax.nn.relu,
     "gelu": gelu,
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
@@ -67,7 +99,7 @@ ACTIVATIONS: dict[str, Activation] = {
 """The activations by name: `gelu` is the exact one, `gelu_tanh` its tanh approximation."""
 
 
-def activation(name: str) -> Activation:
+def activation(name: str) -> Elementwise:
     """The activation of that name.
 
     Args:
@@ -90,7 +122,7 @@ def feed_forward(
     up: Kernel,
     down: Kernel,
     *,
-    activation: Activation,
+    activation: Elementwise,
     gate: Kernel | None = None,
     up_bias: jax.Array | None = None,
     gate_bias: jax.Array | None = None,

@@ -161,13 +161,28 @@ class Norm(abc.ABC):
         """The parameters of a norm over an axis of size `dim` whose logical name is `axis`."""
 
     @abc.abstractmethod
-    def __call__(
-        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
-    ) -> jax.Array:
-        """`x` `[..., D]` normalised, with the parameters that `parameters` names."""
+    def __call__(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
+        """Normalises the last axis.
+
+        Args:
+            x: `[..., D]`.
+            **parameters: Those that `parameters` declares, in float32, by their names.
+
+        Returns:
+            `[..., D]` in the dtype of `x`.
+        """
+
+    def normalized(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
+        """The norm of `x` `[..., D]` without its learned scale and bias: before `affine`."""
+        neutral = {"scale": jnp.ones_like, "bias": jnp.zeros_like}
+        given = {
+            name: neutral[name](value) if name in neutral else value
+            for name, value in parameters.items()
+        }
+        return self(x, **given)
 
     def affine(
-        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+        self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
         """The learned part alone: `x * scale + bias` of an `x` `[..., D]` that is normalised."""
         y = _wide(x)
@@ -193,7 +208,7 @@ class LayerNorm(Norm):
         return scale | ({"bias": ((dim,), (axis,), 0.0)} if self.bias else {})
 
     def __call__(
-        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+        self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
         """`layer_norm` of `x` `[..., D]`."""
         return layer_norm(x, scale, bias, eps=self.eps)
@@ -213,15 +228,20 @@ class RMSNorm(Norm):
         return {"scale": ((dim,), (axis,), 0.0 if self.unit_offset else 1.0)}
 
     def __call__(
-        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+        self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
         """Returns `rms_norm` of `x` `[..., D]`, which has no bias."""
         if bias is not None:
             raise ArgumentError("bias is given, but RMSNorm has no bias: use LayerNorm")
         return rms_norm(x, scale, eps=self.eps, unit_offset=self.unit_offset)
 
+    def normalized(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
+        """`x` `[..., D]` over its root mean square."""
+        del parameters
+        return rms_norm(x, None, eps=self.eps, unit_offset=self.unit_offset)
+
     def affine(
-        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+        self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
         """`x` `[..., D]` times the weight."""
         return super().affine(x, scale + 1 if self.unit_offset else scale, bias)
@@ -239,9 +259,7 @@ class NoNorm(Norm):
         del dim, axis
         return {}
 
-    def __call__(
-        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
         """`x` itself."""
-        del scale, bias
+        del parameters
         return x

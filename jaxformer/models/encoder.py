@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.feedforward import activation
+from jaxformer.functional.feedforward import Activation, ActivationName, activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
@@ -41,8 +41,8 @@ class EncoderConfig(TypedTextConfig):
     """Where the norm sits: PostNorm, PreNorm, SandwichNorm, Parallel."""
     embedding_norm: Norm | None = LayerNorm(eps=1e-12)
     """A norm right after the embedding; None: none."""
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
-    """The feed-forward nonlinearity."""
+    activation: ActivationName | Activation = "gelu"
+    """The feed-forward nonlinearity: a name, or an Activation of your own."""
     gated: bool = False
     """A gated feed-forward layer."""
     attention_bias: bool = True

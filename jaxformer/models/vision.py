@@ -12,6 +12,7 @@ from flax import nnx
 from jaxformer.checks import RATE, check_fields, optional
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
+from jaxformer.functional.feedforward import Activation, ActivationName
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import patches
@@ -72,8 +73,8 @@ class VisionConfig(TransformerModelConfig):
     which the patches follow one another row by row."""
     norm: Norm = LayerNorm(eps=1e-6)
     """LayerNorm or RMSNorm."""
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
-    """The feed-forward nonlinearity."""
+    activation: ActivationName | Activation = "gelu"
+    """The feed-forward nonlinearity: a name, or an Activation of your own."""
     gated: bool = False
     """A gated feed-forward layer."""
     attention_bias: bool = True

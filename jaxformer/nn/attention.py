@@ -8,7 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.activations import tap
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    check_result,
+)
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
@@ -137,10 +142,12 @@ class Attention(nnx.Module):
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Rotates queries and keys, see `Position.rotate`."""
-        rotate, given = self.position.rotate, query_BTNH
-        query_BTNH, key_BSKH = rotate(query_BTNH, key_BSKH, positions, kv_positions, lengths)
-        if query_BTNH is given:
+        given = query_BTNH, key_BSKH
+        query_BTNH, key_BSKH = self.position.rotate(*given, positions, kv_positions, lengths)
+        if query_BTNH is given[0]:
             return query_BTNH, key_BSKH
+        check_result(self.position, query_BTNH, given[0])
+        check_result(self.position, key_BSKH, given[1])
         return tap("hook_rot_q", query_BTNH), tap("hook_rot_k", key_BSKH)
 
     def attend(
@@ -250,7 +257,7 @@ class SelfAttention(Sublayer):
             positions=context.positions,
             bias=self._bias(context),
             distances=self._distances(x, context, key),
-            factor=depth_factor(context, self.scale_by_depth),
+            factor=context.depth_factor(self.scale_by_depth),
             key=key,
         )
 
@@ -266,7 +273,7 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention, positions = self.attention, context.positions
-        query_BTNH = attention.queries(x, depth_factor(context, self.scale_by_depth))
+        query_BTNH = attention.queries(x, context.depth_factor(self.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -317,7 +324,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
-            factor=depth_factor(context, self.scale_by_depth),
+            factor=context.depth_factor(self.scale_by_depth),
             key=key,
         )
 
@@ -342,7 +349,7 @@ class CrossAttention(Sublayer):
             `[R, T, D]`, and the same cache.
         """
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = self.attention.queries(x, depth_factor(context, self.scale_by_depth))
+        query_BTNH = self.attention.queries(x, context.depth_factor(self.scale_by_depth))
         query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
@@ -380,16 +387,6 @@ class DotProductCrossAttention(CrossAttentionConfig):
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + config.value_width)
-
-
-def depth_factor(context: Context, by_depth: bool) -> jax.Array | None:
-    """Returns what multiplies the logits of a layer that scales them by its depth.
-
-    Args:
-        context: Has the number of the layer.
-        by_depth: Whether it does; otherwise the result is None.
-    """
-    return 1.0 / (jnp.asarray(context.layer) + 1) if by_depth else None
 
 
 def _merge_rows(x: jax.Array, rows: int) -> jax.Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxformer.checks import POSITIVE, RATE, between, check_fields, check_types, optional
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.attention.api import Implementation
+from jaxformer.functional.feedforward import Activation, ActivationName
 from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE
@@ -79,8 +80,8 @@ class TransformerConfig(abc.ABC):
     layer_repeats: int = 1
     """How many consecutive layers share parameters; num_layers in ALBERT."""
 
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "silu"
-    """The feed-forward nonlinearity."""
+    activation: ActivationName | Activation = "silu"
+    """The feed-forward nonlinearity: a name, or an Activation of your own."""
     gated: bool = True
     """A gated feed-forward layer: SwiGLU, GeGLU, ReGLU by activation."""
     attention_bias: bool = False

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.feedforward import activation, feed_forward
+from jaxformer.functional.feedforward import feed_forward
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import Linear, kernel_of, normal, value_of
+from jaxformer.nn.layers import ActivationLayer, Linear, kernel_of, normal, value_of
 from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer
 
 
@@ -24,7 +24,7 @@ class FeedForward(Sublayer):
         self.up = Linear(keys[0], model, hidden, std, bias=bias)
         self.gate = Linear(keys[1], model, hidden, std, bias=bias) if config.gated else None
         self.down = Linear(keys[2], hidden, model, normal(config.output_std), bias=bias)
-        self.activation = config.activation
+        self.activation = ActivationLayer(keys[0], config.activation, config.mlp_dim)
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `context` and `key` are unused."""
@@ -34,7 +34,7 @@ class FeedForward(Sublayer):
             x,
             kernel_of(up.kernel),
             kernel_of(down.kernel),
-            activation=activation(self.activation),
+            activation=self.activation,
             gate=None if gate is None else kernel_of(gate.kernel),
             up_bias=value_of(up.bias),
             gate_bias=None if gate is None else value_of(gate.bias),

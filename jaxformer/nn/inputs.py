@@ -13,6 +13,7 @@ from jaxformer.functional.assertions import (
     assert_floating,
     assert_ids,
     assert_integers,
+    check_result,
 )
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.lookup import lookup
@@ -150,6 +151,7 @@ class InputLayer(nnx.Module):
         if grids is not None:
             embed, places = scheme.embed_grids, grids
         embedded = embed(x, places, table)
+        check_result(scheme, embedded, x)
         if embedded is x or not is_wanted("hook_pos_embed"):
             return embedded
         code = embed(jnp.zeros_like(x), places, table)

@@ -1,19 +1,22 @@
 """Parameters, and the layers that hold little else: Linear, NormLayer and Embedding."""
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import is_wanted, scope, tap
-from jaxformer.functional.assertions import assert_axes, assert_ids
+from jaxformer.functional.assertions import assert_axes, assert_ids, check_result
 from jaxformer.functional.derivatives import differentiable
+from jaxformer.functional.feedforward import Activation, activation
 from jaxformer.functional.kernels import Kernel, Transposed
 from jaxformer.functional.linear import linear
 from jaxformer.functional.lookup import lookup
-from jaxformer.functional.norms import Norm
+from jaxformer.functional.norms import Norm, ParameterTable
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 
@@ -68,6 +71,50 @@ def value_of(variable: nnx.Param | None) -> jax.Array | None:
     return None if variable is None else variable[...]
 
 
+def declare(
+    module: nnx.Module,
+    key: jax.Array,
+    part: Norm | Activation,
+    table: ParameterTable,
+    per: Mapping[str, int] | None = None,
+) -> tuple[str, ...]:
+    """Declares the parameters of a part of a layer as attributes of the layer.
+
+    Args:
+        module: The layer.
+        key: A PRNG key for the initial values.
+        part: The norm or activation, which is called with them by name.
+        table: What its `parameters` returned.
+        per: Preceding axes, by name, along which the parameters differ: `{"heads": N}`.
+
+    Returns:
+        The names of the parameters.
+
+    Raises:
+        ConfigError: The part cannot be called with them, or a name is taken.
+    """
+    name, per = type(part).__name__, per or {}
+    try:
+        inspect.signature(part).bind("x", **table)
+    except TypeError as error:
+        given = ", ".join(["x", *(f"{each}=" for each in table)])
+        raise ConfigError(
+            f"{name}.__call__: must take {given}, the parameters that {name}.parameters declares "
+            f"({error})"
+        ) from None
+    for each, (shape, axes, initial) in table.items():
+        if hasattr(module, each):
+            raise ConfigError(f"{name}.parameters: {each!r} is taken; choose another name")
+        shape, axes = (*per.values(), *shape), (*per, *axes)
+        setattr(module, each, parameter(key, shape, axes, constant(initial)))
+    return tuple(table)
+
+
+def values_of(module: nnx.Module, names: Sequence[str]) -> dict[str, jax.Array]:
+    """The arrays of a module's parameters, by their names."""
+    return {name: getattr(module, name)[...] for name in names}
+
+
 def kernel_of(variable: nnx.Param) -> Kernel:
     """The kernel that a parameter holds, in whatever form."""
     outputs = variable.get_metadata().get("outputs")
@@ -113,7 +160,7 @@ class NormLayer(nnx.Module):
     """Normalises the last axis with a norm (LayerNorm, RMSNorm) and its parameters."""
 
     def __init__(self, key: jax.Array, norm: Norm, dim: int, per: Mapping[str, int] | None = None):
-        """Declares the scale and bias that the norm has.
+        """Declares the parameters that the norm has.
 
         Args:
             key: A PRNG key for the initial values.
@@ -121,28 +168,48 @@ class NormLayer(nnx.Module):
             dim: The size of the last axis.
             per: Preceding axes, by name, along which the parameters differ: `{"heads": N}`.
         """
-        self.norm, self.dim, per = norm, dim, per or {}
-        declared = {
-            name: parameter(key, (*per.values(), *shape), (*per, *axes), constant(initial))
-            for name, (shape, axes, initial) in norm.parameters(dim, axis="norm").items()
-        }
-        self.scale, self.bias = declared.get("scale"), declared.get("bias")
+        self.norm, self.dim = norm, dim
+        self.names = declare(self, key, norm, norm.parameters(dim, axis="norm"), per)
+        for name in {"scale", "bias"} - set(self.names):
+            setattr(self, name, None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., dim] -> [..., dim]` in the dtype of `x`."""
         assert_axes(x=(x, f"... {self.dim}"))
-        return self.norm(x, value_of(self.scale), value_of(self.bias))
+        y = self.norm(x, **values_of(self, self.names))
+        check_result(self.norm, y, x)
+        return y
 
     def named(self, name: str, x: jax.Array) -> jax.Array:
         """The same, with names for `tap`: "hook_normalized", before scale and bias; "hook_out"."""
         with scope(name):
             y = self(x)
             if is_wanted("hook_normalized"):
-                normalized = self.norm(x, None)
+                normalized = self.norm.normalized(x, **values_of(self, self.names))
                 replaced = tap("hook_normalized", normalized)
                 if replaced is not normalized:
                     y = self.norm.affine(replaced, value_of(self.scale), value_of(self.bias))
             return tap("hook_out", y)
+
+
+class ActivationLayer(nnx.Module):
+    """An activation, by its name or of one's own, with its parameters."""
+
+    def __init__(self, key: jax.Array, kind: str | Activation, dim: int, axis: str = "mlp"):
+        """Declares the parameters of an activation over an axis of size `dim`."""
+        self.kind, own = kind, isinstance(kind, Activation)
+        self.names = declare(self, key, kind, kind.parameters(dim, axis)) if own else ()
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., dim] -> [..., dim]` in the dtype of `x`."""
+        if not isinstance(self.kind, Activation):
+            return activation(self.kind)(x)
+        y = self.kind(x, **values_of(self, self.names))
+        check_result(self.kind, y, x)
+        return y
+
+    def __str__(self) -> str:
+        return type(self.kind).__name__ if isinstance(self.kind, Activation) else self.kind
 
 
 class JointNorm(NormLayer):

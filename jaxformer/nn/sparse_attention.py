@@ -19,7 +19,7 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.sparse import RepeatedBlock
-from jaxformer.nn.attention import DotProductAttention, SelfAttention, depth_factor
+from jaxformer.nn.attention import DotProductAttention, SelfAttention
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import NormLayer
@@ -134,7 +134,7 @@ class TransientGlobalSelfAttention(SelfAttention):
             positions=positions,
             kv_positions=jnp.concatenate([starts, positions], axis=1),
             bias=bias,
-            factor=depth_factor(context, self.scale_by_depth),
+            factor=context.depth_factor(self.scale_by_depth),
             key=key,
         )
 

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.activations import is_active, scope, tap
-from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.assertions import assert_axes, assert_floating, check_result
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.norms import NoNorm, scaled
 from jaxformer.functional.saveable import saveable
+from jaxformer.functional.terms import add_terms, pass_terms
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import NormLayer, constant, parameter
@@ -81,6 +82,7 @@ class Block(nnx.Module):
             # `residual` calls each branch once, with the residual stream alone.
             with scope(self.names[index]), explained(sublayer):
                 y, caches[index] = sublayer.step(x, context, caches[index])
+                check_result(sublayer, y, x)
             return self._scaled(y, scale)
 
         maps = [
@@ -123,12 +125,15 @@ class Block(nnx.Module):
         if last is not None:
             final = named[-1]
             named[-1] = lambda x: last(final(x))
-        return self.residual(tap("hook_resid_pre", x), branches, named)
+        y = self.residual(tap("hook_resid_pre", x), branches, named)
+        check_result(self.residual, y, x)
+        return y
 
     def _branch(self, sublayer, context, key, scale, name, x):
         inner, outer = split(key, 2)
         with scope(name), explained(sublayer):
             y = sublayer(x, context, inner)
+            check_result(sublayer, y, x)
         return dropout(self._scaled(y, scale), self.dropout, outer)
 
     def _scaled(self, y, scale):
@@ -171,7 +176,7 @@ class Stack(nnx.Module):
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         if is_active():
             return self._unrolled(x, context, key)
-        apply = rematerialised(_apply_group, remat)
+        apply = rematerialised(pass_terms(_apply_group), remat)
         groups = list(self.group)
         count = jax.tree.leaves(groups)[0].shape[0]
         keys = None if key is None else jax.random.split(key, (count, self.repeats))
@@ -181,7 +186,9 @@ class Stack(nnx.Module):
             return _loop(lambda x, row: apply(x, group, *row, context), x, rows, self.repeats, scan)
 
         layers = (groups, (keys, numbers))
-        return _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
+        x, terms = _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
+        add_terms(terms)
+        return x
 
     def unstack(self) -> None:
         """Stores the parameters of each layer as separate arrays, as a group of all blocks.
@@ -233,20 +240,25 @@ class Stack(nnx.Module):
 
 
 def _loop(step, x, rows, count: int, scan: bool):
-    """`step(x, row)` for each of the `count` rows of a stacked tree."""
+    """`step(x, row)` for each of the `count` rows of a stacked tree, and the sum of their terms."""
     if count == 1:
         return step(x, jax.tree.map(lambda row: row.squeeze(0), rows))
     if scan:
-        return jax.lax.scan(lambda x, row: (step(x, row), None), x, rows, length=count)[0]
+        x, terms = jax.lax.scan(step, x, rows, length=count)
+        return x, jax.tree.map(lambda each: jnp.sum(each, axis=0), terms)
+    total = None
     for row in _unstacked(rows, count):
-        x = step(x, row)
-    return x
+        x, terms = step(x, row)
+        total = terms if total is None else jax.tree.map(jnp.add, total, terms)
+    return x, total
 
 
 def _apply_group(x, blocks, key, number, context):
     for place, (block, block_key) in enumerate(zip(blocks, split(key, len(blocks)), strict=True)):
         layer = number * len(blocks) + place
-        x = block(saveable("block_input", x), replace(context, layer=layer), block_key)
+        y = block(saveable("block_input", x), replace(context, layer=layer), block_key)
+        check_result(block, y, x)
+        x = y
     return x
 
 

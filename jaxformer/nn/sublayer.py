@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_types
@@ -46,6 +47,10 @@ class Context:
     a cache."""
     vectors: jax.Array | None = None
     """`[R, D]`: those for distances, of a positional scheme that has them."""
+
+    def depth_factor(self, by_depth: bool) -> jax.Array | None:
+        """What multiplies the logits of a layer that scales them by its depth; None if not so."""
+        return 1.0 / (jnp.asarray(self.layer) + 1) if by_depth else None
 
 
 jax.tree_util.register_dataclass(Context, [field.name for field in fields(Context)], [])

@@ -36,6 +36,7 @@ from jaxformer.config.shipped import config_spec
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.ramp import Phase
+from jaxformer.data.shown_rows import RowReader
 from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
@@ -59,7 +60,7 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.report import (
     epochs_in_words,
-    print_example,
+    print_row,
     print_table,
     start_report,
 )
@@ -73,6 +74,9 @@ from jaxformer.training.teacher import distillation_loss
 from jaxformer.training.transfer.origin import keep_origin
 from jaxformer.training.transfer.resolution import origin_words, resolved
 from jaxformer.training.transfer.transfer import check_transfer
+
+_SHOWN_CHARACTERS = 2000
+"""The most of the example at the start of a run."""
 
 
 def train(
@@ -111,7 +115,7 @@ def train(
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = _evaluator(config, program, data, None if restored else state)
-        log = _run_logger(config, folder, step, work, data.train, began)
+        log = _run_logger(config, folder, step, work, data.train, program, began)
         resources.enter_context(contextlib.closing(log))
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
@@ -189,7 +193,13 @@ def _evaluator(
 
 
 def _run_logger(
-    config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset, began: float
+    config: Config,
+    folder: AnyPath,
+    step: int,
+    work: RunWork,
+    rows: Dataset,
+    program: TrainProgram,
+    began: float | None,
 ) -> RunLogger:
     """The log of the run, which says where it starts."""
     log = RunLogger(
@@ -197,6 +207,7 @@ def _run_logger(
         config=to_json(config),
         epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
         began=began,
+        own=lambda: program.own_metrics,
     )
     log.message(f"continuing from step {step}" if step else "starting from step 0")
     return log
@@ -283,7 +294,10 @@ def _announced_work(config: Config, data: Datasets, program: TrainProgram, folde
         rows.append(("few updates", f"{steps} in all, which hardly change a model: {advice}"))
     rows += start_report(program.state_shapes, program.trained, work, mesh, folder)
     print_table(folder.name, rows)
-    print_example(data.example)
+    if config.data.has_text and not config.data.has_images:
+        reader = RowReader(config.data.head, data.tokenizer, data.labels)
+        row = reader.example(next(data.train.rows()))
+        print_row("an example", reader, row, most=_SHOWN_CHARACTERS)
     return work
 
 

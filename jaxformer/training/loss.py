@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxformer.config.train import Distillation
 from jaxformer.functional.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.losses import LossSums
+from jaxformer.functional.terms import without_terms
 from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions, Shapes
 from jaxformer.models.model import Model, ModelConfig
@@ -134,7 +135,8 @@ class DistillationLoss(Loss):
         outputs, sums = model.loss(batch, options, key)
         _, head_keys = model.dropout_keys(key)
         teacher = self._teacher.module(jax.lax.stop_gradient(parameters))
-        targets = teacher.outputs(batch)
+        with without_terms():
+            targets = teacher.outputs(batch)
         valid = _real_tokens(model, batch)
         for name, term in self._soft.items():
             head = model.heads[name]

@@ -13,8 +13,10 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.compiler_options import compiler_options
 from jaxformer.distributed.copies import summed_over_copies
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
+from jaxformer.errors import ConfigError
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
+from jaxformer.functional.terms import Terms, collect_terms
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig
@@ -22,6 +24,9 @@ from jaxformer.models.parameters import Parameters
 from jaxformer.optim.optimizers import Optimizer
 from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.training.loss import Loss, Sums
+
+METRICS = ("gradient_norm", "learning_rate", "skipped", "skipped_in_a_row", "total_loss", "step")
+"""Metrics of a step besides those of its loss."""
 
 
 @partial(
@@ -96,6 +101,8 @@ class TrainProgram:
             mesh, self.abstract_model.axes, self.abstract_model.shapes
         )
         self.batch_sharding = batch_sharding(mesh)
+        self.own_metrics: tuple[str, ...] = ()
+        """The metrics that parts of the model add, once the step is traced."""
         self._init = jax.jit(self._new_state)
         options = compiler_options(mesh, self._layer_bytes(), train.compiler_options)
         self._update = jax.jit(self._updated, donate_argnums=0, compiler_options=options or None)
@@ -132,7 +139,7 @@ class TrainProgram:
             The next state, and scalars: loss (the sum over the heads of their means), accuracy and
             tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
             skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
-            `Loss.metrics`.
+            `Loss.metrics`. Besides these what parts of the model add, see `functional.terms`.
         """
         with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)
@@ -204,35 +211,42 @@ class TrainProgram:
         batch: Batch,
         key: jax.Array,
         weights: dict[str, jax.Array],
-    ) -> tuple[jax.Array, Sums]:
-        """The loss of a part of a batch whose terms have these weights as a whole; and the sums."""
+        rows: int,
+    ) -> tuple[jax.Array, tuple[Sums, Terms]]:
+        """The loss of a part of a batch of so many rows and of these weights; and its sums."""
         params, others = fixed
         train = self.train
         options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk, train.loss)
         model = self.abstract_model.module(params | learning, key)
-        sums = self.loss(model, others, batch, options, key)
-        return self.loss.total({name: sums[name].loss / weights[name] for name in sums}), sums
+        sums, terms = collect_terms(self.loss)(model, others, batch, options, key)
+        share = next(iter(batch.values())).shape[0] / rows
+        terms = {name: share * value for name, value in terms.items()}
+        total = self.loss.total({name: sums[name].loss / weights[name] for name in sums})
+        added = (value for (kind, _), value in terms.items() if kind == "weighted")
+        return sum(added, start=total), (sums, terms)
 
     def _gradients(
         self, params: Parameters, others: Parameters, batch: Batch, key
-    ) -> tuple[Parameters, Sums]:
+    ) -> tuple[Parameters, tuple[Sums, Terms]]:
         """The gradient of the whole batch's loss, and its sums, over all parts of the batch."""
         self.loss.check_batch(self.model, batch)
         weights = self.loss.weights(self.abstract_model.module(params), batch)
         weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
-        learning, differentiate = self._learning(params), jax.grad(self._loss, has_aux=True)
+        loss = partial(self._loss, rows=next(iter(batch.values())).shape[0])
+        learning, differentiate = self._learning(params), jax.grad(loss, has_aux=True)
         parts, fixed = self.train.gradient_accumulation, (params, others)
         if parts == 1:
             return differentiate(learning, fixed, batch, key, weights)
 
         def summed(learning, fixed, split, keys, weights):
             def add_part(total, part):
-                gradients_and_sums = differentiate(learning, fixed, *part, weights)
-                return jax.tree.map(jnp.add, total, gradients_and_sums), None
+                gradients, (sums, terms) = differentiate(learning, fixed, *part, weights)
+                return jax.tree.map(jnp.add, total, (gradients, sums)), terms
 
             zeros = LossSums(*[jnp.zeros(())] * 4)
             start = jax.tree.map(jnp.zeros_like, learning), dict.fromkeys(weights, zeros)
-            return jax.lax.scan(add_part, start, (split, keys))[0]
+            (gradients, sums), terms = jax.lax.scan(add_part, start, (split, keys))
+            return gradients, (sums, jax.tree.map(partial(jnp.sum, axis=0), terms))
 
         split = jax.tree.map(partial(_in_parts, parts=parts), batch)
         arguments = (learning, fixed, split, jax.random.split(key, parts), weights)
@@ -244,7 +258,7 @@ class TrainProgram:
         self, state: TrainState, batch: Batch, others: Parameters | None = None
     ) -> tuple[TrainState, dict]:
         key = jax.random.fold_in(state.rng, state.step)
-        gradients, sums = self._gradients(state.params, others or {}, batch, key)
+        gradients, (sums, terms) = self._gradients(state.params, others or {}, batch, key)
         norm = optax.tree.norm(gradients)
         if self.train.clip_norm is not None:
             factor = jnp.minimum(1.0, self.train.clip_norm / jnp.maximum(norm, 1e-30))
@@ -257,6 +271,7 @@ class TrainProgram:
             ema = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, ema, learning)
 
         measured = self.loss.metrics(sums)
+        measured |= self._own_metrics(terms, measured)
         finite = jnp.isfinite(measured["loss"]) & jnp.isfinite(norm)
         learning, opt_state, ema = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
@@ -274,6 +289,20 @@ class TrainProgram:
         }
         state = TrainState(state.step + 1, params, opt_state, state.rng, ema, skipped, in_a_row)
         return state, metrics
+
+    def _own_metrics(self, terms: Terms, measured: dict) -> dict[str, jax.Array]:
+        """What parts of the model add to the log; with terms of the loss also their sum with it."""
+        values = {name: value for (kind, name), value in terms.items() if kind == "loss"}
+        added = [value for (kind, _), value in terms.items() if kind == "weighted"]
+        metrics = [name for kind, name in terms if kind == "metric"]
+        for name in (*values, *metrics):
+            if name in {*measured, *METRICS} or (name in values and name in metrics):
+                raise ConfigError(f"the metric {name!r} exists: add yours by another name")
+        values |= {name: terms["metric", name] / terms["count", name] for name in metrics}
+        self.own_metrics = tuple(values)
+        if added:
+            values["total_loss"] = sum(added, start=measured.get("total_loss", measured["loss"]))
+        return values
 
     def _evaluated(self, params: Parameters, batch: Batch) -> BatchEvaluation:
         self.loss.check_batch(self.model, batch)

@@ -244,3 +244,23 @@ def test_a_path_names_a_source_of_texts_or_images(tmp_path):
         parse(Images(), ["--source", "digit"], "p")
     with pytest.raises(DataError, match=r"none\.txt does not exist"):
         parse(TaggedText(), ["--train", "none.txt"], "p")
+
+
+@dataclass(frozen=True)
+class Activation(abc.ABC):
+    """A base without a class of its own."""
+
+    @abc.abstractmethod
+    def __call__(self, x):
+        """What makes it abstract."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    activation: Literal["relu", "silu"] | Activation = "silu"
+
+
+def test_a_name_is_chosen_where_a_component_may_stand_and_none_is_known():
+    assert parse(Layer(), ["--activation", "relu"], "prog").activation == "relu"
+    with pytest.raises(ConfigError, match="got 'rlu'; choose one of relu, silu; did you mean"):
+        parse(Layer(), ["--activation", "rlu"], "prog")

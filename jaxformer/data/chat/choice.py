@@ -202,7 +202,7 @@ def _warn_about(
         chats: The conversations; the template may have no place for tools.
     """
     wanted = [name for name in _SPECIAL if name in template.source]
-    if lacking := [name for name in wanted if tokenizer.token_id(name) is None]:
+    if lacking := [name for name in wanted if tokenizer.find_id(name) is None]:
         _log.warning(
             "%s: the tokenizer has no token %s, so the template's are ordinary text of several "
             "tokens",

@@ -28,8 +28,6 @@ Row = TypeVar("Row")
 class Rendered(Protocol):
     """Rows that a chat template has rendered, as tokens."""
 
-    example: tuple[tuple[str, bool], ...]
-
     def in_words(self) -> str:
         """Returns how much there is."""
 
@@ -129,7 +127,6 @@ class ConversationData(RowData[Row]):
                 (name, rows.in_words())
                 for name, rows in zip(("training", "validation"), rendered, strict=True)
             ),
-            example=rendered[0].example,
         )
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:

@@ -14,8 +14,6 @@ from jaxformer.errors import DataError
 
 _CHUNK = 2048
 """Conversations that one process renders."""
-_EXAMPLE = 2000
-"""The most characters of the example that is shown."""
 
 
 class LearnedChats:
@@ -24,14 +22,12 @@ class LearnedChats:
     Attributes:
         tokens: int32 [tokens] of each.
         answers: int32 [tokens] of each, the number of the answer that a token belongs to, from 1.
-        example: Parts of the text of one, and whether each is learned.
     """
 
     def __init__(self, sequence_length: int):
         """Begins with none; `sequence_length` is the most tokens of a row."""
         self.tokens: list[np.ndarray] = []
         self.answers: list[np.ndarray] = []
-        self.example: tuple[tuple[str, bool], ...] = ()
         self._limit = sequence_length
         self._places: list[str] = []
         self._spelled: list[str] = []
@@ -67,7 +63,6 @@ class LearnedChats:
                     self._spelled.append(chat.where)
                 self._plain += chat.plain
                 self._context += len(left_out(chat))
-                self.example = self.example or _parts(encoded)
 
     def check(self, too_long: TooLong) -> None:
         """Cuts, drops or refuses conversations that are longer than a row.
@@ -137,20 +132,6 @@ def _encoded(
                 "mark it as the assistant's"
             )
     return found
-
-
-def _parts(chat: EncodedChat) -> tuple[tuple[str, bool], ...]:
-    """Parts of the text of a conversation, and whether each is learned."""
-    parts, done = [], 0
-    for start, end in (*chat.spans, (len(chat.text), len(chat.text))):
-        parts += [(chat.text[done:start], False), (chat.text[start:end], True)]
-        done = end
-    shown, room = [], _EXAMPLE
-    for text, learned in parts:
-        if text and room > 0:
-            shown.append((text if len(text) <= room else f"{text[:room]}...", learned))
-        room -= len(text)
-    return tuple(shown)
 
 
 def _count(number: int, noun: str) -> str:

@@ -130,8 +130,6 @@ class Pairs(NamedTuple):
     """How many of them were longer."""
     num_dropped: int
     """How many pairs were left out."""
-    example: tuple = ()
-    """No text is shown as an example."""
 
     @classmethod
     def fitting(cls, pairs: Sequence[Pair], limit: int, too_long: TooLong) -> "Pairs":

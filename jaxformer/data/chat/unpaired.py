@@ -124,8 +124,6 @@ class JudgedAnswers(NamedTuple):
     """How many of them were longer."""
     num_dropped: int
     """How many were left out."""
-    example: tuple = ()
-    """No text is shown as an example."""
 
     @classmethod
     def fitting(

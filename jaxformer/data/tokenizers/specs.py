@@ -61,7 +61,7 @@ class Bytes(TokenizerSpec):
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the byte tokenizer; reads no text."""
-        return ByteTokenizer(names_to_add(special_tokens, ByteTokenizer().token_id))
+        return ByteTokenizer(names_to_add(special_tokens, ByteTokenizer().find_id))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from jaxformer.data.tokenizers.files import write_tokenizer
 from jaxformer.data.tokenizers.limits import bounded_matches
 from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_as_text
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
+from jaxformer.errors import ConfigError, did_you_mean
 
 
 class Tokenizer(abc.ABC):
@@ -49,8 +50,25 @@ class Tokenizer(abc.ABC):
         """Returns the text of ids [tokens]; special and unknown ids are left out."""
 
     @abc.abstractmethod
-    def token_id(self, name: str) -> int | None:
+    def find_id(self, name: str) -> int | None:
         """Returns the id of a token by its name; None if there is no such token."""
+
+    @abc.abstractmethod
+    def names(self) -> list[str]:
+        """Returns the names of all tokens that `find_id` finds, special ones first."""
+
+    def token_id(self, name: str) -> int:
+        """Returns the id of a token by its name.
+
+        Args:
+            name: The name as the vocabulary has it: "[MASK]", "Ġhouse", "<|im_end|>".
+
+        Raises:
+            ConfigError: There is no such token; names some that are like it.
+        """
+        if (found := self.find_id(name)) is None:
+            raise ConfigError(f"{name!r} is no token of the tokenizer{_alike(name, self.names())}")
+        return found
 
     def special_ids(self, role: Role) -> np.ndarray:
         """Returns the ids of the special tokens with a role, int32 [1] or [sentinels].
@@ -58,7 +76,7 @@ class Tokenizer(abc.ABC):
         Raises:
             ConfigError: The tokenizer lacks such a token.
         """
-        return np.array(ids_of(role, self.token_id), np.int32)
+        return np.array(ids_of(role, self.find_id), np.int32)
 
     def frame(self, texts: int) -> Frame | None:
         """Returns the special tokens that the tokenizer itself puts around one text or two."""
@@ -109,9 +127,13 @@ class ByteTokenizer(Tokenizer):
         ids = np.asarray(ids)
         return ids[(ids >= 0) & (ids < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
-    def token_id(self, name: str) -> int | None:
+    def find_id(self, name: str) -> int | None:
         """Returns the id of a special token by its name."""
         return 256 + self._special.index(name) if name in self._special else None
+
+    def names(self) -> list[str]:
+        """Returns the names of the special tokens; bytes have none."""
+        return list(self._special)
 
     def pieces(self) -> list[str | None]:
         """Returns the character of each byte; beyond ASCII, where it takes several, U+FFFD."""
@@ -168,9 +190,14 @@ class HuggingFaceTokenizer(Tokenizer):
         ids = np.asarray(ids)
         return self._rust.decode(ids[(ids >= 0) & (ids < self.vocab_size)].tolist())
 
-    def token_id(self, name: str) -> int | None:
+    def find_id(self, name: str) -> int | None:
         """Returns the id of a token by its name."""
         return self._rust.token_to_id(name)
+
+    def names(self) -> list[str]:
+        """Returns the names of all tokens, those that were added to the vocabulary first."""
+        added = [token.content for token in self._rust.get_added_tokens_decoder().values()]
+        return list(dict.fromkeys([*added, *self._rust.get_vocab(with_added_tokens=True)]))
 
     def frame(self, texts: int) -> Frame | None:
         """Returns what the post-processor adds; None if there is none."""
@@ -201,6 +228,17 @@ class HuggingFaceTokenizer(Tokenizer):
         """Returns a digest of the tokenizer's definition."""
         definition = [self._rust.to_str(), self._end_of_text, self._pad]
         return hashlib.sha256(json.dumps(definition).encode()).hexdigest()
+
+
+def _alike(name: str, names: Sequence[str]) -> str:
+    """What a message says of the tokens whose names are like one that is not there."""
+    word = name.strip("[]<>|▁Ġ# ").lower()
+    if name[:1] in ("<", "["):  # as special tokens have it
+        names = [each for each in names if each[:1] in ("<", "[") and each[1:]]
+    inside = [each for each in names if len(word) > 1 and word in each.lower()]
+    if found := did_you_mean(name, sorted(inside, key=len)[:100] or names[:1000], 3):
+        return found
+    return f"; there are {', '.join(map(repr, names[:5]))}" + (" ..." if names[5:] else "")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional.assertions import check_result
 from jaxformer.functional.norms import Norm
 
 
@@ -46,7 +47,13 @@ class Bias:
 
     def values(self) -> jax.Array:
         """The whole bias, [B or 1, N, T, S] float32."""
-        return self.scheme.score(self.heads, self.query_positions, self.key_positions)
+        bias = self.scheme.score(self.heads, self.query_positions, self.key_positions)
+        sides = self.query_positions, self.key_positions
+        lengths = [jax.tree.leaves(side)[0].shape[1] for side in sides]
+        rows = bias.shape[:1] if getattr(bias, "ndim", 0) == 4 else (1,)
+        shape = (*rows, self.heads.shape[-1], *lengths)
+        check_result(self.scheme, bias, jax.ShapeDtypeStruct(shape, jnp.float32))
+        return bias
 
     def block(
         self,

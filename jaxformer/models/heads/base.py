@@ -11,7 +11,12 @@ from flax import nnx
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
-from jaxformer.functional.assertions import assert_axes, assert_bool, check_choice
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_bool,
+    check_choice,
+    check_result,
+)
 from jaxformer.functional.kernels import Kernel
 from jaxformer.functional.losses import LossSums, cross_entropy
 from jaxformer.nn.config import TransformerConfig
@@ -187,7 +192,7 @@ def class_loss(
         The sums.
 
     Raises:
-        AssertionError: The loss function returns another shape.
+        ConfigError: The loss function returns another shape or dtype.
     """
     terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
     sums = cross_entropy(scores, targets, weights, **terms)
@@ -195,8 +200,7 @@ def class_loss(
         return sums
     counts = weights != 0
     losses = options.function(scores, jnp.where(counts, targets, 0), weights)
-    wanted = " ".join(map(str, targets.shape))
-    assert_axes(**{f"the result of {type(options.function).__name__}": (losses, wanted)})
+    check_result(options.function, losses, array(*targets.shape, dtype=scores.dtype))
     total = jnp.sum(jnp.where(counts, losses, 0.0) * weights)
     # A target that is no class makes the loss NaN here too.
     return sums._replace(loss=jnp.where(jnp.isnan(sums.loss), jnp.nan, total))

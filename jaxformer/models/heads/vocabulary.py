@@ -18,7 +18,16 @@ from jaxformer.models.flops import vocabulary_products
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, class_loss
 from jaxformer.models.heads.dense import Dense, DenseLayer
 from jaxformer.nn.config import TextConfig
-from jaxformer.nn.layers import Linear, NormLayer, constant, kernel_of, normal, parameter, value_of
+from jaxformer.nn.layers import (
+    ActivationLayer,
+    Linear,
+    NormLayer,
+    constant,
+    kernel_of,
+    normal,
+    parameter,
+    value_of,
+)
 
 CHUNKS = 8
 """Parts in which masked tokens are predicted: two hold the usual 15 % of every row."""
@@ -241,8 +250,9 @@ class DenseMaskedHead(MaskedHead):
         std, bias = normal(config.init_std), head.dense_bias
         self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
         self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
-        self.activation = head.activation or config.activation
+        kind = head.activation or config.activation
+        self.activation = ActivationLayer(keys[1], kind, *outputs.values(), *outputs)
 
     def features(self, outputs):
-        dense = activation(self.activation)(self.dense(outputs.hidden))
+        dense = self.activation(self.dense(outputs.hidden))
         return super().features(outputs._replace(hidden=self.norm(dense)))

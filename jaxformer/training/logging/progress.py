@@ -28,6 +28,8 @@ class Course:
     """Passes over the training rows in so many steps; None: not known."""
     work: Callable[[int], float] = float
     """What so many steps take together, in any unit; by default all steps take the same."""
+    own: Callable[[], Sequence[str]] = tuple
+    """Returns the names of the metrics that parts of the model add."""
 
     def steps_left(self, step: int) -> float:
         """Returns what is left after a step, in steps that take what this one took."""
@@ -172,10 +174,12 @@ def describe(
     """
     terms = [name for name in ("soft_loss", "cosine_loss") if name in values]
     preferences = ["accuracy", "margin"] if "margin" in values else []
+    own = [name for name in course.own() if name in values]
     parts = [
         _Part(0, f"loss {values['loss']:.3f}"),
         *[_Part(2, f"{name} {values[name]:.2f}") for name in preferences],
         *[_Part(2, f"{name.removesuffix('_loss')} {values[name]:.3f}") for name in terms],
+        *[_Part(2, f"{name} {values[name]:.3g}") for name in own],
         _Part(6, f"grad {values['gradient_norm']:.2f}"),
         _Part(7, f"lr {values['learning_rate']:.1e}"),
     ]

@@ -11,6 +11,8 @@ import jax
 from rich.table import Table
 
 from jaxformer.data import Datasets
+from jaxformer.data.dataset import Batch
+from jaxformer.data.shown_rows import RowReader, cut
 from jaxformer.io.console import console
 from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.models.lora import is_factor
@@ -140,15 +142,34 @@ def print_table(title: str, rows: list[tuple]) -> None:
     console().print(table, markup=False)
 
 
-def print_example(parts: Sequence[tuple[str, bool]]) -> None:
-    """Prints the text of an example, with what the model learns to write in colour or brackets."""
-    if not parts:
-        return
+def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
+    """Prints a row of a batch, with what the model learns to write in colour or brackets.
+
+    Args:
+        title: What it is: "an example".
+        reader: Reads the rows of this data.
+        row: The arrays of the row.
+        most: The most characters of its texts.
+    """
     colours = sys.stdout.isatty()
     first, last = ("\033[32m", "\033[0m") if colours else ("[[", "]]")
-    print(f"an example; the model learns what is {'green' if colours else 'in [[ ]]'}:")
-    text = "".join(f"{first}{part}{last}" if learned else part for part, learned in parts)
-    print("".join(f"  {line}\n" for line in text.splitlines()))
+    texts, lines = cut(reader.texts(row), most), []
+    for text in texts:
+        parts = (f"{first}{part}{last}" if learned else part for part, learned in text.parts)
+        lines.append((text.name, "".join(parts)))
+    for name, value in reader.others(row).items():
+        if not name.endswith(("_weights", "_places")):
+            lines.append((name, reader.in_words(name, value, row)))
+    learns = any(part.learned for text in texts for part in text.parts)
+    words = f"; the model learns what is {'green' if colours else 'in [[ ]]'}" if learns else ""
+    print(f"{title}{words}:")
+    alone = [name for name, _ in lines] == ["text"]
+    width = 0 if alone else max((len(name) for name, _ in lines), default=0) + 2
+    for name, value in lines:
+        head = "" if alone else name
+        for number, line in enumerate(value.splitlines() or [""]):
+            print(f"  {'' if number else head:{width}}{line}".rstrip())
+    print()
 
 
 def print_pairs(rows: list[tuple]) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -69,6 +69,7 @@ class RunLogger:
         config: The run's configuration as JSON, for the loggers.
         epochs: Passes over the training rows in so many steps; None: not known.
         began: When the work for this run began, in seconds since 1970; None: now.
+        own: Returns the names of the metrics that parts of the model add.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class RunLogger:
         config: Mapping[str, Any] = MappingProxyType({}),
         epochs: Callable[[int], float] | None = None,
         began: float | None = None,
+        own: Callable[[], Sequence[str]] = tuple,
     ):
         self._settings, self._work = settings, work
         self._stopwatch = Stopwatch()
@@ -91,7 +93,7 @@ class RunLogger:
             self._files = MetricsLog(self.folder, step, rows, settings.loggers, config)
             self._time = WallTime(self.folder, began or time.time(), step)
         self._step, self._at, self._compiled = step, "start", None
-        course = Course(settings.steps, epochs, work.flops)
+        course = Course(settings.steps, epochs, work.flops, own)
         self._progress = make_progress(course, step, is_first())
         self._pending: tuple[int, Any] | None = None
         self._rows = list(state.get("unlogged", ()))
@@ -239,7 +241,10 @@ class RunLogger:
 
     def _write_row(self, step: int) -> None:
         names = [name for name in self._rows[-1] if name not in (*_AVERAGED, *_LAST, _COUNTER)]
-        means = {name: _mean([row[name] for row in self._rows]) for name in (*_AVERAGED, *names)}
+        means = {
+            name: _mean([row[name] for row in self._rows if name in row])
+            for name in (*_AVERAGED, *names)
+        }
         last = {name: self._rows[-1][name] for name in _LAST}
         seen = {"tokens_seen": self._work.tokens(step)}
         values = means | last | seen | self._stopwatch.read() | device_memory(jax.local_devices())

@@ -1,0 +1,184 @@
+"""Terms and metrics that parts of a model add: their sums, gradients and places in the log."""
+
+import json
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import batch_for, random_parameters, structure_of, tiny, tiny_encoder_decoder
+from tiny_run import tiny_config
+
+import jaxformer
+from jaxformer.config.train import TrainConfig
+from jaxformer.distributed.sharding import MeshConfig, make_mesh
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional import add_loss, add_metric
+from jaxformer.functional.terms import collect_terms
+from jaxformer.nn import MLP, FeedForward, FeedForwardConfig
+from jaxformer.optim import SGD, Constant
+from jaxformer.training.step import TrainProgram
+
+WEIGHT = 0.3
+
+
+@dataclass(frozen=True)
+class Penalised(FeedForwardConfig):
+    """A feed-forward layer that adds the mean square of its output to the loss."""
+
+    name: str = "energy"
+
+    def build(self, key, config, position, window):
+        return PenalisedLayer(key, config, self.name)
+
+
+class PenalisedLayer(FeedForward):
+    def __init__(self, key, config, title):
+        super().__init__(key, config)
+        self.title = title
+
+    def __call__(self, x, context, key):
+        y = super().__call__(x, context, key)
+        add_loss(self.title, jnp.mean(jnp.square(y)), weight=WEIGHT)
+        add_metric("positive", jnp.mean((y > 0).astype(jnp.float32)))
+        return y
+
+
+def config_with(**changes):
+    sizes = {"num_layers": 4, "model_dim": 24, "num_heads": 4, "num_kv_heads": 4, "mlp_dim": 16}
+    return tiny(**({"feed_forward": Penalised(), "vocab_size": 32} | sizes | changes))
+
+
+def batch_of(config, rows=8):
+    found = batch_for(config, rows=rows)
+    return {name: found[name] for name in config.batch_spec(rows, {"inputs": 7})}
+
+
+def stepped(config, sizes=(1, 1, 1), **settings):
+    """The parameters before and after a step of plain gradient descent, and its metrics."""
+    mesh = make_mesh(MeshConfig(*sizes), jax.devices()[: int(np.prod(sizes))])
+    optimizer = SGD(schedule=Constant(learning_rate=1.0, warmup_steps=0), momentum=0.0)
+    settings = TrainConfig(steps=3, clip_norm=None, **settings)
+    program = TrainProgram(config, optimizer, settings, mesh)
+    state = program.init(0)
+    before = jax.device_get(state.params)
+    batch = {
+        name: jax.device_put(x, program.batch_sharding) for name, x in batch_of(config).items()
+    }
+    state, metrics = program.train_step(state, batch)
+    return before, jax.device_get(state.params), {k: float(v) for k, v in metrics.items()}
+
+
+def written_by_hand(params, config, batch):
+    """The loss with the terms, from the outputs of each layer's feed-forward sublayer."""
+    model = structure_of(config).module(params)
+    recorded = jaxformer.functional.activations.with_cache(model.loss, "*.hook_mlp_out")
+    (_, sums), outputs = recorded(batch)
+    assert len(outputs) == config.num_layers
+    energies = [jnp.mean(jnp.square(y)) for y in outputs.values()]
+    heads = sum(term.loss / term.weight for term in sums.values())
+    return heads + WEIGHT * sum(energies), (heads, sum(energies))
+
+
+LAYOUTS = {
+    "scanned": {"scan_layers": True},
+    "unrolled": {},
+    "recomputed": {"scan_layers": True, "remat": "full"},
+    "of two kinds": {"scan_layers": True, "windows": (3, None)},
+    "repeated": {"scan_layers": True, "layer_repeats": 2, "remat": "dots"},
+}
+
+
+@pytest.mark.parametrize("changes", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_gradient_is_that_of_a_loss_written_by_hand(changes):
+    config = config_with(**changes)
+    before, after, metrics = stepped(config)
+    grad = jax.jit(jax.grad(lambda p: written_by_hand(p, config, batch_of(config)), has_aux=True))
+    expected, (loss, energy) = grad(before)
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(
+            before[name] - after[name], gradient, rtol=5e-5, atol=1e-6, err_msg=name
+        )
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert metrics["energy"] == pytest.approx(float(energy), rel=1e-5)
+    assert metrics["total_loss"] == pytest.approx(float(loss + WEIGHT * energy), rel=1e-5)
+    assert 0.2 < metrics["positive"] < 0.8
+
+
+MESHES = {
+    "in parts": ((1, 1, 1), 4),
+    "copies": ((8, 1, 1), 1),
+    "copies in parts": ((4, 1, 1), 2),
+    "all axes": ((2, 2, 2), 1),
+    "all axes in parts": ((2, 2, 2), 2),
+}
+
+
+@pytest.mark.parametrize(("sizes", "parts"), MESHES.values(), ids=MESHES)
+def test_accumulation_and_meshes_change_nothing(sizes, parts):
+    config = config_with(scan_layers=True, remat="full")
+    _, expected, whole = stepped(config)
+    _, found, metrics = stepped(config, sizes, gradient_accumulation=parts)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=5e-5, atol=1e-6, err_msg=name)
+    for name in ("loss", "energy", "total_loss", "positive"):
+        assert metrics[name] == pytest.approx(whole[name], rel=1e-5)
+
+
+def test_both_stacks_of_an_encoder_decoder_add_theirs():
+    config = tiny_encoder_decoder(feed_forward=Penalised(), scan_layers=True)
+    batch = {name: jnp.asarray(x) for name, x in batch_for(config, rows=3).items()}
+    model = structure_of(config).module(random_parameters(config))
+    _, terms = jax.jit(collect_terms(model.loss))(batch)
+    assert terms["count", "positive"] == config.num_layers + config.num_decoder_layers
+    assert terms["weighted", "energy"] == pytest.approx(WEIGHT * float(terms["loss", "energy"]))
+
+
+def test_without_terms_and_outside_of_training_nothing_is_added():
+    config = config_with(scan_layers=True)
+    plain = replace(config, feed_forward=MLP())
+    model, parameters = structure_of(config), random_parameters(config)
+    batch = batch_of(config)
+
+    def losses(structure):
+        return lambda p: structure.module(p).loss(batch)
+
+    def program(structure, collects=False):
+        loss = losses(structure)
+        return str(jax.make_jaxpr(collect_terms(loss) if collects else loss)(parameters).jaxpr)
+
+    # A model without terms has the same program whether or not someone collects.
+    assert program(structure_of(plain), collects=True) == program(structure_of(plain))
+    outputs, _ = jax.eval_shape(losses(model), parameters)
+    assert outputs.hidden.shape == (8, 7, 24)
+    _, terms = jax.eval_shape(collect_terms(losses(model)), parameters)
+    assert {name for _, name in terms} == {"energy", "positive"}
+
+
+def test_what_cannot_be_added_is_named():
+    with pytest.raises(ArgumentError, match=r"add_loss\('a'\): .* shape \(2,\) .* scalar"):
+        add_loss("a", jnp.ones(2), weight=1.0)
+    with pytest.raises(ArgumentError, match="weight = nan"):
+        add_loss("a", jnp.ones(()), weight=float("nan"))
+    with pytest.raises(ArgumentError, match="inside a scan"):
+        collect_terms(jax.jit(lambda x: add_metric("b", x.sum())))(jnp.ones(3))
+    with pytest.raises(ConfigError, match="'loss' exists"):
+        stepped(config_with(feed_forward=Penalised(name="loss")))
+
+
+def test_a_run_logs_them(tmp_path, capsys):
+    config = tiny_config(steps=2, loggers=())
+    config = replace(config, model=replace(config.model, feed_forward=Penalised()))
+    jaxformer.train(config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    train = [row for row in rows if row["split"] == "train"]
+    assert len(train) == 2
+    for row in train:
+        total = row["loss"] + WEIGHT * row["energy"]
+        assert row["total_loss"] == pytest.approx(total, rel=1e-5)
+        assert 0 < row["positive"] < 1
+    assert all("energy" not in row for row in rows if row["split"] == "validation")
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("step 2/2"))
+    assert "energy " in line
+    assert "positive " in line
