@@ -66,8 +66,9 @@ def generate(
             an encoder-decoder, "decoder_input_ids", with which its answer begins. Or only a text,
             token ids, or a list of either for several prompts, which are padded on the left; or
             messages, a list of {"role": "user", "content": "..."} or several such lists, which the
-            chat template makes a prompt. For a model that reads images: the file of one or a list of files, which are scaled and
-            normalised as preprocessor_config.json says, or "pixel_values" [B, C, height, width].
+            chat template makes a prompt. For a model that reads images: the file of one or a list
+            of files, which are scaled and normalised as preprocessor_config.json says, or
+            "pixel_values" [B, C, height, width].
         output_scores: Whether to return the logits from which each token was chosen; not with beams
             or `slide`.
         slide: If the model has too few positions for the prompt and the new tokens, read the last

@@ -38,6 +38,9 @@ class Conversations:
             inputs: The inputs.
             tools: JSON schemas of the functions that it may call.
 
+        Returns:
+            The conversations.
+
         Raises:
             ArgumentError: There are tools without messages.
             DataError: The model has no chat template, or that rejects a conversation.

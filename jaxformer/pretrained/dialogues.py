@@ -18,10 +18,13 @@ _DIALOGUES: weakref.WeakKeyDictionary[Pretrained, Dialogue] = weakref.WeakKeyDic
 
 
 def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
-    """A conversation, or several, as a list; None if the inputs are no messages.
+    """Finds the conversations in inputs.
 
     Args:
         inputs: Messages, {"role": ..., "content": ...}; or a list of lists of them.
+
+    Returns:
+        A list of conversations; None if the inputs are no messages.
     """
     if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence) or not inputs:
         return None
@@ -57,6 +60,9 @@ def needed_dialogue(pretrained: Pretrained) -> Dialogue:
     Args:
         pretrained: The model.
 
+    Returns:
+        The dialogue.
+
     Raises:
         DataError: It has no chat template or no tokenizer.
     """
@@ -72,12 +78,15 @@ def needed_dialogue(pretrained: Pretrained) -> Dialogue:
 def prompts_of(
     pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None = None
 ) -> list[np.ndarray]:
-    """The tokens of conversations up to the header of the next answer, int32 `[T]` each.
+    """Renders conversations with the chat template.
 
     Args:
         pretrained: The model.
         chats: The messages of each conversation.
         tools: JSON schemas of the functions that the model may call.
+
+    Returns:
+        The tokens of each up to the header of the next answer, int32 `[T]`.
 
     Raises:
         ArgumentError: A tool is no such schema.

@@ -39,7 +39,8 @@ MISTRAL_11 = """{%- for m in messages %}
     {%- else %}
         {{- m.content or '' }}
         {%- for call in m.tool_calls or [] %}
-            {{- '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}
+            {%- set arguments = call.function.arguments | tojson %}
+            {{- '[TOOL_CALLS]' + call.function.name + '[ARGS]' + arguments }}
         {%- endfor %}
         {{- eos_token }}
     {%- endif %}

@@ -16,7 +16,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from jaxformer.data.chat.calls import CallForm, call_form
@@ -211,8 +210,8 @@ def _calling(count: int, form: CallForm) -> dict[str, Any]:
 
 def _around(said: str, called: str, count: int) -> CallSyntax | None:
     """The form of the calls in a text, which is like another one up to the answer and after it."""
-    start = len(commonprefix([said, called]))
-    same = len(commonprefix([said[start:][::-1], called[start:][::-1]]))
+    start = _num_same(said, called)
+    same = _num_same(said[start:][::-1], called[start:][::-1])
     text = called[start : len(called) - same]
     wanted = list(zip(_NAMES, _ARGUMENTS, strict=True))[:count]
     spots = [_Spot.of(text, *each) for each in wanted]
@@ -274,6 +273,12 @@ def _json_at(text: str, start: int) -> tuple[Any, int] | None:
 
 def _after_blanks(text: str, place: int) -> int:
     return len(text) - len(text[place:].lstrip())
+
+
+def _num_same(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _bare(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A dialogue with a model: messages become a prompt, and what the model writes becomes a message."""
+"""A dialogue with a model: messages become a prompt, and what it writes becomes a message."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -165,7 +165,7 @@ class Dialogue:
     def _writes_tools(self) -> bool:
         """Whether the template writes tools."""
         example = [{"type": "function", "function": _EXAMPLE}]
-        requests = [RenderRequest(_ASKED._replace(tools=tools)) for tools in (None, example)]
+        requests = [RenderRequest(_ASKED._replace(tools=t), True) for t in (None, example)]
         without, having = self._template.attempt_batch(requests)
         return isinstance(without, DataError) or without != having
 
