@@ -49,6 +49,21 @@ def call_form(template: ChatTemplate) -> CallForm:
     return CallForm(arguments, writes and bare is None, quotes, writes and _RESULT in full)
 
 
+def writes_tools(template: ChatTemplate) -> bool:
+    """Returns whether a template writes the tools of a conversation, by trying.
+
+    Args:
+        template: The template.
+    """
+    asked = Conversation([{"role": "user", "content": "Rain?"}])
+    schema = {"name": _NAME, "description": "Says it.", "parameters": {}}
+    tools = [{"type": "function", "function": schema}]
+    requests = [RenderRequest(chat, True) for chat in (asked, asked._replace(tools=tools))]
+    without, having = template.attempt_batch(requests)
+    # It may refuse an example, for what it looks for in a tool.
+    return isinstance(without, DataError) or without != having
+
+
 def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
     """Returns a conversation whose calls have the form that a template takes.
 

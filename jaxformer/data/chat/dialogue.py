@@ -9,18 +9,17 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.data.chat.call_syntax import CallSyntax, call_syntax
+from jaxformer.data.chat.calls import writes_tools
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.messages import check_messages
 from jaxformer.data.chat.responses import Response, read_responses, response_template
-from jaxformer.data.chat.template import ChatTemplate, Conversation, Message, RenderRequest
+from jaxformer.data.chat.template import ChatTemplate, Message
 from jaxformer.errors import ArgumentError, DataError, shortened
 from jaxformer.io.notices import warn_once
 
 Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of functions: {"type": "function", "function": {"name", "description",
 "parameters"}}, ..."""
-_ASKED = Conversation([{"role": "user", "content": "a"}])
-_EXAMPLE = {"name": "weather", "description": "Says it.", "parameters": {}}
 
 
 class Answer(NamedTuple):
@@ -163,11 +162,7 @@ class Dialogue:
 
     @cached_property
     def _writes_tools(self) -> bool:
-        """Whether the template writes tools."""
-        example = [{"type": "function", "function": _EXAMPLE}]
-        requests = [RenderRequest(_ASKED._replace(tools=t), True) for t in (None, example)]
-        without, having = self._template.attempt_batch(requests)
-        return isinstance(without, DataError) or without != having
+        return writes_tools(self._template)
 
     def _decoded(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)
