@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pytest
 from captioners import photos, save_captioner
+from chat_cases import QWEN
 from hf_checkpoints import save_checkpoint
 from sentence_models import save_transformer
 from tiny_run import tiny_config
@@ -120,7 +121,8 @@ def at_hand(tmp_path_factory):
     """A folder with the checkpoints that the excerpts name, and the names that they use."""
     folder = tmp_path_factory.mktemp("reader")
     for name in ("HF_DIR", "DIR"):
-        save_checkpoint("gpt2", folder / name, n_layer=4, n_head=8, n_positions=256)
+        save_checkpoint("gpt2", folder / name, n_layer=4, n_head=8, n_positions=1024)
+        (folder / name / "chat_template.jinja").write_text(QWEN)
     save_captioner(folder / "CAPTIONER")
     save_transformer(folder / "CROSS_ENCODER", "BertForSequenceClassification", num_labels=1)
     photos(folder / "photos", 2)
