@@ -14,7 +14,7 @@ from rich.progress import track
 
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import given, parse
-from jaxformer.data.chat.dialogue import Answer, Dialogue, Tools, checked_tools
+from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools, checked_tools
 from jaxformer.data.chat.template import Message
 from jaxformer.data.tasks.image_sources import image_names
 from jaxformer.errors import ArgumentError, ConfigError, DataError

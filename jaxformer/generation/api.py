@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.checks import SWITCH, plain
-from jaxformer.data.chat.dialogue import Tools
+from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, shortened
 from jaxformer.functional.activations import Hook, Hooks

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.chat.dialogue import Answer, Dialogue, Tools
+from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError
 from jaxformer.generation.config import GenerationConfig

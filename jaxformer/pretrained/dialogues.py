@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.chat.dialogue import Dialogue, Tools
+from jaxformer.data.chat.dialogue.dialogue import Dialogue, Tools
 from jaxformer.data.chat.template import Message, read_chat_template
 from jaxformer.errors import DataError
 from jaxformer.pretrained.model import Arrays, Pretrained

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from chat_cases import NAMED, QWEN
 
-from jaxformer.data.chat.call_syntax import Call, CallSyntax, call_syntax
+from jaxformer.data.chat.dialogue.call_syntax import Call, CallSyntax, call_syntax
 from jaxformer.data.chat.template import ChatTemplate, Conversation, RenderRequest
 
 _TRL = find_spec("trl")

@@ -7,7 +7,7 @@ import pytest
 from chat_cases import QWEN, TEMPLATES, TOKENIZERS, TOOLS, WITH_TOOLS
 from hf_checkpoints import byte_bpe, fast
 
-from jaxformer.data.chat.dialogue import Answer, Dialogue, checked_tools
+from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, checked_tools
 from jaxformer.data.chat.template import read_chat_template
 from jaxformer.errors import ArgumentError, DataError
 
@@ -184,6 +184,6 @@ def test_an_expression_that_takes_for_ever_is_stopped(tmp_path, monkeypatch):
     fields = {"content": {"close_pattern": r"(a|aa)+$", "content": "text"}}
     template = {"start_anchor": "x", "fields": fields}
     tokenizer, dialogue = saved(tmp_path, response_template=template)
-    monkeypatch.setattr("jaxformer.data.chat.responses._PATIENCE", 4)
+    monkeypatch.setattr("jaxformer.data.chat.dialogue.responses._PATIENCE", 4)
     with pytest.raises(DataError, match="has not ended after 4 seconds"):
         dialogue.answers([answer(tokenizer, "a" * 60 + "b")])

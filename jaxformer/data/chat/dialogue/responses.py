@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.data.chat import response_process
+from jaxformer.data.chat.dialogue import response_process
 from jaxformer.data.tokenizers.files import SETTINGS, read_settings
 from jaxformer.errors import DataError
 from jaxformer.io.notices import warn_once

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.data.chat.call_syntax import CallSyntax, call_syntax
 from jaxformer.data.chat.calls import writes_tools
+from jaxformer.data.chat.dialogue.call_syntax import CallSyntax, call_syntax
+from jaxformer.data.chat.dialogue.responses import Response, read_responses, response_template
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.messages import check_messages
-from jaxformer.data.chat.responses import Response, read_responses, response_template
 from jaxformer.data.chat.template import ChatTemplate, Message
 from jaxformer.errors import ArgumentError, DataError, shortened
 from jaxformer.io.notices import warn_once
