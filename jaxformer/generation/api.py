@@ -81,7 +81,8 @@ def generate(
         hooks: By name or pattern, a function from an activation of the tokens that a pass reads to
             the value that takes its place, as for `run_with_hooks`; not with `draft`.
         tools: JSON schemas of the functions that the model may call, with messages: {"type":
-            "function", "function": {"name": ..., "description": ..., "parameters": ...}}, ...
+            "function", "function": {"name": ..., "description": ..., "parameters": ...}}, ... Or
+            Python functions, whose annotations and docstrings transformers reads.
         **options: Fields of `GenerationConfig`: max_new_tokens, temperature, num_beams, ... Each
             defaults to what generation_config.json recommends. Sampling options, such as
             temperature and top_p, imply do_sample.
@@ -168,7 +169,7 @@ def chat(
         messages: {"role": ..., "content": ...}, the last one of the user or of a tool. An answer
             that called tools is followed by what each of them answered: {"role": "tool", "name":
             ..., "tool_call_id": ..., "content": ...}.
-        tools: JSON schemas of the functions that the model may call, as for `generate`.
+        tools: The functions that the model may call, as for `generate`.
         **options: The other arguments of `generate`.
 
     Returns:
@@ -212,6 +213,7 @@ def score(
         DataError: A text is longer than the model's positions; a prompt or continuation is empty,
             or holds a token that is not in the vocabulary.
     """
+    check_pretrained("pretrained", pretrained)
     if (chats := conversations_in(inputs)) is not None:
         inputs = prompts_of(pretrained, chats)
     _, prompts, encoder_outputs = prepare_inputs(pretrained, inputs)

@@ -74,6 +74,22 @@ def test_a_schema_alone_is_put_where_templates_look_for_it(tmp_path):
     np.testing.assert_array_equal(dialogue.prompt(ASKED, []), dialogue.prompt(ASKED))
 
 
+def test_a_function_has_the_schema_that_transformers_makes_of_it():
+    from transformers.utils import get_json_schema
+
+    def depth(lake: str, feet: bool = False):
+        """The depth of a lake.
+
+        Args:
+            lake: Its name.
+            feet: Whether to measure in feet.
+        """
+
+    assert checked_tools([depth]) == [get_json_schema(depth)]
+    with pytest.raises(ArgumentError, match=r"tools: tool 2 = <function .*docstring"):
+        checked_tools([depth, lambda lake: 40])
+
+
 @pytest.mark.parametrize("name", sorted({*TEMPLATES} - {"qwen"}))
 def test_templates_without_tools_say_so(tmp_path, name):
     _, dialogue = saved(tmp_path, TEMPLATES[name])

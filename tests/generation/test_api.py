@@ -392,6 +392,7 @@ def test_every_function_asks_for_a_model(gpt2, tmp_path):
     for call in (
         lambda: jaxformer.generate(inputs, gpt2),
         lambda: jaxformer.score(inputs, gpt2, []),
+        lambda: jaxformer.chat(inputs, [{"role": "user", "content": "a"}]),
         lambda: jaxformer.forward(inputs, gpt2),
         lambda: jaxformer.gradients(inputs, gpt2),
         lambda: jaxformer.save(inputs, tmp_path / "out"),

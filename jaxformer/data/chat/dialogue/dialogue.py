@@ -1,6 +1,6 @@
 """A dialogue with a model: messages become a prompt, and what it writes becomes a message."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.messages import check_messages
 from jaxformer.data.chat.template import ChatTemplate, Message
 from jaxformer.errors import ArgumentError, DataError, shortened
+from jaxformer.extras import optional_module
 from jaxformer.io.notices import warn_once
 
-Tools = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
 """JSON schemas of functions: {"type": "function", "function": {"name", "description",
-"parameters"}}, ..."""
+"parameters"}}, ...; or functions, whose annotations and docstrings transformers reads."""
 
 
 class Answer(NamedTuple):
@@ -168,15 +169,26 @@ class Dialogue:
         return self._tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)
 
 
+def _schema(function: Callable[..., Any], number: int) -> dict[str, Any]:
+    """The JSON schema of a Python function."""
+    utils = optional_module("transformers.utils.chat_template_utils", "a function as a tool")
+    try:
+        return utils.get_json_schema(function)
+    except Exception as error:  # what its docstring lacks; transformers has several kinds
+        raise ArgumentError(f"tools: tool {number} = {function!r}: {error}") from error
+
+
 def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
     """Returns the schemas of tools in the form that templates read; None if there are none.
 
     Args:
         tools: The schemas; one that is not within {"type": "function", "function": ...} is put
-            there.
+            there. A Python function has the schema that transformers makes of its annotations and
+            docstring.
 
     Raises:
-        ArgumentError: One is no schema of a function.
+        ArgumentError: One is no schema of a function, or a function without annotations or
+            docstring.
     """
     if tools is None:
         return None
@@ -184,6 +196,7 @@ def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
         raise ArgumentError(f"tools = {shortened(tools)}: must be a list of JSON schemas")
     found = []
     for number, tool in enumerate(tools, start=1):
+        tool = _schema(tool, number) if callable(tool) else tool
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ArgumentError(
