@@ -7,11 +7,11 @@ Letters used for array axes everywhere in the package::
     S key length       G = N / K              V vocabulary
     L layers           H head dim
 
-`load`, `forward`, `gradients`, `generate`, `score`, `embed`, `score_pairs`, `save` and `push` work
-with trained models. They take and return NumPy arrays, and need the libraries of ``pip install
-'jaxformer[hub]'``. `run_with_cache`, `run_with_hooks` and `activation_gradients` look inside one
-and change it, as JAX functions. `train` trains the model of a config; it needs those of
-``jaxformer[train]``.
+`load`, `forward`, `gradients`, `generate`, `chat`, `score`, `embed`, `score_pairs`, `save` and
+`push` work with trained models. They take and return NumPy arrays, or texts and messages, and need
+the libraries of ``pip install 'jaxformer[hub]'``. `run_with_cache`, `run_with_hooks` and
+`activation_gradients` look inside one and change it, as JAX functions. `train` trains the model of
+a config; it needs those of ``jaxformer[train]``.
 """
 
 from jaxformer.xla_flags import avoid_wrong_sums as _avoid_wrong_sums
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "activation_gradients",
     "activation_names",
+    "chat",
     "embed",
     "flax_params",
     "forward",
@@ -40,6 +41,7 @@ __all__ = [
 _HOMES = {
     "activation_gradients": "pretrained.outputs",
     "activation_names": "pretrained.outputs",
+    "chat": "generation.api",
     "embed": "pretrained.embedding.api",
     "flax_params": "pretrained.flax_params",
     "forward": "pretrained.outputs",

@@ -14,22 +14,24 @@ from rich.progress import track
 
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import given, parse
-from jaxformer.data.chat.encoder import ChatEncoder
-from jaxformer.data.chat.template import read_chat_template
+from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools, checked_tools
+from jaxformer.data.chat.template import Message
 from jaxformer.data.tasks.image_sources import image_names
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.inputs import reads_images
+from jaxformer.generation.messages import ending_turns, num_calls
 from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.io.files import check_store, ordinary_file
+from jaxformer.io.json_files import read_json
 from jaxformer.io.mirror import mirrored
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.dialogues import dialogue_of
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
-from jaxformer.pretrained.writing import template_folder
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ class Chat(GenerationConfig, Loading):
 
     system: str | None = None
     """The system message, before the first message of the user."""
+    tools: Path | None = None
+    """A JSON file of functions that the model may call: a list of JSON schemas. What it calls is
+    shown, and you type what the tool answers."""
 
     def __post_init__(self):
         """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
@@ -129,37 +134,76 @@ def generate(arguments: Sequence[str], prog: str) -> None:
 def chat(arguments: Sequence[str], prog: str) -> None:
     """Answers what is typed until the user ends the chat."""
     wanted, chosen = _parsed(Chat, arguments, prog)
+    tools = None if wanted.tools is None else _tools(wanted.tools)
     model = _model(wanted)
-    template = read_chat_template(template_folder(model.folder))
-    encoder, config = None, generation_config_for(model, chosen)
-    if template is not None:
-        encoder = ChatEncoder(model.prompt_encoder.tokenizer, template)
-        end = encoder.end_of_turn()
-        if end is not None and not chosen.keys() & {"eos_token_id"}:
-            config = dataclasses.replace(config, eos_token_id=(*config.end_tokens, end))
-    writer = _writer(wanted, model, config)
-    start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
-    if encoder is None:
+    dialogue, config = dialogue_of(model), generation_config_for(model, chosen)
+    if dialogue is not None:
+        tools = dialogue.checked(tools)
+        config = ending_turns(config, dialogue, chosen)
+    elif tools is not None:
+        raise DataError(
+            f"--tools {wanted.tools}: {wanted.folder} has no chat template to write them"
+        )
+    else:
         note = "the tokenizer has no chat template: the model continues the text so far"
         print(note, file=sys.stderr)
-    messages = list(start)
-    while (typed := _typed()) not in ("", "/quit"):
+    writer = _writer(wanted, model, config)
+    start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
+    messages, calls = list(start), []
+    while (typed := _typed(calls)) not in ("", "/quit"):
         if typed == "/new":
-            messages = list(start)
+            messages, calls = list(start), []
             continue
-        messages.append({"role": "user", "content": typed})
-        if encoder is None:
-            text = "\n".join(message["content"] for message in messages) + "\n"
-            ids = writer.tokenize(text)
+        if calls:
+            call = calls.pop(0)
+            known = {"name": call["function"]["name"], "tool_call_id": call["id"]}
+            messages.append({"role": "tool", **known, "content": typed})
         else:
-            ids = encoder.encode_prompt(messages).tolist()
-        messages.append({"role": "assistant", "content": _show(writer.stream(ids))})
-        print()
+            messages.append({"role": "user", "content": typed})
+        if not calls:
+            messages.append(_reply(writer, dialogue, messages, tools))
+            calls = list(messages[-1].get("tool_calls", ()))
 
 
-def _typed() -> str:
+def _reply(
+    writer: TextGenerator,
+    dialogue: Dialogue | None,
+    messages: Sequence[Message],
+    tools: Tools | None,
+) -> dict[str, Any]:
+    """Prints the answer to messages while it is generated, and returns it as a message."""
+    tokens: list[int] = []
+    if dialogue is None:
+        ids = writer.tokenize("".join(message["content"] + "\n" for message in messages))
+    else:
+        ids = dialogue.prompt(messages, tools).tolist()
+    text = _show(writer.stream(ids, tokens))
+    print()
+    if dialogue is None:
+        return {"role": "assistant", "content": text}
+    return dialogue.answers([Answer(ids, tokens, text, num_calls(messages))], tools)[0]
+
+
+def _tools(path: Path) -> list[dict[str, Any]]:
+    """The tools in a file: a list of JSON schemas, or an object with such a list as "tools"."""
+    found = read_json(staged(path), object)
+    if isinstance(found, dict):
+        found = found.get("tools", [found])
     try:
-        return input("> ").strip()
+        return checked_tools(found) or []
+    except ArgumentError as error:
+        raise DataError(f"--tools {path}: {error}") from error
+
+
+def _typed(calls: Sequence[dict[str, Any]]) -> str:
+    """What the user says, or what the first of some tools answers."""
+    asked = "> "
+    if calls:
+        function = calls[0]["function"]
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        asked = f"{function['name']} {arguments} > "
+    try:
+        return input(asked).strip()
     except (EOFError, KeyboardInterrupt):
         print()
         return ""

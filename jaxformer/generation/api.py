@@ -1,6 +1,6 @@
-"""`jaxformer.generate` and `jaxformer.score`: NumPy arrays, token ids or texts in, NumPy out."""
+"""`jaxformer.generate`, `chat` and `score`: arrays, tokens, texts or messages in, NumPy out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import jax
@@ -8,7 +8,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.checks import SWITCH, plain
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.data.chat.dialogue.dialogue import Tools
+from jaxformer.data.chat.template import Message
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, shortened
 from jaxformer.functional.activations import Hook, Hooks
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
@@ -29,6 +31,7 @@ from jaxformer.generation.inputs import (
     prepare_inputs,
     reads_files,
 )
+from jaxformer.generation.messages import Conversations
 from jaxformer.generation.prompts import are_real, texts_of
 from jaxformer.generation.recommended import honoured, recommendations
 from jaxformer.generation.scoring import Continuations, Score, Scorer
@@ -38,6 +41,7 @@ from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
 from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
+from jaxformer.pretrained.dialogues import conversations_in, prompts_of
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
 
 
@@ -51,17 +55,20 @@ def generate(
     proposals: int = 4,
     storage: Storage | None = None,
     hooks: Mapping[str, Hook] | None = None,
+    tools: Tools | None = None,
     **options: Any,
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """Continues prompts; an encoder-decoder answers them, or describes images.
 
     Args:
         pretrained: The model.
         inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and optionally, for
             an encoder-decoder, "decoder_input_ids", with which its answer begins. Or only a text,
-            token ids, or a list of either for several prompts, which are padded on the left. For a
-            model that reads images: the file of one or a list of files, which are scaled and
-            normalised as preprocessor_config.json says, or "pixel_values" [B, C, height, width].
+            token ids, or a list of either for several prompts, which are padded on the left; or
+            messages, a list of {"role": "user", "content": "..."} or several such lists, which the
+            chat template makes a prompt. For a model that reads images: the file of one or a list
+            of files, which are scaled and normalised as preprocessor_config.json says, or
+            "pixel_values" [B, C, height, width].
         output_scores: Whether to return the logits from which each token was chosen; not with beams
             or `slide`.
         slide: If the model has too few positions for the prompt and the new tokens, read the last
@@ -73,6 +80,9 @@ def generate(
             compute dtype.
         hooks: By name or pattern, a function from an activation of the tokens that a pass reads to
             the value that takes its place, as for `run_with_hooks`; not with `draft`.
+        tools: JSON schemas of the functions that the model may call, with messages: {"type":
+            "function", "function": {"name": ..., "description": ..., "parameters": ...}}, ... Or
+            Python functions, whose annotations and docstrings transformers reads.
         **options: Fields of `GenerationConfig`: max_new_tokens, temperature, num_beams, ... Each
             defaults to what generation_config.json recommends. Sampling options, such as
             temperature and top_p, imply do_sample.
@@ -95,6 +105,9 @@ def generate(
     for name, value in {"output_scores": output_scores, "slide": slide}.items():
         check_argument(name, value, SWITCH.allows(plain(value)), SWITCH.expected)
     config = generation_config_for(pretrained, options)
+    chats = Conversations.of(pretrained, inputs, tools)
+    if chats is not None:
+        inputs, config = chats.prompts, chats.ended(config, options)
     hooks = _checked_hooks(hooks, draft)
     ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
@@ -127,11 +140,57 @@ def generate(
     new = np.where(real, found.tokens, config.padding)
     given = np.repeat(ids, config.num_return_sequences, axis=0)
     sequences = np.concatenate([given, new], axis=1)
-    if not (reads_files(pretrained, inputs) or texts_of(inputs)):
-        return {"sequences": sequences, **scores}
-    rows = zip(found.tokens, found.lengths, strict=True)
-    texts = [_text(pretrained, tokens[:length], config.stop_strings) for tokens, length in rows]
-    return {"sequences": sequences, "texts": texts, **scores}
+    outputs = {"sequences": sequences, **scores}
+    if chats or reads_files(pretrained, inputs) or texts_of(inputs):
+        rows = [row[:n] for row, n in zip(found.tokens, found.lengths, strict=True)]
+        outputs["texts"] = [_text(pretrained, row, config.stop_strings) for row in rows]
+        if chats:
+            outputs["messages"] = chats.messages(rows, outputs["texts"])
+    return outputs
+
+
+def chat(
+    pretrained: Pretrained,
+    messages: Sequence[Message],
+    *,
+    tools: Tools | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Answers messages.
+
+    A dialogue goes on by appending the answer and the next question::
+
+        messages = [{"role": "user", "content": "How deep is the lake?"}]
+        messages.append(jaxformer.chat(model, messages))
+        messages.append({"role": "user", "content": "And how long?"})
+
+    Args:
+        pretrained: The model, with a chat template.
+        messages: {"role": ..., "content": ...}, the last one of the user or of a tool. An answer
+            that called tools is followed by what each of them answered: {"role": "tool", "name":
+            ..., "tool_call_id": ..., "content": ...}.
+        tools: The functions that the model may call, as for `generate`.
+        **options: The other arguments of `generate`.
+
+    Returns:
+        The answer: {"role": "assistant", "content": text}, with "tool_calls" where it calls tools:
+        a list of {"id", "type": "function", "function": {"name", "arguments"}}.
+
+    Raises:
+        ArgumentError: An argument has an invalid value.
+        ConfigError: As for `generate`.
+        DataError: The model has no chat template, the template rejects the messages, or has no
+            tools where some are given.
+    """
+    chats = conversations_in(messages)
+    if chats is None or chats[0] is not messages:
+        raise ArgumentError(
+            f"messages = {shortened(messages)}: must be a list of "
+            '{"role": "user", "content": "..."} and others'
+        )
+    count = options.get("num_return_sequences", 1)
+    check_argument("num_return_sequences", count, count == 1, "1, or generate gives several")
+    return generate(pretrained, messages, tools=tools, **options)["messages"][0]
 
 
 def score(
@@ -154,6 +213,9 @@ def score(
         DataError: A text is longer than the model's positions; a prompt or continuation is empty,
             or holds a token that is not in the vocabulary.
     """
+    check_pretrained("pretrained", pretrained)
+    if (chats := conversations_in(inputs)) is not None:
+        inputs = prompts_of(pretrained, chats)
     _, prompts, encoder_outputs = prepare_inputs(pretrained, inputs)
     scorer = Scorer(engine_for(pretrained))
     return scorer(prompts, continuations, encoder_outputs=encoder_outputs)

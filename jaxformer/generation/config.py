@@ -150,7 +150,7 @@ class GenerationConfig:
 
         Args:
             recommended: Values by name, as in JSON; unknown names and null are ignored.
-            given: Values by name; lists and arrays become tuples.
+            given: Values by name; lists, arrays and dictionaries become tuples.
 
         Returns:
             The given values, else the recommended ones, else the defaults.
@@ -350,7 +350,9 @@ def _several(tokens: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """A value with tuples for lists and arrays, and Python's scalars for numpy's and JAX's."""
+    """A value with tuples for lists, arrays and dictionaries, and Python's scalars for others'."""
+    if isinstance(value, Mapping):
+        value = list(value.items())
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
         value = value.tolist()
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else plain(value)

@@ -70,11 +70,12 @@ class TextGenerator:
         """The tokens of a prompt, or of an encoder's input; an image stays a file until then."""
         return prompt if self.reads_images else tokenize(self.pretrained, prompt)
 
-    def stream(self, ids: Prompt) -> Iterator[str]:
+    def stream(self, ids: Prompt, tokens: list[int] | None = None) -> Iterator[str]:
         """Yields the continuation of one prompt, piece by piece, as soon as it can be shown.
 
         Args:
             ids: The tokens of the prompt, or the file of an image.
+            tokens: A list to which the tokens of the pieces are added.
 
         Yields:
             Pieces of text, none of them empty.
@@ -82,6 +83,8 @@ class TextGenerator:
         prompts, encoder_outputs = self._prepare([ids])
         text = self._new_text()
         for (part,) in self._parts(prompts, encoder_outputs, np.zeros(1, int), 1, [text]):
+            if tokens is not None:
+                tokens += part.tokens.tolist()
             if shown := text.push(part.tokens):
                 yield shown
             if text.finished:

@@ -11,12 +11,13 @@ from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.functional.activations import Hook, Hooks, Names, as_tuple
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.weights.weight_file import tensors_of
+from jaxformer.pretrained.dialogues import Inputs, with_prompts
 from jaxformer.pretrained.model import Arrays, Metric, Pretrained, check_pretrained
 
 
 def forward(
     pretrained: Pretrained,
-    inputs: Arrays,
+    inputs: Inputs,
     *,
     output_hidden_states: bool = False,
     output_attentions: bool = False,
@@ -26,7 +27,8 @@ def forward(
     Args:
         pretrained: The model.
         inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
-            "pixel_values", "labels", ...: the inputs of the model.
+            "pixel_values", "labels", ...: the inputs of the model. Or messages, a list of {"role":
+            "user", "content": "..."} or several such lists, which the chat template makes a prompt.
         output_hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]` (for an
             encoder-decoder "encoder_hidden_states" and "decoder_hidden_states").
         output_attentions: Whether to add "attentions" `[layers, B, N, T, S]`, the attention
@@ -44,7 +46,7 @@ def forward(
     options = {"hidden_states": output_hidden_states, "attentions": output_attentions}
     for name, value in options.items():
         check_argument(f"output_{name}", value, SWITCH.allows(plain(value)), SWITCH.expected)
-    arrays = checked_inputs(inputs, pretrained.config)
+    arrays = _arrays(pretrained, inputs)
     outputs = pretrained.outputs(arrays, **{name: bool(value) for name, value in options.items()})
     if output_attentions and not any(name.endswith("attentions") for name in outputs):
         raise ArgumentError(
@@ -80,7 +82,7 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
 
 
 def run_with_cache(
-    pretrained: Pretrained, inputs: Arrays, names: Names = None
+    pretrained: Pretrained, inputs: Inputs, names: Names = None
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Runs a model and records activations.
 
@@ -91,7 +93,7 @@ def run_with_cache(
 
     Args:
         pretrained: The model.
-        inputs: Arrays as for `forward`.
+        inputs: As for `forward`.
         names: The activations to record: a pattern such as "blocks.*.attn.hook_pattern", or
             several; None records all. `activation_names` lists them.
 
@@ -103,11 +105,11 @@ def run_with_cache(
         DataError: As for `forward`.
     """
     check_pretrained("pretrained", pretrained)
-    return pretrained.activations(checked_inputs(inputs, pretrained.config), names)
+    return pretrained.activations(_arrays(pretrained, inputs), names)
 
 
 def run_with_hooks(
-    pretrained: Pretrained, inputs: Arrays, hooks: Mapping[str, Hook]
+    pretrained: Pretrained, inputs: Inputs, hooks: Mapping[str, Hook]
 ) -> dict[str, jax.Array]:
     """Runs a model with other values of some activations.
 
@@ -115,7 +117,7 @@ def run_with_hooks(
 
     Args:
         pretrained: The model.
-        inputs: Arrays as for `forward`.
+        inputs: As for `forward`.
         hooks: By name or pattern: a function from the activation to the value that takes its place.
             `functional.hooks` has some, such as `zero_head(5)`; a program is compiled once for them
             all, and for every other function anew.
@@ -128,12 +130,12 @@ def run_with_hooks(
         DataError: As for `forward`.
     """
     check_pretrained("pretrained", pretrained)
-    arrays = checked_inputs(inputs, pretrained.config)
+    arrays = _arrays(pretrained, inputs)
     return pretrained.activations(arrays, hooks=Hooks.of(hooks))[0]
 
 
 def activation_gradients(
-    pretrained: Pretrained, inputs: Arrays, metric: Metric, names: Names = None
+    pretrained: Pretrained, inputs: Inputs, metric: Metric, names: Names = None
 ) -> dict[str, jax.Array]:
     r"""The gradient of a scalar with respect to activations.
 
@@ -144,7 +146,7 @@ def activation_gradients(
 
     Args:
         pretrained: The model.
-        inputs: Arrays as for `forward`.
+        inputs: As for `forward`.
         metric: m, a function from the outputs of `forward` to a scalar. A program is compiled for
             each function.
         names: The activations, as for `run_with_cache`.
@@ -158,18 +160,18 @@ def activation_gradients(
     """
     check_pretrained("pretrained", pretrained)
     check_argument("metric", metric, callable(metric), "a function from the outputs to a scalar")
-    arrays = checked_inputs(inputs, pretrained.config)
+    arrays = _arrays(pretrained, inputs)
     return pretrained.activation_gradients(arrays, metric, names)
 
 
 def activation_names(
-    pretrained: Pretrained, inputs: Arrays, names: Names = None
+    pretrained: Pretrained, inputs: Inputs, names: Names = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """The names of a model's activations for these inputs; computes nothing.
 
     Args:
         pretrained: The model.
-        inputs: Arrays as for `forward`.
+        inputs: As for `forward`.
         names: Patterns, as for `run_with_cache`.
 
     Returns:
@@ -180,8 +182,12 @@ def activation_names(
         DataError: As for `forward`.
     """
     check_pretrained("pretrained", pretrained)
-    arrays, names = checked_inputs(inputs, pretrained.config), as_tuple(names)
+    arrays, names = _arrays(pretrained, inputs), as_tuple(names)
     return jax.eval_shape(lambda arrays: pretrained.activations(arrays, names)[1], arrays)
+
+
+def _arrays(pretrained: Pretrained, inputs: Inputs) -> dict[str, jax.Array]:
+    return checked_inputs(with_prompts(pretrained, inputs), pretrained.config)
 
 
 def _as_numpy(array: jax.Array) -> np.ndarray:

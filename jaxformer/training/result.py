@@ -1,6 +1,7 @@
 """What a finished or stopped run gives back."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -55,9 +56,18 @@ class TrainResult:
         return cls(folder, step, finished, last, best)
 
     @property
-    def history(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl: "step", "split" ("train" or "validation") and metrics."""
-        return read_metrics(self.folder)
+    def history(self) -> dict[str, dict[str, list[float]]]:
+        """What was measured, as columns: "train" and "validation", each with "step" and metrics.
+
+        The columns of a split have one length, with NaN where a step has no such metric::
+
+            plt.plot(result.history["train"]["step"], result.history["train"]["loss"])
+        """
+        rows = read_metrics(self.folder)
+        return {
+            split: _columns([row for row in rows if row["split"] == split])
+            for split in ("train", "validation")
+        }
 
     @property
     def best_metrics(self) -> dict[str, float]:
@@ -72,6 +82,13 @@ class TrainResult:
             ConfigError: The run was stopped before its first checkpoint.
         """
         return load(self.folder, step=self.step)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("step", "split"))
+    values = {name: [row.get(name) for row in rows] for name in names}
+    filled = {n: [math.nan if x is None else x for x in column] for n, column in values.items()}
+    return {"step": [row["step"] for row in rows], **filled}
 
 
 def _validation_rows(folder: Path) -> dict[int, dict[str, float]]:

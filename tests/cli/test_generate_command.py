@@ -3,14 +3,17 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+from chat_cases import QWEN, TOKENIZERS, TOOLS
 from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.cli.generate import Chat, Generation
+from jaxformer.data.chat.dialogue.dialogue import Dialogue
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.text import TextGenerator
 
@@ -116,9 +119,9 @@ def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypat
     asked = []
     original = TextGenerator.stream
 
-    def stream(self, ids):
+    def stream(self, ids, tokens):
         asked.append(self.encoder.tokenizer.decode(ids))
-        return original(self, ids)
+        return original(self, ids, tokens)
 
     monkeypatch.setattr(TextGenerator, "stream", stream)
 
@@ -137,6 +140,64 @@ def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypat
     (folder / "chat_template.jinja").unlink()
     assert len(asked) == 1
     assert asked[0].split().count("runs") == 1
+
+
+def test_a_chat_calls_tools_whose_answers_are_typed(tmp_path, capsys, monkeypatch):
+    tokenizer = TOKENIZERS["bytes"]()
+    folder = tmp_path / "model"
+    save_tiny("llama", folder, vocab_size=len(tokenizer), max_position_embeddings=1024)
+    tokenizer.chat_template = QWEN
+    tokenizer.save_pretrained(folder)
+    call = '<tool_call>\n{"name": "depth", "arguments": {"lake": "red"}}\n</tool_call><|im_end|>'
+    ids = tokenizer.encode(call, add_special_tokens=False)
+    biases = [[ids[: n + 1], 1e4 * (n + 1)] for n in range(len(ids))]
+    settings = {"sequence_bias": biases, "max_new_tokens": len(ids) + 5}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    file = tmp_path / "tools.json"
+    shown, asked = [], []
+
+    def typed(question):
+        asked.append(question)
+        return next(answers)
+
+    def prompt(self, messages, tools):
+        shown.append([*messages])
+        return original(self, messages, tools)
+
+    original = Dialogue.prompt
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr(Dialogue, "prompt", prompt)
+    for written in (TOOLS, {"tools": TOOLS}, TOOLS[0]):
+        file.write_text(json.dumps(written))
+        answers, asked[:], shown[:] = iter(["How deep?", "40", "/new", "And now?", "/quit"]), [], []
+        command("chat", folder, "--tools", file)
+        depth = 'depth {"lake": "red"} > '
+        assert asked == ["> ", depth, depth, "> ", depth]
+        tool = {"role": "tool", "name": "depth", "tool_call_id": "call00000", "content": "40"}
+        assert shown[1][-1] == tool
+        assert [message["role"] for message in shown[1]] == ["user", "assistant", "tool"]
+        assert shown[2] == [{"role": "user", "content": "And now?"}]
+        assert capsys.readouterr().out.count("<tool_call>") == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "message"),
+    [
+        (None, TOOLS, "has no chat template to write them"),
+        (TEMPLATE, TOOLS, "the chat template has no tools"),
+        (TEMPLATE, [3], "--tools .*tools.json: tools: tool 1 = 3"),
+        (TEMPLATE, "depth", "--tools .*tools.json: tools = 'depth': must be a list"),
+    ],
+)
+def test_tools_that_cannot_be_called(folder, tmp_path, capsys, template, tools, message):
+    copied = tmp_path / "model"
+    shutil.copytree(folder, copied)
+    if template:
+        (copied / "chat_template.jinja").write_text(template)
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps(tools))
+    assert cli.main(["chat", str(copied), "--tools", str(file)])
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):

@@ -150,6 +150,29 @@ def test_rules_and_ends_are_those_of_transformers(gpt2):
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams):
+    from transformers import GenerationConfig as TheirConfig
+
+    inputs = prompts(131)
+    options = {"max_new_tokens": NEW, "num_beams": num_beams, "eos_token_id": None}
+    plain = jaxformer.generate(gpt2, inputs, **options)["sequences"]
+    first, second = (int(token) for token in plain[1, 9:11])
+    # The usual second token goes, others come after it, one comes anywhere.
+    biases = {(first, second): -9.0, (first, 17): 3.5, (40,): 0.7, (second, first, 9): 50.0}
+    expected = theirs(gpt2.folder, "GPT2LMHeadModel", inputs, sequence_bias=biases, **options)
+    found = jaxformer.generate(gpt2, inputs, sequence_bias=biases, **options)["sequences"]
+    np.testing.assert_array_equal(found, expected.sequences.numpy())
+    assert (found != plain).any()
+    # A file has lists, as JSON has no tuples for keys.
+    jaxformer.save(gpt2, tmp_path / "copy")
+    pairs = [[list(tokens), bias] for tokens, bias in biases.items()]
+    TheirConfig(sequence_bias=pairs, **options).save_pretrained(tmp_path / "copy")
+    copy = jaxformer.load(tmp_path / "copy")
+    np.testing.assert_array_equal(jaxformer.generate(copy, inputs)["sequences"], found)
+
+
+@pytest.mark.torch
 def test_an_answer_may_begin_with_what_is_given(t5):
     inputs = prompts(131) | {"decoder_input_ids": np.array([[0, 9], [0, 4], [0, 4]])}
     options = {"max_new_tokens": NEW, "decoder_start_token_id": 0}
@@ -369,6 +392,7 @@ def test_every_function_asks_for_a_model(gpt2, tmp_path):
     for call in (
         lambda: jaxformer.generate(inputs, gpt2),
         lambda: jaxformer.score(inputs, gpt2, []),
+        lambda: jaxformer.chat(inputs, [{"role": "user", "content": "a"}]),
         lambda: jaxformer.forward(inputs, gpt2),
         lambda: jaxformer.gradients(inputs, gpt2),
         lambda: jaxformer.save(inputs, tmp_path / "out"),

@@ -78,8 +78,11 @@ def test_fill_mask_says_what_is_wrong(folders):
         DataError, match="text: 102 tokens, special ones included: must be at most 64"
     ):
         fill_mask(bert, "[MASK]" * 100)
-    with pytest.raises(ConfigError, match="must have a masked language model head, and has lang"):
-        fill_mask(jaxformer.load(folders["gpt2"]), "The [MASK]")
+    for kind, name in (("gpt2", "GPT2LMHeadModel"), ("t5", "T5ForConditionalGeneration")):
+        with pytest.raises(
+            ConfigError, match=rf"{kind} is a {name}: .* jaxformer generate .*{kind}"
+        ):
+            fill_mask(jaxformer.load(folders[kind]), "The [MASK]")
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])

@@ -29,18 +29,37 @@ def test_a_run_returns_its_metrics_and_its_model(trained):
     assert isinstance(trained, TrainResult)
     assert trained.finished
     assert trained.step == 6
-    rows = {row["step"]: row for row in trained.history if row["split"] == "validation"}
-    assert list(rows) == [2, 4, 6]
-    assert trained.metrics["loss"] == pytest.approx(rows[6]["loss"])
-    assert trained.best_step == min(rows, key=lambda step: rows[step]["loss"])
-    assert trained.best_metrics["loss"] == rows[trained.best_step]["loss"]
-    assert [row["step"] for row in trained.history if row["split"] == "train"] == [*range(1, 7)]
+    train, validation = trained.history["train"], trained.history["validation"]
+    assert (train["step"], validation["step"]) == ([*range(1, 7)], [2, 4, 6])
+    losses = dict(zip(validation["step"], validation["loss"], strict=True))
+    assert trained.metrics["loss"] == pytest.approx(losses[6])
+    assert trained.best_step == min(losses, key=losses.get)
+    assert trained.best_metrics["loss"] == losses[trained.best_step]
     saved = dict(read_arrays(trained.folder / "checkpoints/6", ("params/",)))
     for name, array in trained.model.parameters.items():
         np.testing.assert_array_equal(np.asarray(array), saved[f"params/{name}"])
     assert trained.model is trained.model
     texts = jaxformer.generate(trained.model, {"input_ids": [[1, 2]]}, max_new_tokens=2)
     assert texts["sequences"].shape == (1, 4)
+
+
+def test_a_history_has_columns_of_one_length(trained, tmp_path):
+    for columns in trained.history.values():
+        assert {len(column) for column in columns.values()} == {len(columns["step"])}
+    rows = [row for row in read_metrics(trained.folder) if row["split"] == "train"]
+    assert trained.history["train"]["learning_rate"] == [row["learning_rate"] for row in rows]
+    lines = [
+        {"step": 1, "split": "train", "loss": 2.0},
+        {"step": 2, "split": "train", "loss": None, "other": 3},
+        {"step": 2, "split": "validation", "accuracy": 0.5},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = TrainResult(tmp_path, 2, finished=False).history
+    assert history["validation"] == {"step": [2], "accuracy": [0.5]}
+    np.testing.assert_array_equal(history["train"]["loss"], [2.0, np.nan])
+    np.testing.assert_array_equal(history["train"]["other"], [np.nan, 3.0])
+    empty = TrainResult(tmp_path / "none", 0, finished=False).history
+    assert empty == {"train": {"step": []}, "validation": {"step": []}}
 
 
 def test_a_finished_run_returns_the_same_again(trained):

@@ -13,6 +13,7 @@ from jaxformer.io.notices import warn_once
 _NAME = "weather"
 _OBJECT = {"city": "Rome"}
 _TEXT = json.dumps(_OBJECT)
+_RESULT = "Dry all day."
 
 
 class CallForm(NamedTuple):
@@ -24,6 +25,8 @@ class CallForm(NamedTuple):
     """Whether it refuses a message without a content."""
     quotes: bool
     """Whether arguments that are text become a JSON string, which is no object."""
+    is_written: bool
+    """Whether it writes calls, and what tools answer."""
 
 
 def call_form(template: ChatTemplate) -> CallForm:
@@ -43,7 +46,22 @@ def call_form(template: ChatTemplate) -> CallForm:
     full, bare = (text, bare_text) if arguments is str else (whole, bare)
     quotes = text is not None and json.dumps(_TEXT) in text
     writes = full is not None and _NAME in full
-    return CallForm(arguments, writes and bare is None, quotes)
+    return CallForm(arguments, writes and bare is None, quotes, writes and _RESULT in full)
+
+
+def writes_tools(template: ChatTemplate) -> bool:
+    """Returns whether a template writes the tools of a conversation, by trying.
+
+    Args:
+        template: The template.
+    """
+    asked = Conversation([{"role": "user", "content": "Rain?"}])
+    schema = {"name": _NAME, "description": "Says it.", "parameters": {}}
+    tools = [{"type": "function", "function": schema}]
+    requests = [RenderRequest(chat, True) for chat in (asked, asked._replace(tools=tools))]
+    without, having = template.attempt_batch(requests)
+    # It may refuse an example, for what it looks for in a tool.
+    return isinstance(without, DataError) or without != having
 
 
 def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
@@ -66,7 +84,7 @@ def _called(arguments: type, content: Mapping[str, str]) -> Conversation:
         [
             {"role": "user", "content": "Rain?"},
             {"role": "assistant", "tool_calls": [call], **content},
-            {"role": "tool", "name": _NAME, "tool_call_id": call["id"], "content": "No."},
+            {"role": "tool", "name": _NAME, "tool_call_id": call["id"], "content": _RESULT},
         ]
     )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jaxformer.data.chat.calls import writes_tools
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import (
     SPECIAL_TOKENS,
@@ -209,7 +210,7 @@ def _warn_about(
             template.file,
             ", ".join(lacking),
         )
-    if "tools" not in template.source and (with_tools := [chat for chat in chats if chat.tools]):
+    if (with_tools := [chat for chat in chats if chat.tools]) and not writes_tools(template):
         _log.warning(
             "%s: the template has no place for tools, which %d conversations have, the first %s",
             template.file,

@@ -100,17 +100,20 @@ class ChatEncoder:
         chat = Conversation([*prompt, *answer], first=len(prompt))
         return split_answer(self.encode_batch([chat])[0])
 
-    def encode_prompt(self, messages: Sequence[Message]) -> np.ndarray:
+    def encode_prompt(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None
+    ) -> np.ndarray:
         """Returns the tokens of a conversation up to the header of the next answer, int32 [tokens].
 
         Args:
             messages: The messages so far.
+            tools: JSON schemas of the functions that the assistant may call.
 
         Raises:
             DataError: The template rejects the conversation.
         """
-        request = RenderRequest(self._readable(Conversation(messages)), add_generation_prompt=True)
-        return self._tokenize([request])[0].tokens.tokens
+        chat = self._readable(Conversation(messages, tools))
+        return self._tokenize([RenderRequest(chat, add_generation_prompt=True)])[0].tokens.tokens
 
     def end_of_turn(self) -> int | None:
         """Returns the special token that ends an answer; None where the template writes none.
@@ -173,11 +176,12 @@ class ChatEncoder:
     def _readable(self, chat: Conversation) -> Conversation:
         """A conversation whose calls of tools have the form that the template takes."""
         if any(message.get("tool_calls") for message in chat.messages):
-            return in_form(chat, self._call_form, self._template.file)
+            return in_form(chat, self.call_form, self._template.file)
         return chat
 
     @cached_property
-    def _call_form(self) -> CallForm:
+    def call_form(self) -> CallForm:
+        """How the template takes calls of tools."""
         return call_form(self._template)
 
     def _answers(

@@ -124,13 +124,13 @@ def measure(length: int, result: TrainResult) -> dict[str, Any]:
         result: The model's run.
     """
     saved = SavedRun(result.folder, "the run")
-    rows = [row for row in result.history if row["split"] == "validation"]
+    measured = result.history["validation"]
     longest = saved.config.data.of_length(length, _ROWS).prepare(result.folder).validation
     parameters = saved.read(saved.shapes)
     found = score(saved.model, parameters, longest.epoch(64))
     return {
-        "steps": [row["step"] for row in rows],
-        "accuracies": [row["accuracy"] for row in rows],
+        "steps": measured["step"],
+        "accuracies": measured["accuracy"],
         **found._asdict(),
     }
 

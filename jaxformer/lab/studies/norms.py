@@ -89,11 +89,11 @@ def cell_name(norm: str, warmup: int, seed: int) -> str:
 
 def curve(result: TrainResult) -> dict[str, Any]:
     """Returns the loss in training by step, and the final loss on validation data."""
-    rows = [row for row in result.history if row["split"] == "train"]
+    measured = result.history["train"]
     return {
-        "steps": [row["step"] for row in rows],
-        "losses": [row["loss"] for row in rows],
-        "gradient_norms": [row["gradient_norm"] for row in rows],
+        "steps": measured["step"],
+        "losses": measured["loss"],
+        "gradient_norms": measured["gradient_norm"],
         "validation_loss": result.metrics["loss"],
     }
 

@@ -54,11 +54,10 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
     check_pretrained("pretrained", pretrained)
     size = pretrained.config.vocab_size if _predicts_masked(pretrained) else 0
     if not size:
-        names = ", ".join(head.name for head in pretrained.config.heads) or "none"
         raise ConfigError(
-            f"{pretrained.folder or 'the model'}: must have a masked language model head, and has "
-            f"{names}; BERT, RoBERTa and ELECTRA's generator have one, and so has a model trained "
-            "with MaskedLM()"
+            f"{pretrained.folder or 'the model'} is a {pretrained.checkpoint.architecture.name}: "
+            "must have a masked language model head, as BERT, RoBERTa and models trained with "
+            f"MaskedLM() have; {_instead(pretrained)}"
         )
     is_count = isinstance(k, int) and 1 <= k <= size
     check_argument("k", k, is_count, f"an integer from 1 to the vocabulary's size, {size}")
@@ -89,6 +88,15 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
 
 def _predicts_masked(pretrained: Pretrained) -> bool:
     return "masked_language_model" in [head.name for head in pretrained.config.heads]
+
+
+def _instead(pretrained: Pretrained) -> str:
+    """What a model that fills no masks has or does instead."""
+    folder, config = pretrained.folder or "DIR", pretrained.config
+    if config.predicts_next_token:
+        does = "answers a text" if config.is_encoder_decoder else "continues a text"
+        return f'this one {does}: jaxformer generate {folder} --prompt "..."'
+    return f"this one has {', '.join(head.name for head in config.heads) or 'none'}"
 
 
 def _mask_token(tokenizer: TextTokenizer, text: str) -> str:

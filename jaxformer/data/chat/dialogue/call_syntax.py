@@ -1,0 +1,291 @@
+"""Calls of tools in what a model answers, in the form in which its template writes them.
+
+A model is trained on what its template writes, and so answers in that form. Two calls are rendered
+to see it:
+
+    opening  call  between  call  closing
+    <tool_call> {"name": ..., "arguments": ...} </tool_call> <tool_call> {...} </tool_call>
+    [TOOL_CALLS] [{"name": ..., "arguments": ...}, {...}]
+    [TOOL_CALLS] name [ARGS] {...} [TOOL_CALLS] name [ARGS] {...}
+
+A call is an object of JSON, or several are a list of them, or it is a name with its arguments as an
+object behind. Arguments in any other form (tags, Python) are not recognised.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jaxformer.data.chat.calls import CallForm, call_form
+from jaxformer.data.chat.template import ChatTemplate, Conversation, Rendered, RenderRequest
+
+_NAMES = ("weather", "distance")
+_ARGUMENTS = ({"city": "Rome"}, {"lake": "Garda"})
+_SAID = "Ø"
+_DECODER = json.JSONDecoder()
+_NAME = re.compile(r"[\w.:/-]+")
+
+
+class Call(NamedTuple):
+    """A call of a tool."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str | None = None
+    """What the model calls it by, if it says."""
+
+
+class Found(NamedTuple):
+    """What an answer says and calls."""
+
+    text: str
+    """The text around the calls."""
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class CallSyntax:
+    """The form in which a template writes calls of tools."""
+
+    opening: str
+    """What comes before the first call; may be empty."""
+    between: str
+    """What comes between two calls; empty where a list holds them, or there is one at most."""
+    closing: str
+    """What comes after the last call; may be empty."""
+    name_key: str | None
+    """The key of the name in the object of a call; None: the name comes before the object."""
+    arguments_key: str | None
+    """The key of the arguments; None: the object has the arguments."""
+    after_name: str = ""
+    """What comes between a name and the object behind it."""
+
+    def parts(self) -> str:
+        """Returns all that the form has besides objects of JSON, which may be special tokens."""
+        return "\n".join((self.opening, self.between, self.closing, self.after_name))
+
+    def find(self, text: str, names: Sequence[str]) -> Found:
+        """Returns the calls in an answer.
+
+        White space around the parts does not count. What is no whole call stays text.
+
+        Args:
+            text: The answer.
+            names: The functions there are; where nothing opens a call, it is one of these.
+
+        Returns:
+            The calls, and the text around them.
+        """
+        said, calls, done = [], [], 0
+        for start, body in self._openings(text):
+            if start < done:
+                continue
+            found, end = self._calls(text, body)
+            known = self.opening or all(call.name in names for call in found)
+            if not found or not known:
+                continue
+            said.append(text[done:start])
+            calls += found
+            done = end
+        # The answer may be cut before its end.
+        rest = "" if _bare(self.closing).startswith(_bare(text[done:])) else text[done:]
+        if not calls:
+            return Found(text, ())
+        if not self.opening and rest.strip():
+            return Found(text, ())
+        said = [part.strip() for part in (*said, rest) if part.strip()]
+        return Found("\n\n".join(said), tuple(calls))
+
+    def _openings(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where calls may begin: the first character of what opens them, and the one after it."""
+        if not self.opening.strip():
+            yield 0, _after_blanks(text, 0)
+            return
+        for found in _pattern(self.opening).finditer(text):
+            yield found.start(), _after_blanks(text, found.end())
+
+    def _calls(self, text: str, start: int) -> tuple[list[Call], int]:
+        """The calls from a place on, and where they end with what closes them."""
+        calls, end = self._body(text, start)
+        more = _pattern(self.between) if self.between.strip() else None
+        while calls and more and (found := more.match(text, end)):
+            others, after = self._body(text, _after_blanks(text, found.end()))
+            if not others:
+                break
+            calls, end = calls + others, after
+        if calls and (found := _pattern(self.closing).match(text, end)):
+            end = found.end()
+        return calls, end
+
+    def _body(self, text: str, start: int) -> tuple[list[Call], int]:
+        """The call at a place, or those of a list there."""
+        name = None
+        if self.name_key is None:
+            found = re.compile(f"({_NAME.pattern}){_pattern(self.after_name).pattern}\\s*").match(
+                text, start
+            )
+            if found is None:
+                return [], start
+            name, start = found[1], found.end()
+        held = _json_at(text, start)
+        if held is None:
+            return [], start
+        value, end = held
+        if name is not None:
+            return ([Call(name, value)], end) if isinstance(value, dict) else ([], start)
+        calls = [self._read(each) for each in (value if isinstance(value, list) else [value])]
+        return ([], start) if None in calls else (calls, end)
+
+    def _read(self, value: Any) -> Call | None:
+        """The call that a value of JSON says; None if it says none."""
+        if isinstance(value, dict) and isinstance(value.get("function"), dict):
+            value = {**value, **value["function"]}
+        if not isinstance(value, dict) or not isinstance(value.get(self.name_key), str):
+            return None
+        arguments, id_ = value.get(self.arguments_key), value.get("id")
+        if isinstance(arguments, str):
+            held = _json_at(arguments, 0)
+            arguments = held and held[0]
+        if not isinstance(arguments, dict):
+            return None
+        return Call(value[self.name_key], arguments, id_ if isinstance(id_, str) else None)
+
+
+def call_syntax(template: ChatTemplate) -> CallSyntax | None:
+    """Returns the form in which a template writes calls of tools.
+
+    Args:
+        template: The template.
+
+    Returns:
+        The form; None if it writes none, or in a form that is not recognised.
+    """
+    form = call_form(template)
+    asked = [{"content": _SAID}, *(_calling(count, form) for count in (1, 2))]
+    said, one, two = template.attempt_batch(RenderRequest(_answer(each)) for each in asked)
+    if not isinstance(said, Rendered) or not isinstance(one, Rendered):
+        return None
+    found = _around(said.text, one.text, 1)
+    if found is None or not isinstance(two, Rendered):
+        return found
+    both = _around(said.text, two.text, 2)
+    if both is None:
+        return found
+    return CallSyntax(**{**vars(found), "between": both.between, "closing": both.closing})
+
+
+def _answer(answer: Mapping[str, Any]) -> Conversation:
+    """A question with an answer; there are tools, without which some templates write no calls."""
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": "Says it.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {key: {"type": "string", "description": "Where."}},
+                    "required": [key],
+                },
+            },
+        }
+        for name, arguments in zip(_NAMES, _ARGUMENTS, strict=True)
+        for key in arguments
+    ]
+    messages = [{"role": "user", "content": "How?"}, {"role": "assistant", **answer}]
+    return Conversation(messages, tools)
+
+
+def _calling(count: int, form: CallForm) -> dict[str, Any]:
+    """An answer with calls, in the form that a template takes."""
+    calls = []
+    for number, (name, arguments) in enumerate(zip(_NAMES, _ARGUMENTS, strict=True)):
+        written = json.dumps(arguments) if form.arguments is str else arguments
+        function = {"name": name, "arguments": written}
+        calls.append({"type": "function", "id": f"call{number:05d}", "function": function})
+    return {"tool_calls": calls[:count]} | ({"content": ""} if form.needs_content else {})
+
+
+def _around(said: str, called: str, count: int) -> CallSyntax | None:
+    """The form of the calls in a text, which is like another one up to the answer and after it."""
+    start = _num_same(said, called)
+    same = _num_same(said[start:][::-1], called[start:][::-1])
+    text = called[start : len(called) - same]
+    wanted = list(zip(_NAMES, _ARGUMENTS, strict=True))[:count]
+    spots = [_Spot.of(text, *each) for each in wanted]
+    if None in spots:
+        return None
+    first, last = spots[0], spots[-1]
+    between = text[first.end : last.start] if last.start > first.end else ""
+    return CallSyntax(
+        text[: first.start], between, text[last.end :],
+        first.name_key, first.arguments_key, first.after_name,
+    )  # fmt: skip
+
+
+class _Spot(NamedTuple):
+    """Where a text has a call, alone or in a list."""
+
+    start: int
+    end: int
+    name_key: str | None
+    arguments_key: str | None
+    after_name: str
+
+    @classmethod
+    def of(cls, text: str, name: str, arguments: Mapping[str, Any]) -> "_Spot | None":
+        """Finds a call in a text."""
+        for start in range(len(text)):
+            held = _json_at(text, start) if text[start] in "[{" else None
+            if held is None:
+                continue
+            value, end = held
+            for call in value if isinstance(value, list) else [value]:
+                keys = _keys(call, name, arguments)
+                if keys is not None:
+                    return cls(start, end, *keys, "")
+            if value == arguments and (place := text.rfind(name, 0, start)) >= 0:
+                return cls(place, end, None, None, text[place + len(name) : start])
+        return None
+
+
+def _keys(call: Any, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The keys of the name and of the arguments in an object, if it is a call with these."""
+    if isinstance(call, dict) and isinstance(call.get("function"), dict):
+        call = call["function"]
+    if not isinstance(call, dict) or name not in call.values():
+        return None
+    asked = (dict(arguments), json.dumps(arguments))
+    found = [key for key, value in call.items() if value in asked]
+    name_key = next(key for key, value in call.items() if value == name)
+    return (name_key, found[0]) if found else None
+
+
+def _json_at(text: str, start: int) -> tuple[Any, int] | None:
+    """The value of JSON that begins at a place, and where it ends; None if none does."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _after_blanks(text: str, place: int) -> int:
+    return len(text) - len(text[place:].lstrip())
+
+
+def _num_same(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
+
+
+def _pattern(literal: str) -> re.Pattern:
+    """What finds a text, with any white space between its words and around it."""
+    words = (re.escape(word) for word in literal.split())
+    return re.compile(r"\s*" + r"\s*".join(words))

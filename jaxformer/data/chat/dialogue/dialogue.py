@@ -1,0 +1,214 @@
+"""A dialogue with a model: messages become a prompt, and what it writes becomes a message."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from jaxformer.data.chat.calls import writes_tools
+from jaxformer.data.chat.dialogue.call_syntax import CallSyntax, call_syntax
+from jaxformer.data.chat.dialogue.responses import Response, read_responses, response_template
+from jaxformer.data.chat.encoder import ChatEncoder
+from jaxformer.data.chat.messages import check_messages
+from jaxformer.data.chat.template import ChatTemplate, Message
+from jaxformer.errors import ArgumentError, DataError, shortened
+from jaxformer.extras import optional_module
+from jaxformer.io.notices import warn_once
+
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
+"""JSON schemas of functions: {"type": "function", "function": {"name", "description",
+"parameters"}}, ...; or functions, whose annotations and docstrings transformers reads."""
+
+
+class Answer(NamedTuple):
+    """What a model wrote after a prompt."""
+
+    prompt: np.ndarray
+    """The tokens of the prompt, int32 `[T]`."""
+    tokens: np.ndarray
+    """The tokens of the answer, int32 `[N]`."""
+    text: str
+    """Its text, without special tokens and stop strings."""
+    num_calls: int = 0
+    """How many calls of tools the messages before it have."""
+
+
+class Dialogue:
+    """The chat template of a model, with its tokenizer.
+
+    Args:
+        tokenizer: The tokenizer.
+        template: The template.
+        folder: The model's folder, whose tokenizer may say how answers are read.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, folder: Path):
+        self._tokenizer, self._template, self._folder = tokenizer, template, folder
+        self._encoder = ChatEncoder(tokenizer, template)
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._special = {id_: token.content for id_, token in added if token.special}
+
+    @cached_property
+    def end_of_turn(self) -> int | None:
+        """The special token that ends an answer; None where the template writes none.
+
+        Raises:
+            DataError: The template rejects a question with an answer.
+        """
+        return self._encoder.end_of_turn()
+
+    def prompt(self, messages: Sequence[Message], tools: Tools | None = None) -> np.ndarray:
+        """Returns the tokens of a conversation up to the header of the next answer, int32 `[T]`.
+
+        Args:
+            messages: The messages so far, the last of them not the assistant's.
+            tools: The functions that the assistant may call.
+
+        Raises:
+            ArgumentError: A tool is no JSON schema of a function.
+            DataError: A message is wrong, the template rejects the conversation, or it would leave
+                out tools, calls or what tools answered.
+        """
+        check_messages("messages", messages)
+        if messages[-1]["role"] == "assistant":
+            raise DataError(
+                f"messages: message {len(messages)} is the assistant's: must be a question, or "
+                "what a tool answered"
+            )
+        tools = self.checked(tools)
+        tooled = (
+            n for n, m in enumerate(messages, 1) if m.get("tool_calls") or m["role"] == "tool"
+        )
+        place = next(tooled, None)
+        if place is not None and not self._encoder.call_form.is_written:
+            raise DataError(
+                f"messages: message {place}: {self._template.file} has no tools, and would leave "
+                "it out: write calls and what they answered into the contents"
+            )
+        return self._encoder.encode_prompt(messages, tools)
+
+    def checked(self, tools: Tools | None) -> list[dict[str, Any]] | None:
+        """Returns tools in the form that templates read, see `checked_tools`.
+
+        Raises:
+            ArgumentError: One is no JSON schema of a function.
+            DataError: The template would leave them out.
+        """
+        tools = checked_tools(tools)
+        if tools and not self._writes_tools:
+            raise DataError(
+                f"{self._template.file}: the chat template has no tools: leave them out, or choose "
+                "a model that was trained to call them"
+            )
+        return tools
+
+    def answers(self, answers: Sequence[Answer], tools: Tools | None = None) -> list[dict]:
+        """Returns what a model wrote as messages.
+
+        Args:
+            answers: The answers.
+            tools: The functions that it might call.
+
+        Returns:
+            {"role": "assistant", "content": text} for each; with "tool_calls" where it calls tools,
+            in the form that its template writes or that `response_template` in
+            tokenizer_config.json describes, which may have other keys as well.
+        """
+        tools = checked_tools(tools)
+        read = self._by_response_template(answers, tools) or [None] * len(answers)
+        found = []
+        for answer, message in zip(answers, read, strict=True):
+            message = message or self._by_syntax(answer, tools)
+            if calls := message.get("tool_calls"):
+                numbers = range(answer.num_calls, answer.num_calls + len(calls))
+                pairs = zip(calls, numbers, strict=True)
+                message["tool_calls"] = [{"id": f"call{n:05d}", **call} for call, n in pairs]
+            found.append({"role": "assistant", "content": "", **message})
+        return found
+
+    def _by_response_template(
+        self, answers: Sequence[Answer], tools: Tools | None
+    ) -> list[dict | None] | None:
+        template = response_template(self._folder)
+        if template is None:
+            return None
+        responses = [
+            Response(self._decoded(each.tokens), self._decoded(each.prompt), tools)
+            for each in answers
+        ]
+        return read_responses(template, responses, self._folder)
+
+    def _by_syntax(self, answer: Answer, tools: Tools | None) -> dict[str, Any]:
+        if not tools or self._syntax is None:
+            return {"content": answer.text}
+        parts = self._syntax.parts()
+        kept = {id_ for id_, name in self._special.items() if name in parts}
+        text = self._decoded([t for t in answer.tokens if t in kept or t not in self._special])
+        found = self._syntax.find(text, [tool["function"]["name"] for tool in tools])
+        if not found.calls:
+            return {"content": answer.text}
+        calls = []
+        for call in found.calls:
+            function = {"name": call.name, "arguments": dict(call.arguments)}
+            named = {} if call.id is None else {"id": call.id}
+            calls.append({**named, "type": "function", "function": function})
+        return {"content": found.text, "tool_calls": calls}
+
+    @cached_property
+    def _syntax(self) -> CallSyntax | None:
+        return call_syntax(self._template)
+
+    @cached_property
+    def _writes_tools(self) -> bool:
+        return writes_tools(self._template)
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)
+
+
+def _schema(function: Callable[..., Any], number: int) -> dict[str, Any]:
+    """The JSON schema of a Python function."""
+    utils = optional_module("transformers.utils.chat_template_utils", "a function as a tool")
+    try:
+        return utils.get_json_schema(function)
+    except Exception as error:  # what its docstring lacks; transformers has several kinds
+        raise ArgumentError(f"tools: tool {number} = {function!r}: {error}") from error
+
+
+def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
+    """Returns the schemas of tools in the form that templates read; None if there are none.
+
+    Args:
+        tools: The schemas; one that is not within {"type": "function", "function": ...} is put
+            there. A Python function has the schema that transformers makes of its annotations and
+            docstring.
+
+    Raises:
+        ArgumentError: One is no schema of a function, or a function without annotations or
+            docstring.
+    """
+    if tools is None:
+        return None
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):
+        raise ArgumentError(f"tools = {shortened(tools)}: must be a list of JSON schemas")
+    found = []
+    for number, tool in enumerate(tools, start=1):
+        tool = _schema(tool, number) if callable(tool) else tool
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ArgumentError(
+                f"tools: tool {number} = {shortened(tool)}: must be an object such as "
+                '{"type": "function", "function": {"name": ..., "description": ..., "parameters": '
+                "...}}"
+            )
+        if function is tool:
+            warn_once(
+                f'tools: {function["name"]} is put within {{"type": "function", "function": ...}}, '
+                "which chat templates read"
+            )
+            tool = {"function": {k: v for k, v in tool.items() if k != "type"}}
+        found.append({"type": "function", **tool})
+    return found or None

@@ -1,0 +1,88 @@
+"""Answers as messages, by the `response_template` of a tokenizer, as transformers reads them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxformer.data.chat.dialogue import response_process
+from jaxformer.data.tokenizers.files import SETTINGS, read_settings
+from jaxformer.errors import DataError
+from jaxformer.io.notices import warn_once
+
+_FIELD = "response_template"
+_PATIENCE = 120
+"""Seconds after which a process is stopped that gets no processor time."""
+
+
+class Response(NamedTuple):
+    """What a model wrote."""
+
+    text: str
+    """The answer, special tokens included."""
+    prefix: str
+    """The prompt, whose end may be the beginning of the answer."""
+    tools: Sequence[Any] | None = None
+    """The tools that it may call, whose schemas say of which type arguments are."""
+
+
+def response_template(folder: Path) -> Mapping[str, Any] | None:
+    """Returns the response template of a tokenizer; None if it has none.
+
+    Args:
+        folder: The tokenizer's folder.
+
+    Raises:
+        DataError: It is no object.
+    """
+    found = read_settings(folder).get(_FIELD)
+    if found is not None and not isinstance(found, dict):
+        raise DataError(f"{Path(folder, SETTINGS)}: {_FIELD} = {found!r}: must be an object")
+    return found
+
+
+def read_responses(
+    template: Mapping[str, Any], responses: Sequence[Response], where: object
+) -> list[dict[str, Any] | None] | None:
+    """Returns answers as messages.
+
+    Args:
+        template: The response template.
+        responses: The answers.
+        where: The folder of the template, for messages.
+
+    Returns:
+        The message of each; None for one that the template does not fit, which a warning says. None
+        instead of the list if there is no transformers that reads them.
+
+    Raises:
+        DataError: The template needs too much time.
+    """
+    asked = [{**each._asdict(), _FIELD: template} for each in responses]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", response_process.__file__],
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(f"{where}: {_FIELD}: it has not ended after {_PATIENCE} seconds") from None
+    if done.returncode:
+        raise DataError(
+            f"{where}: {_FIELD}: it computes for longer than {response_process.CPU_SECONDS} "
+            "seconds, or needs too much memory"
+        )
+    found = json.loads(done.stdout)
+    if found is None:
+        warn_once(f"{where}: {_FIELD} is ignored: it needs transformers 5.13 or newer")
+        return None
+    for each in found:
+        if "error" in each:
+            warn_once(f"{where}: an answer stays text, as {_FIELD} does not fit: {each['error']}")
+    return [each.get("message") for each in found]

@@ -1,0 +1,124 @@
+"""Messages as prompts of a model, by its chat template."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxformer.data.chat.dialogue.dialogue import Dialogue, Tools
+from jaxformer.data.chat.template import Message, read_chat_template
+from jaxformer.errors import DataError
+from jaxformer.pretrained.model import Arrays, Pretrained
+from jaxformer.pretrained.writing import template_folder
+
+Inputs = Arrays | Sequence[Message] | Sequence[Sequence[Message]]
+"""Arrays by the names that transformers gives them; or a conversation, or several."""
+_DIALOGUES: weakref.WeakKeyDictionary[Pretrained, Dialogue] = weakref.WeakKeyDictionary()
+
+
+def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
+    """Finds the conversations in inputs.
+
+    Args:
+        inputs: Messages, {"role": ..., "content": ...}; or a list of lists of them.
+
+    Returns:
+        A list of conversations; None if the inputs are no messages.
+    """
+    if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence) or not inputs:
+        return None
+    if _are_messages(inputs):
+        return [inputs]
+    return list(inputs) if all(map(_are_messages, inputs)) else None
+
+
+def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
+    """The chat template of a model with its tokenizer, kept as long as the model is.
+
+    Args:
+        pretrained: The model.
+
+    Returns:
+        The dialogue; None if there is no chat template.
+
+    Raises:
+        DataError: There is no tokenizer, or a file cannot be read.
+    """
+    folder = pretrained.folder
+    if pretrained not in _DIALOGUES and folder is not None:
+        template = read_chat_template(template_folder(folder))
+        if template is not None:
+            rust = pretrained.prompt_encoder.tokenizer
+            _DIALOGUES[pretrained] = Dialogue(rust, template, folder)
+    return _DIALOGUES.get(pretrained)
+
+
+def needed_dialogue(pretrained: Pretrained) -> Dialogue:
+    """The same, of a model that is given messages.
+
+    Args:
+        pretrained: The model.
+
+    Returns:
+        The dialogue.
+
+    Raises:
+        DataError: It has no chat template or no tokenizer.
+    """
+    found = dialogue_of(pretrained)
+    if found is None:
+        raise DataError(
+            f"{pretrained.folder or 'the model'} has no chat template, which messages need: give a "
+            "text, or the tokens of one"
+        )
+    return found
+
+
+def prompts_of(
+    pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None = None
+) -> list[np.ndarray]:
+    """Renders conversations with the chat template.
+
+    Args:
+        pretrained: The model.
+        chats: The messages of each conversation.
+        tools: JSON schemas of the functions that the model may call.
+
+    Returns:
+        The tokens of each up to the header of the next answer, int32 `[T]`.
+
+    Raises:
+        ArgumentError: A tool is no such schema.
+        DataError: There is no chat template, or it rejects a conversation.
+    """
+    dialogue = needed_dialogue(pretrained)
+    return [dialogue.prompt(chat, tools) for chat in chats]
+
+
+def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
+    """Returns inputs as they are, and messages as "input_ids" and "attention_mask" `[B, T]`.
+
+    Shorter conversations are padded on the right.
+
+    Args:
+        pretrained: The model.
+        inputs: Arrays, or messages as for `generate`.
+
+    Raises:
+        DataError: As for `prompts_of`.
+    """
+    chats = conversations_in(inputs)
+    if chats is None:
+        return inputs
+    rows = prompts_of(pretrained, chats)
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)], mask[number, : len(row)] = row, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _are_messages(value: Any) -> bool:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    return is_list and all(isinstance(message, Mapping) for message in value)
