@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from jaxformer.cli.options import split_subject
 from jaxformer.cli.train import Launch
 from jaxformer.config.experiment import load_config, validate
-from jaxformer.config.overrides import given, parse, without
+from jaxformer.config.options import given, without
+from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.errors import ArgumentError
 from jaxformer.launch import (

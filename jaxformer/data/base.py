@@ -38,13 +38,17 @@ class Datasets:
 
     def report(self) -> list[tuple[str, str]]:
         """Returns what the report at the start of a run says of the data: what and how much."""
-        sides = {"training": self.train, "validation": self.validation}
-        rows = list(self.summary) or [
-            (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
-        ]
+        rows = list(self.summary or self.sides())
         if self.labels:
             rows.append(("labels", f"{len(self.labels)}: {shown(self.labels, most=6)}"))
         return rows
+
+    def sides(self) -> list[tuple[str, str]]:
+        """Returns the rows of the report for the two sides: what and how many."""
+        sides = {"training": self.train, "validation": self.validation}
+        return [
+            (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,16 @@ class Data(abc.ABC):
 
     has_images: ClassVar[bool] = False
     """Whether a row has an image, as pixels."""
+
+    also_called: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "train": "source",
+            "source": "train",
+            "validation": "validation_source",
+            "validation_source": "validation",
+        }
+    )
+    """Names by which the command line knows fields besides their own."""
 
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""
@@ -131,6 +145,11 @@ class Data(abc.ABC):
         return next(max(1, n) for n, end in zip(steps, ends, strict=True) if not end or n <= end)
 
     @property
+    def images_alone(self) -> bool:
+        """Whether a row is an image without a text."""
+        return self.has_images and not self.has_text
+
+    @property
     def num_sequences(self) -> int:
         """The sequences that the model reads in a step, over all hosts."""
         return self.batch_size * self.sequences_per_row
@@ -193,7 +212,7 @@ class Data(abc.ABC):
             DataError: The data are missing, empty or unreadable, or hold an unknown label.
         """
         home = Path(folder, "tokenizer")
-        tokenizer = load_tokenizer(home) if home.is_dir() else None
+        tokenizer = load_tokenizer(home) if self.has_text and home.is_dir() else None
         labels = load_labels(folder)
         examples = self.validation_examples(tokenizer, labels)
         if examples is None:

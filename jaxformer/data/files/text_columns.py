@@ -1,4 +1,4 @@
-"""Which columns of a table hold its texts, where nobody says so."""
+"""Which columns of a table hold its texts or its images, where nobody says so."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,12 @@ TEXT_COLUMNS = (
     ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"),
 )  # fmt: skip
 """The columns of texts that are recognised, more usual ones first."""
+
+IMAGE_COLUMNS = (
+    ("image",), ("file",), ("path",), ("file_name",), ("filename",), ("image_path",),
+    ("file_path",), ("filepath",), ("img",),
+)  # fmt: skip
+"""The columns with the paths of images."""
 
 
 def recognised(
@@ -33,6 +39,6 @@ def recognised(
         return [*pairs, *found, columns][0]
     known = ", ".join(" and ".join(choice) for choice in choices)
     raise DataError(
-        f"{record.where}: {option} names the column of the text (or two, of a pair), of "
+        f"{record.where}: {option} names the column to read (or two, of a pair of texts), of "
         f"{', '.join(map(repr, columns))}; without it, {known} are recognised"
     )

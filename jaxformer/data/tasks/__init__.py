@@ -5,7 +5,8 @@ from jaxformer.data.tasks.algorithmic import Algorithmic
 from jaxformer.data.tasks.choice_text import ChoiceText
 from jaxformer.data.tasks.conllu import ConllU
 from jaxformer.data.tasks.glue import Glue
-from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
+from jaxformer.data.tasks.image_pixels import Fit, Resize
+from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource, ImageTable
 from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.labelled_text import LabelledText
@@ -29,10 +30,12 @@ __all__ = [
     "ColumnFile",
     "ConllU",
     "Digits",
+    "Fit",
     "Glue",
     "HorizontalFlip",
     "ImageFolder",
     "ImageSource",
+    "ImageTable",
     "ImageTextPairs",
     "Images",
     "LabelledText",
@@ -43,6 +46,7 @@ __all__ = [
     "ParallelText",
     "PythonTokens",
     "RandomCrop",
+    "Resize",
     "SpanText",
     "SummaryText",
     "TagSource",

@@ -1,7 +1,6 @@
 """Texts, or pairs of texts, with one label each: classification and regression."""
 
 import abc
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.tasks.records import Record, label_of
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     SpecialTokensOf,
@@ -26,7 +25,7 @@ from jaxformer.data.tasks.sequences import (
     with_decoder,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import check_field
 
 
 class LabelledRow(NamedTuple):
@@ -238,17 +237,3 @@ def _is_unlabelled(record: Record, column: str) -> bool:
     of_table = value is None and not record.where.endswith(f":{record.number}")
     # The annotators of SNLI and MultiNLI did not agree.
     return of_table or (column == "gold_label" and value == "-")
-
-
-def label_of(record: Record, column: str) -> str:
-    """Returns the label in a column, as a string.
-
-    Raises:
-        DataError: There is none; names the file and the line.
-    """
-    value = record.value(column)
-    missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
-    if missing or not isinstance(value, str | int | float):
-        shown = reprlib.repr(value)
-        raise DataError(f"{record.where}: no label: column {column!r} holds {shown}; give one")
-    return str(value)

@@ -31,9 +31,7 @@ from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
 from jaxformer.pretrained.prediction.image_reader import (
-    FILE,
     HFImageReader,
-    ImageReader,
     RunImageReader,
 )
 from jaxformer.pretrained.prediction.predictor import Predictor, Subject
@@ -126,7 +124,7 @@ def open_predictor(
         reader = _run_reader(kept, run, pretrained, head, config.max_length)
         labels, text = load_labels(kept), getattr(run.data, "text", None)
     labels = labels or _label_names(pretrained)
-    text = config.text or ((FILE,) if isinstance(reader, ImageReader) else text)
+    text = config.text or text
     subject = Subject(pretrained, reader, labels, text, config.batch_size)
     return predictor_of(head, subject, config)
 

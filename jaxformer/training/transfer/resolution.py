@@ -41,6 +41,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import within_part
+from jaxformer.training.transfer.image_form import FORM, leaves_form_open, with_form
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import (
     Origin,
@@ -97,16 +98,24 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         return continued
     config = _with_objective(with_tokenizer_of_origin(config, folder))
     open_length = getattr(config.data, "sequence_length", 0) is None
-    labelled = config.data.head in _LABELLED
+    labelled, model_is_open = config.data.head in _LABELLED, config.model is None
+    open_form = leaves_form_open(config.data)
     if config.init_from is None:
+        if open_form and not model_is_open:
+            raise ConfigError(
+                "data.image_size, channels, mean, std, scaling = None: must be given, or are those "
+                "of a checkpoint; name one with --init-from DIR"
+            )
         return _with_length(config, None) if open_length and config.model else config
-    if not (config.model is None or open_length or labelled):
+    if not (model_is_open or open_length or open_form or labelled):
         return config
-    origin, count = open_origin(config.init_from), None
+    origin, count = open_origin(config.init_from, config.data.images_alone), None
     if labelled:
         config, count = _with_labels(config, origin, labels_needed)
-    if config.model is None:
+    if model_is_open:
         config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
+    if open_form:
+        config = with_form(config, origin, model_is_open)
     config = _with_decoder(config, origin)
     return _with_length(config, origin) if open_length else config
 
@@ -157,11 +166,11 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
         The words; None for a run that starts from nothing, or whose origin is gone.
     """
     try:
-        origin = None if config.init_from is None else open_origin(config.init_from)
+        if config.init_from is None:
+            return None
+        origin = open_origin(config.init_from, config.data.images_alone)
     except ConfigError:
         return None  # a run that is continued does not need it
-    if origin is None:
-        return None
     checkpoint, theirs = origin.checkpoint, origin.checkpoint.config.heads
     model = model_for(checkpoint, config.data.head, len(labels) or None)
     words = [f"{checkpoint.architecture.name} of {config.init_from}"]
@@ -191,6 +200,7 @@ def _continued(config: Config, folder: Path | None) -> Config | None:
     if began.init_from != config.init_from:
         return None
     left_open = {"sequence_length": None, "label_order": (), "objective": None}
+    left_open |= dict.fromkeys(FORM)
     data = {
         name: getattr(began.data, name)
         for name, value in left_open.items()
