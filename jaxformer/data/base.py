@@ -57,9 +57,9 @@ class Data(abc.ABC):
 
     head: ClassVar[str] = "language_model"
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
-    "classification", "regression", "multiple_choice", "token_classification", "span" or
-    "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property. A model
-    that is taken from a checkpoint gets this head."""
+    "classification", "multi_label", "regression", "multiple_choice", "token_classification",
+    "span", "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property.
+    A model that is taken from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""
@@ -174,6 +174,14 @@ class Data(abc.ABC):
     def of_length(self, length: int) -> "Data":
         """Returns the data in rows of a length that was left to the checkpoint."""
         return replace(self, sequence_length=length)
+
+    def as_found(self) -> "Data":
+        """Returns the data with what their first row says of itself; the same where it is plain.
+
+        Raises:
+            DataError: The training data are missing or unreadable.
+        """
+        return self
 
     def training_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training data in the order of their numbers; () without labels.

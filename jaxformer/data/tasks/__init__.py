@@ -1,6 +1,6 @@
 """Labelled data: texts, words, spans, pairs of texts, images; and algorithmic tasks."""
 
-from jaxformer.data.labels import Classes, Number
+from jaxformer.data.labels import Classes, LabelSet, Number
 from jaxformer.data.tasks.algorithmic import Algorithmic
 from jaxformer.data.tasks.choice_text import ChoiceText
 from jaxformer.data.tasks.conllu import ConllU
@@ -38,6 +38,7 @@ __all__ = [
     "ImageTable",
     "ImageTextPairs",
     "Images",
+    "LabelSet",
     "LabelledText",
     "LocalePairs",
     "MaskedImages",

@@ -135,7 +135,7 @@ class ImageTable(ImageSource):
             (column,) = (
                 (self.image,)
                 if self.image
-                else recognised(record, IMAGE_COLUMNS, "--data.source.image", self.label)
+                else recognised(record, IMAGE_COLUMNS, "--data.source.image", (self.label,))
             )
             name = record.text(column)
             file = any_path(os.path.expanduser(name), column)

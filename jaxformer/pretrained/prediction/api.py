@@ -20,6 +20,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultiLabel,
     MultipleChoice,
     Projection,
     Span,
@@ -146,8 +147,7 @@ def predictor_of(head: Head | None, subject: Subject, config: PredictionConfig) 
 
 @predictor_of.register
 def _(head: Classification, subject, config):
-    kind = subject.pretrained.checkpoint.hf_config.values.get("problem_type")
-    several = kind == "multi_label_classification"
+    several = isinstance(head, MultiLabel)
     if head.num_labels == 1 and not several:
         return NumberPredictor(subject)
     return LabelPredictor(subject, config.scores, several)

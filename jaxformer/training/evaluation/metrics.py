@@ -59,6 +59,34 @@ def classification_scores(
     }
 
 
+def multi_label_scores(
+    predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, labels: Sequence[str]
+) -> Scores:
+    """Returns F1 over all labels of all rows, its mean over the labels, and that of each.
+
+    Args:
+        predictions: int [rows, labels], 1 for the labels that are predicted.
+        references: int [rows, labels].
+        weights: float [rows]; rows of weight 0 do not count.
+        labels: The names of the labels.
+
+    Returns:
+        "micro_f1", "macro_f1", "exact_match", the share of rows all of whose labels are right, and
+        "f1_<label>" for each label. F1 of a label that no row has and none is given is 0.
+    """
+    predictions, references, weights = _counted(predictions, references, weights)
+    predicted, true = (np.asarray(x) > 0.5 for x in (predictions, references))
+    exact = np.average((predicted == true).all(axis=1), weights=weights)
+    both, either = weights @ (predicted & true), weights @ predicted + weights @ true
+    each = 2 * both / np.maximum(either, np.finfo(float).tiny)
+    return {
+        "micro_f1": float(2 * both.sum() / max(either.sum(), np.finfo(float).tiny)),
+        "macro_f1": float(each.mean()),
+        "exact_match": float(exact),
+        **{f"f1_{name}": float(value) for name, value in zip(labels, each, strict=True)},
+    }
+
+
 def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
     """Returns Pearson's and Spearman's correlation coefficients.
 

@@ -15,7 +15,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedAutoencoderTask, MaskedPixelsTask
-from jaxformer.hub.label_names import label_names
+from jaxformer.hub.label_names import ONE_LABEL, SEVERAL_LABELS, label_names
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
@@ -34,6 +34,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultiLabel,
     MultipleChoice,
     Regression,
     Span,
@@ -58,6 +59,7 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "next_sentence": (PreTrainingTask,),
     "sentence_order": (PreTrainingTask,),
     "classification": (SequenceClassificationTask,),
+    "multi_label": (SequenceClassificationTask,),
     "regression": (SequenceClassificationTask,),
     "multiple_choice": (MultipleChoiceTask,),
     "token_classification": (TokenClassificationTask,),
@@ -66,7 +68,9 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "contrastive": (ContrastiveTask,),
 }
 """What data teach -> the tasks of the classes with such a head."""
-_LABELLED = ("classification", "token_classification")
+_LABELLED = ("classification", "multi_label", "token_classification")
+_PROBLEMS = {"classification": ONE_LABEL, "multi_label": SEVERAL_LABELS}
+"""What data teach -> the `problem_type` of a classifier."""
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the most tokens that a model was made for."""
 
@@ -93,7 +97,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         ConfigError: The checkpoint cannot be used.
         DataError: The labels of the training data are needed and cannot be read.
     """
-    config = with_commit(config, folder)
+    config = _as_found(with_commit(config, folder), labels_needed)
     if (continued := _continued(config, folder)) is not None:
         return continued
     config = _with_objective(with_tokenizer_of_origin(config, folder))
@@ -141,6 +145,8 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     values = checkpoint.hf_config.values
     if count is not None:
         values = values | {"id2label": {str(number): str(number) for number in range(count)}}
+    if head in _PROBLEMS:
+        values = values | {"problem_type": _PROBLEMS[head]}
     heads = architecture.task.heads(HFConfig(values, checkpoint.hf_config.path))
     if head == "regression":
         heads = tuple(_as_regression(each) for each in heads)
@@ -186,6 +192,17 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
         others = ", ".join(map(_head_words, theirs)) or "none"
         words.append(f"head: {', '.join(map(_head_words, fresh))}, starts fresh (there: {others})")
     return "; ".join(words)
+
+
+def _as_found(config: Config, needed: bool) -> Config:
+    """The experiment with what the rows of its data say of themselves: several labels in a row."""
+    try:
+        data = config.data.as_found()
+    except DataError:
+        if needed:
+            raise
+        return config
+    return config if data is config.data else replace(config, data=data)
 
 
 def _continued(config: Config, folder: Path | None) -> Config | None:
@@ -292,6 +309,7 @@ def _plain_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head
         "language_model": (LanguageModel(),),
         "masked_language_model": (MaskedLanguageModel(),),
         "classification": (Classification(count, pooling=pooling, bias=not model.causal),),
+        "multi_label": (MultiLabel(count, pooling=pooling, bias=not model.causal),),
         "regression": (Regression(pooling=pooling, bias=not model.causal),),
         "multiple_choice": (MultipleChoice(),),
         "token_classification": (TokenClassification(count),),
