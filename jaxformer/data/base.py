@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import grain
 
-from jaxformer.checks import FRACTION, at_least, check_fields, optional, rule_of
+from jaxformer.checks import FRACTION, Rule, at_least, check_fields, optional, rule_of
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
@@ -67,6 +67,8 @@ class Data(abc.ABC):
     has_images: ClassVar[bool] = False
     """Whether a row has an image, as pixels."""
 
+    _fraction: ClassVar[Rule] = FRACTION
+
     also_called: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "train": "source",
@@ -119,7 +121,7 @@ class Data(abc.ABC):
             batch_size=at_least(1),
             seed=at_least(0),
             split_seed=at_least(0),
-            validation_fraction=FRACTION,
+            validation_fraction=self._fraction,
             max_validation_batches=optional(at_least(1)),
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
