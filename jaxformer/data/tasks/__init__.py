@@ -16,12 +16,13 @@ from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
 from jaxformer.data.tasks.tag_table import TagTable
 from jaxformer.data.tasks.tagged_text import TaggedText
-from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, AnswerMatch
+from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch
 from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText
 
 __all__ = [
     "BLEU",
     "ROUGE",
+    "WER",
     "Algorithmic",
     "AnswerMatch",
     "AnswerText",
