@@ -200,7 +200,8 @@ class Images(Data):
         sides = self.dataset(shown, "train"), self.dataset(held_out, "validation")
         found = Datasets(*sides, labels=labels)
         height, width = self.image_size
-        read = f"{height} x {width} pixels, {self.channels} channels, {self.scaling}"
+        kind = {1: "grey", 3: "RGB"}[self.channels]
+        read = f"{height} x {width} pixels, {kind}, {self.scaling}"
         return replace(found, summary=(*found.sides(), ("images", read)))
 
     def training_labels(self):
