@@ -203,7 +203,8 @@ def _say(text: str) -> None:
 def _report(conclusion: Conclusion, folder: Path, config: Config, output: Path) -> None:
     averaged = "" if config.train.ema_decay is None else " (averaged parameters)"
     own = ", ".join(map(str, _own_validation(config.data).values()))
-    held_out = f"{config.data.validation_fraction:.3g} of the rows, held out of training"
+    share = config.data.validation_fraction
+    held_out = f"{'some' if share is None else f'{share:.3g}'} of the rows, held out of training"
     if conclusion.texts:
         print(f"\n{shown(conclusion.texts, config.data.product[0])}\n")
     rows = [

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import track
 
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
-from jaxformer.config.overrides import given, parse
+from jaxformer.config.options import given
+from jaxformer.config.overrides import parse
 from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools, checked_tools
 from jaxformer.data.chat.template import Message
 from jaxformer.data.tasks.image_sources import image_names

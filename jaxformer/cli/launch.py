@@ -10,7 +10,8 @@ import jax
 from jaxformer.cli.options import split_subject
 from jaxformer.cli.train import Launch
 from jaxformer.config.experiment import Config, load_config, validate
-from jaxformer.config.overrides import given, parse, without
+from jaxformer.config.options import given, without
+from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.chips import GIB
 from jaxformer.errors import ArgumentError, ConfigError

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
-from jaxformer.config.overrides import given, parse, without
+from jaxformer.config.options import given, without
+from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
 from jaxformer.errors import ArgumentError, check_argument

@@ -31,7 +31,8 @@ from jaxformer.pretrained.prediction.table import PredictedTable, new_name
 class Predict(PredictionConfig, ModelChoice):
     """Predicts something for each row of a table: what the model's head has learned.
 
-    A classifier gives label and score (its probability), a regression score. A tagger gives words,
+    A classifier gives label and score (its probability), and one of several labels a row labels and
+    score_NAME for each besides; a regression gives score. A tagger gives words,
     tags and, where tags mark entities (B-, I-), entities. A reader of question and context gives
     answer, score, start and end. A model without a head gives embedding. The columns of the input
     stay, and a prediction whose name is taken is called predicted_NAME.

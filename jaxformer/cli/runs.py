@@ -22,6 +22,7 @@ from jaxformer.io.serialization import summary
 from jaxformer.io.tables import check_table, write_table
 from jaxformer.training.logging import comparison
 from jaxformer.training.logging.plot import Line, is_per_token, plot_comparison
+from jaxformer.training.logging.published_scores import published_lines
 from jaxformer.training.logging.report import print_pairs
 from jaxformer.training.logging.run_logger import in_words
 from jaxformer.training.transfer import merge as lora
@@ -133,6 +134,7 @@ class Compare:
 
     The table has the best value, parameters, tokens and FLOPs until then, and the settings in
     which the runs differ, so it reads a sweep: jaxformer compare runs/sweep-*
+    For BLEU and ROUGE the figures of the recipes' papers follow, which are of other data.
     """
 
     run_dirs: RunDirs
@@ -167,7 +169,8 @@ def compare(arguments: Sequence[str], prog: str) -> None:
     if options.json:
         print(json.dumps(rows, indent=1))
         return
-    print("\n".join([*comparison.in_columns(rows, options.metric), *map(str, written)]))
+    lines = [*comparison.in_columns(rows, options.metric), *published_lines(options.metric)]
+    print("\n".join([*lines, *map(str, written)]))
 
 
 def _pictures(runs: Sequence[comparison.ComparedRun], options: Compare) -> list[Path]:

@@ -9,7 +9,8 @@ from typing import TypeVar
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
-from jaxformer.config.overrides import given, parse, without
+from jaxformer.config.options import given, without
+from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.io.paths import any_path

@@ -23,7 +23,7 @@ from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import as_saved, diff
-from jaxformer.models import Head, ModelConfig
+from jaxformer.models import Classification, Head, ModelConfig, MultiLabel
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.optim.optimizers import AdamW, Optimizer
@@ -322,6 +322,10 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
             f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
             "or ParallelText, set data.decoder_start for labels, or take a model without one"
         )
+    several = [type(x) is MultiLabel for x in model.heads if isinstance(x, Classification)]
+    if several and (data.head == "multi_label") != any(several):
+        right, words = ("Classification", "one") if any(several) else ("MultiLabel", "several")
+        raise ConfigError(f"model.heads: a row of {name} has {words} of the labels: use {right}")
     _check_pooling(model)
     if not model.causal and isinstance(objective, CausalLM | PrefixLM):
         raise ConfigError(

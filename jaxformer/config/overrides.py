@@ -20,6 +20,7 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from jaxformer.config.options import groups, path_of
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
@@ -113,30 +114,6 @@ def _short_errors() -> Iterator[None]:
         print("".join(f"{line}\n" for line in cut), end="", file=sys.stderr)
 
 
-def given(arguments: Sequence[str]) -> set[str]:
-    """Returns the names of the fields that a command line sets; do_sample for --no-do-sample."""
-    names = {".".join(_path(option)) for option, _ in _groups(arguments) if option}
-    return names | {name.removeprefix("no_") for name in names}
-
-
-def without(arguments: Sequence[str], *names: str) -> list[str]:
-    """Returns a command line without the options of some fields, those of their parts included.
-
-    Args:
-        arguments: The command line.
-        *names: The fields: "model", "help".
-
-    Returns:
-        The other options, with their values.
-    """
-    kept = [
-        [option, *values] if option else values
-        for option, values in _groups(arguments)
-        if option != "-h" and (not option or _path(option)[0] not in names)
-    ]
-    return [word for group in kept for word in group]
-
-
 def component_choices(owner: Any, name: str) -> dict[str, Any]:
     """Returns the values that a component field allows, by name; empty for any other field.
 
@@ -200,8 +177,10 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         The tree with the chosen components, not validated, and the arguments that remain.
     """
     remaining, chosen = [], []
-    for option, values in sorted(_groups(arguments), key=lambda group: group[0].count(".")):
-        path = _path(option)
+    for option, values in sorted(groups(arguments), key=lambda group: group[0].count(".")):
+        path = path_of(option)
+        if (meant := _own_names(tree, path)) != path:
+            path, option = meant, "--" + ".".join(meant).replace("_", "-")
         owner = tree
         for name in path[:-1]:
             owner = _child(owner, name)
@@ -217,6 +196,17 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
             tree = _with_implied(tree, path, chosen)
             remaining += [option, *values] if option else values
     return tree, remaining
+
+
+def _own_names(tree: Any, path: list[str]) -> list[str]:
+    """The path of an option, with the names that fields have besides those in `also_called`."""
+    owner, names = tree, []
+    for name in path:
+        fields = _field_names(owner) if dataclasses.is_dataclass(owner) else []
+        own = getattr(type(owner), "also_called", {}).get(name)
+        names.append(own if own in fields and name not in fields else name)
+        owner = _child(owner, names[-1])
+    return names
 
 
 def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
@@ -241,6 +231,8 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
         if source := source_of(given, choices.values()):
             return source
         hint = did_you_mean(given, choices)
+        if any(hasattr(kind, "reads") for kind in choices.values()):
+            hint = hint or "; or the path of a file or a folder, which this is not"
         raise ConfigError(f"{option}: got {given!r}; choose one of {', '.join(choices)}{hint}")
     return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
 
@@ -273,11 +265,11 @@ def _replaced(tree: Any, path: list[str], value: Any) -> Any:
 def _check_names(tree: Any, arguments: Sequence[str]) -> None:
     flags = dict(_options(tree))
     has_positionals = any(_is_positional(tree, name) for name in _field_names(tree))
-    for option, values in _groups(arguments):
+    for option, values in groups(arguments):
         if has_positionals and not option:
             has_positionals = False  # these are they, and none may follow a flag
             continue
-        name = "--" + ".".join(_path(option or values[0])).replace("_", "-")
+        name = "--" + ".".join(path_of(option or values[0])).replace("_", "-")
         if name not in flags:
             raise ConfigError(_unknown_option(option or values[0], name, list(flags)))
         if flags[name] is bool and values and not has_positionals:
@@ -375,25 +367,6 @@ def _child(owner: Any, name: str) -> Any:
     if isinstance(owner, tuple):
         return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
     return getattr(owner, name, None)
-
-
-def _groups(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Splits a command line into options, each with the values that follow it."""
-    option, values = "", []
-    for item in arguments:
-        if item.startswith("--") or item == "-h":
-            if option or values:
-                yield option, values
-            option, equals, value = item.partition("=")
-            values = [value] if equals else []
-        else:
-            values.append(item)
-    if option or values:
-        yield option, values
-
-
-def _path(option: str) -> list[str]:
-    return option.removeprefix("--").replace("-", "_").split(".")
 
 
 def _field_names(tree: Any) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import grain
 
-from jaxformer.checks import FRACTION, at_least, check_fields, optional, rule_of
+from jaxformer.checks import FRACTION, Rule, at_least, check_fields, optional, rule_of
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
@@ -35,13 +35,17 @@ class Datasets:
 
     def report(self) -> list[tuple[str, str]]:
         """Returns what the report at the start of a run says of the data: what and how much."""
-        sides = {"training": self.train, "validation": self.validation}
-        rows = list(self.summary) or [
-            (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
-        ]
+        rows = list(self.summary or self.sides())
         if self.labels:
             rows.append(("labels", f"{len(self.labels)}: {shown(self.labels, most=6)}"))
         return rows
+
+    def sides(self) -> list[tuple[str, str]]:
+        """Returns the rows of the report for the two sides: what and how many."""
+        sides = {"training": self.train, "validation": self.validation}
+        return [
+            (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +54,27 @@ class Data(abc.ABC):
 
     head: ClassVar[str] = "language_model"
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
-    "classification", "regression", "multiple_choice", "token_classification", "span" or
-    "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property. A model
-    that is taken from a checkpoint gets this head."""
+    "classification", "multi_label", "regression", "multiple_choice", "token_classification",
+    "span", "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property.
+    A model that is taken from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""
 
     has_images: ClassVar[bool] = False
     """Whether a row has an image, as pixels."""
+
+    _fraction: ClassVar[Rule] = FRACTION
+
+    also_called: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "train": "source",
+            "source": "train",
+            "validation": "validation_source",
+            "validation_source": "validation",
+        }
+    )
+    """Names by which the command line knows fields besides their own."""
 
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""
@@ -102,7 +118,7 @@ class Data(abc.ABC):
             batch_size=at_least(1),
             seed=at_least(0),
             split_seed=at_least(0),
-            validation_fraction=FRACTION,
+            validation_fraction=self._fraction,
             max_validation_batches=optional(at_least(1)),
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
@@ -126,6 +142,11 @@ class Data(abc.ABC):
         steps = (phase.step_after(rows) for phase in self.phases)
         ends = (phase.stop for phase in self.phases)
         return next(max(1, n) for n, end in zip(steps, ends, strict=True) if not end or n <= end)
+
+    @property
+    def images_alone(self) -> bool:
+        """Whether a row is an image without a text."""
+        return self.has_images and not self.has_text
 
     @property
     def num_sequences(self) -> int:
@@ -152,6 +173,14 @@ class Data(abc.ABC):
     def of_length(self, length: int) -> "Data":
         """Returns the data in rows of a length that was left to the checkpoint."""
         return replace(self, sequence_length=length)
+
+    def as_found(self) -> "Data":
+        """Returns the data with what their first row says of itself; the same where it is plain.
+
+        Raises:
+            DataError: The training data are missing or unreadable.
+        """
+        return self
 
     def training_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training data in the order of their numbers; () without labels.
@@ -190,7 +219,7 @@ class Data(abc.ABC):
             DataError: The data are missing, empty or unreadable, or hold an unknown label.
         """
         home = Path(folder, "tokenizer")
-        tokenizer = load_tokenizer(home) if home.is_dir() else None
+        tokenizer = load_tokenizer(home) if self.has_text and home.is_dir() else None
         labels = load_labels(folder)
         examples = self.validation_examples(tokenizer, labels)
         if examples is None:

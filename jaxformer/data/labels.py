@@ -140,6 +140,14 @@ class LabelKind(abc.ABC):
     dtype: ClassVar[type[np.generic]]
     """The dtype of the targets."""
 
+    head: ClassVar[str] = "classification"
+    """What they teach, see `Data.head`."""
+
+    def shape(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Returns the shape of a target, given the names of the labels; () for one number."""
+        del names
+        return ()
+
     @abc.abstractmethod
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
         """Returns the names of the labels of the training data; empty for numbers."""
@@ -189,6 +197,7 @@ class Number(LabelKind):
     """A number for each text (a similarity, a rating): regression."""
 
     dtype = np.float32
+    head = "regression"
 
     def names(self, labels):
         del labels
@@ -200,6 +209,27 @@ class Number(LabelKind):
     def values(self, labels, names, places):
         del names
         return np.array([_number(*pair) for pair in zip(labels, places, strict=True)], np.float32)
+
+
+@dataclass(frozen=True)
+class LabelSet(LabelKind):
+    """Any of a few labels, none or several at once: each label of a row is a tuple of names."""
+
+    dtype = np.float32
+    head = "multi_label"
+
+    def shape(self, names):
+        return (len(names),)
+
+    def names(self, labels):
+        return Classes().names(name for label in labels for name in label)
+
+    def values(self, labels, names, places):
+        labels = list(labels)
+        targets = np.zeros((len(labels), len(names)), np.float32)
+        for target, label, place in zip(targets, labels, places, strict=True):
+            target[numbered(label, names, [place] * len(label))] = 1.0
+        return targets
 
 
 def _number(label: str, place: str) -> float:

@@ -18,7 +18,11 @@ T = TypeVar("T")
 _SURVEYED_CHARACTERS = 1 << 26
 
 
-def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
+_SHARE, _ROWS, _MOST = 0.01, 20, 0.1
+"""Without a fraction: so large a share or so many rows, whichever is more, of at most a tenth."""
+
+
+def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndarray:
     """Chooses which documents are held out for validation.
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
@@ -29,13 +33,17 @@ def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
 
     Args:
         names: The documents' names, at least two.
-        fraction: The expected share of documents held out, between 0 and 1.
+        fraction: The expected share of documents held out, between 0 and 1; None: those with the
+            smallest hashes, 1 % of all or 20 where that is more, but a tenth at most.
         seed: Chooses another split.
 
     Returns:
         bool [documents], True for validation.
     """
     hashes = np.array([_hash(f"{seed}/{name}") for name in names])
+    if fraction is None:
+        count = int(min(max(_SHARE * len(hashes), _ROWS), _MOST * len(hashes)))
+        fraction = np.nextafter(np.sort(hashes)[max(count, 1) - 1], 1.0)
     chosen = hashes < fraction
     if not chosen.any():
         chosen[_alike(hashes, hashes.argmin())] = True
@@ -51,14 +59,14 @@ def _alike(hashes: np.ndarray, document: int) -> np.ndarray:
 
 
 def train_validation_split(
-    rows: Sequence[T], names: Iterable[str], fraction: float, seed: int, source: object
+    rows: Sequence[T], names: Iterable[str], fraction: float | None, seed: int, source: object
 ) -> tuple[list[T], list[T]]:
     """Returns the rows for training and those held out, see `held_out`.
 
     Args:
         rows: The rows.
         names: The name of each row, which decides its side.
-        fraction: The expected share of rows held out.
+        fraction: The expected share of rows held out; None: 1 % or 20 rows, see `held_out`.
         seed: Chooses another split.
         source: Where they come from, for the message.
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxformer.models import Classification, Regression, TokenClassification
+from jaxformer.models import Classification, MultiLabel, Regression, TokenClassification
 from jaxformer.models.model import ModelConfig
 
-_REGRESSION, _ONE_LABEL = "regression", "single_label_classification"
+ONE_LABEL, SEVERAL_LABELS = "single_label_classification", "multi_label_classification"
+_REGRESSION = "regression"
 
 
 def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -67,7 +68,8 @@ def label_settings(
         if len(theirs) == 1 and problem in (None, _REGRESSION):
             return {}
         return {"problem_type": _REGRESSION} | _named(generic_names(1), kept)
-    found = {"problem_type": _ONE_LABEL} if problem not in (None, _ONE_LABEL) else {}
+    usual = (SEVERAL_LABELS,) if isinstance(heads[0], MultiLabel) else (ONE_LABEL, None)
+    found = {"problem_type": usual[0]} if problem not in usual else {}
     if not names and len(theirs) != heads[0].num_labels:
         names = generic_names(heads[0].num_labels) if kept else ()
     if not names or same_labels(names, theirs):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.label_names import ONE_LABEL, SEVERAL_LABELS
 from jaxformer.models import (
     Classification,
     Dense,
@@ -18,6 +19,7 @@ from jaxformer.models import (
     LanguageModel,
     MaskedLanguageModel,
     ModelOutput,
+    MultiLabel,
     Projection,
     Span,
     TokenClassification,
@@ -195,7 +197,9 @@ class SequenceClassificationTask(Task):
 
     def heads(self, hf_config):
         options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
-        return (Classification(num_labels=num_labels(hf_config), **options),)
+        several = hf_config.take("problem_type", None) == SEVERAL_LABELS
+        kind = MultiLabel if several else Classification
+        return (kind(num_labels=num_labels(hf_config), **options),)
 
     def outputs(self, model, states, inputs, hf_config):
         loss = partial(_sequence_loss, hf_config=hf_config)
@@ -371,13 +375,13 @@ def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) ->
     kind = hf_config.take("problem_type", None)
     if kind is None:
         whole = jnp.issubdtype(labels.dtype, jnp.integer)
-        several = "single_label_classification" if whole else "multi_label_classification"
+        several = ONE_LABEL if whole else SEVERAL_LABELS
         kind = "regression" if logits.shape[-1] == 1 else several
     if kind == "regression":
         return jnp.mean(jnp.square(logits.reshape(-1) - labels.reshape(-1)))
-    if kind == "single_label_classification":
+    if kind == ONE_LABEL:
         return token_loss(logits, labels.reshape(-1))
-    if kind == "multi_label_classification":
+    if kind == SEVERAL_LABELS:
         softplus = jnp.logaddexp(0.0, logits)
         return jnp.mean(softplus - logits * labels)
     raise DataError(

@@ -12,6 +12,7 @@ from jaxformer.models.heads.contrastive import Contrastive, SigmoidContrastive
 from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
+    MultiLabel,
     Regression,
     Span,
     TokenClassification,
@@ -50,6 +51,7 @@ __all__ = [
     "Model",
     "ModelConfig",
     "ModelOutput",
+    "MultiLabel",
     "MultipleChoice",
     "NormPooler",
     "Parameters",

@@ -1,6 +1,7 @@
 """The files of an export: weights, config.json, and what travels with a model."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
+from jaxformer.data.tasks.image_pixels import PREPROCESSOR
 from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_argument
@@ -32,6 +34,7 @@ from jaxformer.io.model_files import (
 )
 from jaxformer.models.parameters import Parameters
 from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat
+from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
 
 _TEMPLATE = "chat_template.jinja"
 GENERATION = "generation_config.json"
@@ -189,10 +192,25 @@ def copy_beside(folder: Path, home: Path | None) -> None:
     Raises:
         DataError: A file is not an ordinary file of that folder.
     """
-    copy_side_files(home, folder)
+    own = _own_preprocessor(home)
+    copy_side_files(home, folder, without=() if own is None else (PREPROCESSOR, PROCESSOR))
+    if own is not None:
+        shutil.copyfile(own, folder / PREPROCESSOR)
     template = own_template(home)
     if template is not None:
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+
+
+def _own_preprocessor(home: Path | None) -> Path | None:
+    """The file with how a run read images, unless the checkpoint's own says the same."""
+    if home is None or home.name != IMPORTED:
+        return None
+    kept = home.with_name("tokenizer")
+    own = file_in(kept, PREPROCESSOR)
+    if own is None or not any(file_in(home, name) for name in (PREPROCESSOR, PROCESSOR)):
+        return own
+    ours, theirs = ImageSettings.of_folder(kept), ImageSettings.of_folder(home)
+    return None if ours.reads_as(theirs) else own
 
 
 def own_template(home: Path | None) -> str | None:

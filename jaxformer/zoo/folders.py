@@ -4,6 +4,7 @@ from pathlib import Path
 
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.models import DualEncoderConfig
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.text_parts import text_alone
 
@@ -90,3 +91,19 @@ def read_folder(
     """
     hf_config, formats = text_alone(HFConfig.of_folder(folder), FORMATS)
     return read_checkpoint(hf_config, formats, RELATIVES, strict, architecture)
+
+
+def image_class(folder: Path) -> str | None:
+    """Returns the class of a dual encoder's checkpoint that labels images.
+
+    Args:
+        folder: The folder of a Hugging Face checkpoint.
+
+    Returns:
+        The name, such as CLIPForImageClassification; None for any other system.
+    """
+    checkpoint = read_folder(folder)
+    if not isinstance(checkpoint.config, DualEncoderConfig):
+        return None
+    named = (each.name for each in checkpoint.model_format.architectures)
+    return next((name for name in named if name.endswith("ForImageClassification")), None)

@@ -13,6 +13,7 @@ from jaxformer.functional import ALiBi, LayerNorm
 from jaxformer.models import AbstractModel
 from jaxformer.optim import AdamW, Cosine
 from jaxformer.training.logging import comparison
+from jaxformer.training.logging.published_scores import PUBLISHED, published_lines
 
 
 def sweep(folder, rate, layers, losses, accuracy=0.5):
@@ -79,6 +80,15 @@ def test_compare_finds_what_is_measured_at_the_end(tmp_path, capsys):
     assert cli.main(["compare", *folders, *out, "--metric", "bleu"]) == 0
     found = [(row["run"], row["bleu"], row["step"]) for row in json.loads(capsys.readouterr().out)]
     assert found == [("b", 30.0, 12), ("a", 20.0, 12), ("other", None, None)]
+    assert cli.main(["compare", *folders, *out[:2], "--metric", "bleu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if "flops" in line).startswith("run")
+    published = [line for line in lines if line.startswith("Transformer")]
+    assert len(published) == 4
+    assert all("arxiv.org/abs/1706.03762" in line for line in published)
+    assert published_lines("loss") == []
+    values = [pair for row in PUBLISHED for pair in row.scores.items()]
+    assert all(0 < value < 1 for name, value in values if name.startswith("rouge"))
 
 
 def test_compare_says_that_a_folder_is_not_there(tmp_path, capsys):

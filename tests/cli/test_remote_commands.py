@@ -12,7 +12,8 @@ from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import save_labels
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import TASKS
-from jaxformer.data.tasks.image_sources import ImageFolder, fitted_pixels
+from jaxformer.data.tasks.image_pixels import FIT, scaled_pixels
+from jaxformer.data.tasks.image_sources import ImageFolder
 from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.errors import DataError
@@ -118,7 +119,8 @@ def test_pairs_of_images_and_texts_are_read(bucket, tmp_path):
     data = ImageTextPairs(train=f"{url}/train.csv", image_size=(4, 4), tokenizer=Bytes())
     found = data.read(data.train)
     assert [str(row.image) for row in found] == [f"{url}/white.png"] * 2
-    np.testing.assert_array_equal(fitted_pixels(found[0].image, (4, 4), 3), np.ones((4, 4, 3)))
+    pixels = scaled_pixels(found[0].image, (4, 4), 3, FIT)
+    np.testing.assert_array_equal(pixels, np.ones((4, 4, 3)))
     (any_path(url, "url") / "train.csv").write_text("image,text\nblack.png,a hole\n")
     with pytest.raises(DataError, match=r"black\.png does not exist"):
         data.read(data.train)

@@ -6,8 +6,10 @@ from typing import Literal
 
 import pytest
 
+from jaxformer.config import Config
 from jaxformer.config.overrides import component_choices, parse
 from jaxformer.data import DataConfig, Files
+from jaxformer.data.chat.config import ChatData
 from jaxformer.data.tasks import ImageFolder, Images, TaggedText
 from jaxformer.errors import ConfigError, DataError
 
@@ -264,3 +266,13 @@ def test_a_name_is_chosen_where_a_component_may_stand_and_none_is_known():
     assert parse(Layer(), ["--activation", "relu"], "prog").activation == "relu"
     with pytest.raises(ConfigError, match="got 'rlu'; choose one of relu, silu; did you mean"):
         parse(Layer(), ["--activation", "rlu"], "prog")
+
+
+def test_data_know_train_and_source_by_either_name(tmp_path):
+    (tmp_path / "cat").mkdir()
+    images = parse(Config(data=Images()), ["--data.train", str(tmp_path)], "x").data
+    assert images.source == ImageFolder(str(tmp_path))
+    chats = parse(Config(data=ChatData(train="a")), ["--data.source", "b.jsonl"], "x").data
+    assert chats.train == "b.jsonl"
+    with pytest.raises(ConfigError, match=r"Unknown option --data\.trian; did you mean"):
+        parse(Config(data=ChatData(train="a")), ["--data.trian", "b.jsonl"], "x")

@@ -44,6 +44,17 @@ def test_both_sides_get_a_document(count, fraction, seed):
     assert 0 < chosen.sum() < count
 
 
+@pytest.mark.parametrize(
+    ("count", "expected"), [(2, 1), (15, 1), (60, 6), (200, 20), (937, 20), (2000, 20), (5000, 50)]
+)
+def test_a_percent_or_twenty_rows_of_which_those_alike_stay_together(count, expected):
+    names = [f"row {number}" for number in range(count)]
+    chosen = held_out(names, None, seed=1)
+    assert chosen.sum() == expected
+    twice = held_out([*names, *names], None, seed=1)
+    np.testing.assert_array_equal(twice[:count], twice[count:])
+
+
 def test_every_document_is_on_one_side_in_order():
     texts = Texts(tuple(f"text {number}" for number in range(50)))
     entries = list(Split(texts, 0.3, seed=0))

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxformer.hub.label_names import generic_names, label_names, label_settings, same_labels
-from jaxformer.models import Classification, Regression, TokenClassification
+from jaxformer.models import Classification, MultiLabel, Regression, TokenClassification
 from jaxformer.zoo.common.bert_like import bert
 
 THEIRS = {"id2label": {"1": "good", "0": "bad", "10": "best"}}
@@ -38,6 +38,10 @@ def test_only_what_changes_is_written(kind):
     }
     several = THEIRS | {"problem_type": "multi_label_classification", "num_labels": 3}
     assert settings(head, (), several) == {"problem_type": "single_label_classification"}
+    if kind is Classification:
+        assert settings(MultiLabel(num_labels=3), (), several) == {}
+        found = settings(MultiLabel(num_labels=3), (), THEIRS)
+        assert found == {"problem_type": "multi_label_classification"}
     assert settings(kind(num_labels=2), ("x", "y"), several)["num_labels"] == 2
     assert settings(Classification(label="next_sentence"), (), THEIRS) == {}
 

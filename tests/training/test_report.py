@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.data import Bytes, DataConfig, Files
 from jaxformer.data.tasks import LabelledText
-from jaxformer.training.logging.report import epochs_in_words
+from jaxformer.training.logging.report import epochs_in_words, parts_alone
 
 
 def corpus(folder, documents):
@@ -67,3 +67,15 @@ def test_rows_and_labels_of_a_table(tmp_path):
         ("validation", "30 rows"),
         ("labels", "2: 'no', 'yes'"),
     ]
+
+
+def test_what_still_learns_is_named_by_the_shortest_beginnings():
+    names = ["embedding.table", "stack.norms.scale", "stack.mlp.up", "stack.mlp.down", "heads.a.b"]
+    assert parts_alone(names[4:], names[:4]) == ["heads"]
+    assert parts_alone(names[2:], names[:2]) == ["stack.mlp", "heads"]
+    assert parts_alone([names[0], names[3]], [names[1], names[2], *names[4:]]) == [
+        "embedding",
+        "stack.mlp.down",
+    ]
+    assert parts_alone(["a.b"], ["a.b.c"]) == ["a.b"]
+    assert parts_alone([], names) == []

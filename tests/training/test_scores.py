@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from jaxformer.training.evaluation.metrics import (
     answer_scores,
     classification_scores,
+    error_scores,
     regression_scores,
     summary_scores,
     tag_scores,
@@ -152,6 +154,28 @@ def test_bleu_is_that_of_sacrebleus_command(tmp_path):
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert scores[name] == pytest.approx(float(printed), abs=1e-7)
         assert 5 < scores[name] < 95
+
+
+@given(st.data())
+def test_the_word_error_rate_counts_the_fewest_edits(data):
+    words = st.lists(st.sampled_from("abc"), max_size=6)
+    rows = data.draw(st.lists(st.tuples(words, words), min_size=1, max_size=4))
+
+    @functools.cache
+    def edits(one, other):
+        if not one or not other:
+            return len(one) + len(other)
+        same = edits(one[1:], other[1:]) + (one[0] != other[0])
+        return min(same, edits(one[1:], other) + 1, edits(one, other[1:]) + 1)
+
+    texts = [[" ".join(row[side]) for row in rows] for side in (0, 1)]
+    total = sum(edits(tuple(one), tuple(other)) for one, other in rows)
+    count = sum(len(other) for _, other in rows)
+    assert error_scores(*texts)["wer"] == pytest.approx(total / max(count, 1))
+
+
+def test_a_word_error_rate_by_hand():
+    assert error_scores(["the cat sat", "x"], ["the cat  sat down", "x"])["wer"] == 1 / 5
 
 
 def test_a_perfect_translation():

@@ -5,9 +5,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.checks import FRACTION, Rule, at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, read_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.chat.choice import check_template_name, keep_template
@@ -36,11 +36,17 @@ class Rendered(Protocol):
 class ConversationData(RowData[Row]):
     """Tables of messages, of which a chat template makes text."""
 
+    _fraction: ClassVar[Rule] = optional(FRACTION)
+
     train: str
     """The training table: .jsonl, .parquet or another that holds messages or texts."""
 
     validation: str | None = None
     """The table for validation; None holds out a share of the training rows."""
+
+    validation_fraction: float | None = None
+    """The share of the rows held out for validation; None: 1 %, or 20 rows where that is more, but
+    a tenth at most."""
 
     template: str | None = None
     """The chat template: ChatML, Llama2, Llama3, Mistral or a .jinja file; None: the checkpoint's.
@@ -123,9 +129,9 @@ class ConversationData(RowData[Row]):
                 for rows, name in zip(rendered, names, strict=True)
             ),
             tokenizer,
-            summary=tuple(
-                (name, rows.in_words())
-                for name, rows in zip(("training", "validation"), rendered, strict=True)
+            summary=(
+                ("training", rendered[0].in_words()),
+                ("validation", f"{rendered[1].in_words()}{self._held_out}"),
             ),
         )
 
@@ -148,6 +154,11 @@ class ConversationData(RowData[Row]):
         (rendered,) = self._rendered([rows], tokenizer, folder)
         examples = self.examples(rendered, tokenizer)
         return Datasets(None, self.dataset(examples, "validation"), tokenizer)
+
+    @property
+    def _held_out(self) -> str:
+        """Words for where the rows for validation come from, if not from a table of their own."""
+        return "" if self.validation is not None else f"; held out of {self.train}"
 
     def _rendered(
         self, sides: Sequence[Sequence[Row]], tokenizer: Tokenizer, folder: str | os.PathLike

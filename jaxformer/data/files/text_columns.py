@@ -1,4 +1,4 @@
-"""Which columns of a table hold its texts, where nobody says so."""
+"""Which columns of a table hold its texts or its images, where nobody says so."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,15 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 """The columns of texts that are recognised, more usual ones first."""
 
+IMAGE_COLUMNS = (
+    ("image",), ("file",), ("path",), ("file_name",), ("filename",), ("image_path",),
+    ("file_path",), ("filepath",), ("img",),
+)  # fmt: skip
+"""The columns with the paths of images."""
+
 
 def recognised(
-    record: Record, choices: Sequence[tuple[str, ...]], option: str, besides: str | None = None
+    record: Record, choices: Sequence[tuple[str, ...]], option: str, besides: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Returns the columns to read: the first of the choices that a table has, or its only one.
 
@@ -21,18 +27,18 @@ def recognised(
         record: A row of the table.
         choices: The names of columns that are read together. Pairs come before single columns.
         option: The option that names the columns, for the message.
-        besides: A column that holds something else.
+        besides: The columns that hold something else.
 
     Raises:
         DataError: There is none of them.
     """
-    columns = tuple(name for name in record.values if name != besides)
+    columns = tuple(name for name in record.values if name not in besides)
     found = [choice for choice in choices if set(choice) <= set(columns)]
     pairs = [choice for choice in found if len(choice) == 2]
     if found or len(columns) == 1:
         return [*pairs, *found, columns][0]
     known = ", ".join(" and ".join(choice) for choice in choices)
     raise DataError(
-        f"{record.where}: {option} names the column of the text (or two, of a pair), of "
+        f"{record.where}: {option} names the column to read (or two, of a pair of texts), of "
         f"{', '.join(map(repr, columns))}; without it, {known} are recognised"
     )

@@ -1,11 +1,12 @@
 """Labelled data: texts, words, spans, pairs of texts, images; and algorithmic tasks."""
 
-from jaxformer.data.labels import Classes, Number
+from jaxformer.data.labels import Classes, LabelSet, Number
 from jaxformer.data.tasks.algorithmic import Algorithmic
 from jaxformer.data.tasks.choice_text import ChoiceText
 from jaxformer.data.tasks.conllu import ConllU
 from jaxformer.data.tasks.glue import Glue
-from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
+from jaxformer.data.tasks.image_pixels import Fit, Resize
+from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource, ImageTable
 from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.labelled_text import LabelledText
@@ -15,12 +16,13 @@ from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
 from jaxformer.data.tasks.tag_table import TagTable
 from jaxformer.data.tasks.tagged_text import TaggedText
-from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, AnswerMatch
+from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch
 from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText
 
 __all__ = [
     "BLEU",
     "ROUGE",
+    "WER",
     "Algorithmic",
     "AnswerMatch",
     "AnswerText",
@@ -29,12 +31,15 @@ __all__ = [
     "ColumnFile",
     "ConllU",
     "Digits",
+    "Fit",
     "Glue",
     "HorizontalFlip",
     "ImageFolder",
     "ImageSource",
+    "ImageTable",
     "ImageTextPairs",
     "Images",
+    "LabelSet",
     "LabelledText",
     "LocalePairs",
     "MaskedImages",
@@ -43,6 +48,7 @@ __all__ = [
     "ParallelText",
     "PythonTokens",
     "RandomCrop",
+    "Resize",
     "SpanText",
     "SummaryText",
     "TagSource",

@@ -1,26 +1,32 @@
-"""Sources of labelled images: scikit-learn's digits, and folders."""
+"""Sources of labelled images: scikit-learn's digits, folders, and tables of files."""
 
 import abc
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, OnBadRow
-from jaxformer.errors import DataError, StorageError
+from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
+from jaxformer.data.files.tables import TABLES, read_records
+from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
+from jaxformer.data.tasks.image_pixels import FIT, Scaling, scaled_pixels
+from jaxformer.data.tasks.records import label_of
+from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
-from jaxformer.io.files import ordinary_file
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 from jaxformer.io.staging import staged
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
-_MODES = {1: "L", 3: "RGB"}
+_METADATA = tuple(f"metadata.{ending}" for ending in ("csv", "jsonl", "parquet"))
+"""The table of an image folder of the library `datasets`."""
+_HIDDEN = re.compile(r"/\.")
 
 Row = TypeVar("Row")
 
@@ -50,12 +56,13 @@ class ImageSource(abc.ABC):
     """A place that labelled images come from; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
-    def load(self, size: tuple[int, int], channels: int) -> ImageSet:
+    def load(self, size: tuple[int, int], channels: int, scaling: Scaling = FIT) -> ImageSet:
         """Finds the images.
 
         Args:
             size: The height and width that all are to have.
             channels: 1 for grey, 3 for red, green and blue.
+            scaling: How they get this size.
 
         Raises:
             DataError: There are none, or they cannot have this form.
@@ -71,7 +78,7 @@ class Digits(ImageSource):
         Repository, https://doi.org/10.24432/C50P49
     """
 
-    def load(self, size, channels):
+    def load(self, size, channels, scaling=FIT):
         if (*size, channels) != (8, 8, 1):
             raise DataError(
                 f"Digits are 8 x 8 pixels of 1 channel, but image_size={size} and "
@@ -82,24 +89,65 @@ class Digits(ImageSource):
 
 @dataclass(frozen=True)
 class ImageFolder(ImageSource):
-    """A folder with a sub-folder of images for each label.
-
-    An image of another size is scaled to fill the wanted one, and what hangs over on two sides is
-    cut off.
-    """
+    """A folder with a sub-folder of images for each label."""
 
     path: str
     """The folder; sub-folders of sub-folders count to the one on top."""
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these: any does."""
-        del path
-        return True
+        """Whether a path without the name of a source stands for one of these."""
+        return _table_of(any_path(path, "path")) is None
 
-    def load(self, size, channels):
+    def load(self, size, channels, scaling=FIT):
         optional_module("PIL", "ImageFolder")
-        return _FolderSet(staged(any_path(self.path, "path"), _is_image), size, channels)
+        root = staged(any_path(self.path, "path"), _is_image)
+        names, labels = _labelled_by_folder(root)
+        return _FileSet([root / name for name in names], names, labels, (size, channels, scaling))
+
+
+@dataclass(frozen=True)
+class ImageTable(ImageSource):
+    """A table with the path of an image and its label in each row."""
+
+    path: str
+    """The table: .csv, .tsv, .jsonl, .parquet; or a folder of images with a metadata.csv (.jsonl,
+    .parquet). Paths may be relative to its folder."""
+
+    image: str | None = None
+    """The column of the paths; None: recognised by its name ("image", "file_name", "path", ...)."""
+
+    label: str = "label"
+    """The column of the label."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return _table_of(any_path(path, "path")) is not None
+
+    def load(self, size, channels, scaling=FIT):
+        optional_module("PIL", "ImageTable")
+        table = _table_of(any_path(self.path, "path"))
+        if table is None:
+            raise DataError(f"{self.path} is no table: expected {', '.join(TABLES)}, or a folder")
+        files, names, labels = [], [], []
+        for record in read_records(table):
+            (column,) = (
+                (self.image,)
+                if self.image
+                else recognised(record, IMAGE_COLUMNS, "--data.source.image", (self.label,))
+            )
+            name = record.text(column)
+            file = any_path(os.path.expanduser(name), column)
+            file = file if is_remote(file) else table.parent / file
+            if not file.is_file():
+                raise DataError(f"{record.where}: {file} does not exist, or is no file")
+            files.append(file)
+            names.append(name)
+            labels.append(label_of(record, self.label))
+        if not files:
+            raise DataError(f"{table} has no rows")
+        return _FileSet(files, names, labels, (size, channels, scaling))
 
 
 class _DigitSet(ImageSet):
@@ -115,30 +163,47 @@ class _DigitSet(ImageSet):
         return self._images[index]
 
 
-class _FolderSet(ImageSet):
-    def __init__(self, root: Path, size: tuple[int, int], channels: int):
-        if not root.is_dir():
-            raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
-        self._root, self._size, self._channels = root, size, channels
-        self.names = [name for name in image_names(root) if "/" in name]
-        if not self.names:
-            raise DataError(
-                f"{root} holds no images: expected {root}/LABEL/FILE with one of the endings "
-                f"{', '.join(sorted(_ENDINGS))}"
-            )
-        folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
-        if without := sorted(folders - set(self.labels)):
-            raise DataError(
-                f"{root / without[0]} holds no images, and every folder in {root} is a label: put "
-                f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
-            )
-
-    @cached_property
-    def labels(self) -> list[str]:
-        return [name.partition("/")[0] for name in self.names]
+class _FileSet(ImageSet):
+    def __init__(
+        self,
+        files: Sequence[AnyPath],
+        names: list[str],
+        labels: list[str],
+        form: tuple[tuple[int, int], int, Scaling],
+    ):
+        self._files, self._form, self.names, self.labels = files, form, names, labels
 
     def decode(self, index):
-        return fitted_pixels(self._root / self.names[index], self._size, self._channels)
+        return scaled_pixels(self._files[index], *self._form)
+
+
+def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
+    """The names of the images below a folder, and the sub-folder on top of each, its label."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
+    names = [name for name in image_names(root) if "/" in name and not _HIDDEN.search(f"/{name}")]
+    if not names:
+        raise DataError(
+            f"{root} holds no images: expected {root}/LABEL/FILE with one of the endings "
+            f"{', '.join(sorted(_ENDINGS))}; or a table of their paths and labels"
+        )
+    labels = [name.partition("/")[0] for name in names]
+    if any(name.count("/") > 1 for name in names):
+        check_no_splits(root, sorted(set(labels)))
+    folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
+    if without := sorted(name for name in folders - set(labels) if not name.startswith(".")):
+        raise DataError(
+            f"{root / without[0]} holds no images, and every folder in {root} is a label: put "
+            f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
+        )
+    return names, labels
+
+
+def _table_of(path: AnyPath) -> AnyPath | None:
+    """The table that a path is, or that a folder of images has; None: there is none."""
+    if is_folder(path):
+        return next((path / name for name in _METADATA if (path / name).is_file()), None)
+    return path if ending_of(path) in TABLES else None
 
 
 def image_names(root: AnyPath) -> list[str]:
@@ -155,51 +220,6 @@ def image_names(root: AnyPath) -> list[str]:
         for file in files
         if _is_image(file)
     )
-
-
-def open_image(file: Path, channels: int) -> Any:
-    """Returns an image of Pillow's, with 8 bits for each channel.
-
-    Args:
-        file: The file.
-        channels: 1 for grey, 3 for red, green and blue.
-
-    Raises:
-        DataError: It cannot be decoded.
-        StorageError: It is in a store that cannot be reached, or refuses.
-    """
-    from PIL import Image, ImageOps
-
-    if channels not in _MODES:
-        raise DataError(f"{file}: image files have 1 or 3 channels, but the model reads {channels}")
-    try:
-        with Image.open(ordinary_file(file)) as image:
-            # Cameras save how they were held beside the pixels.
-            return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
-    except (DataError, StorageError):
-        raise
-    except Exception as error:  # Pillow's decoders raise many, of damaged files
-        raise DataError(f"{file}: not an image that can be decoded: {error}") from error
-
-
-def fitted_pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
-    """Returns an image, scaled to fill a size, of which the rest is cut off.
-
-    Args:
-        file: The file.
-        size: Height and width.
-        channels: 1 for grey, 3 for red, green and blue.
-
-    Returns:
-        float32 [height, width, channels] between 0 and 1.
-
-    Raises:
-        DataError: It cannot be decoded.
-    """
-    from PIL import ImageOps
-
-    fitted = ImageOps.fit(open_image(file, channels), size[::-1])
-    return (np.asarray(fitted, np.float32) / 255).reshape(*size, -1)
 
 
 def decodable(
@@ -252,14 +272,3 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
         if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
             raise DataError(f"{folder} is a link to {home}, which contains it: take it away")
         yield folder, files
-
-
-def _eight_bits(image: Any) -> Any:
-    """Scales pixels of 16 bits, which Pillow would cut off at 255."""
-    from PIL import Image
-
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise ValueError("pixels of 32 bits, whose scale is not known; convert it to 8 or 16 bits")
-    return image

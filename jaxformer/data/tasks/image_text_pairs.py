@@ -1,11 +1,10 @@
 """Images and their texts, which a dual encoder learns to match."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,8 @@ from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import advised, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.image_sources import decodable, fitted_pixels
+from jaxformer.data.tasks.image_pixels import Fit, keep_preprocessor, preprocessor, scaled_pixels
+from jaxformer.data.tasks.image_sources import decodable
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
@@ -26,11 +26,7 @@ from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
 from jaxformer.extras import optional_module
-from jaxformer.io.files import replacing
 from jaxformer.io.paths import any_path, is_remote
-
-PREPROCESSOR = "preprocessor_config.json"
-"""The file that says how images are scaled and normalised."""
 
 
 class ImageTextPair(NamedTuple):
@@ -121,31 +117,9 @@ class ImageTextPairs(TaskData[ImageTextPair]):
             DataError: A file cannot be read, a text is too long, or an image is not there.
         """
         found = super().prepare(folder)
-        text = json.dumps(self._preprocessor(), indent=2) + "\n"
-        with replacing(Path(folder, "tokenizer", PREPROCESSOR)) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        form = self.image_size, self.channels, self.mean, self.std
+        keep_preprocessor(folder, preprocessor(Fit(), *form))
         return found
-
-    def _preprocessor(self) -> dict[str, Any]:
-        """The settings with which transformers reads images as this does."""
-        height, width = self.image_size
-        values = {name: list(getattr(self, name)) for name in ("mean", "std")}
-        values = {name: x * (self.channels // len(x)) for name, x in values.items()}
-        square = height == width
-        return {
-            "image_processor_type": "CLIPImageProcessor",
-            "do_convert_rgb": self.channels == 3,
-            "do_resize": True,
-            "size": {"shortest_edge": height} if square else {"height": height, "width": width},
-            "resample": 3,
-            "do_center_crop": square,
-            "crop_size": {"height": height, "width": width},
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": values["mean"],
-            "image_std": values["std"],
-        }
 
     def read(self, source: str) -> list[ImageTextPair]:
         """Returns the rows of a table.
@@ -180,7 +154,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
             DataError: The image cannot be decoded; names the row.
         """
         try:
-            return fitted_pixels(row.image, self.image_size, self.channels)
+            return scaled_pixels(row.image, self.image_size, self.channels, Fit())
         except DataError as error:
             raise DataError(f"{row.where}: {error}") from error
 

@@ -3,7 +3,7 @@
 import abc
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import in_order, numbered, save_labels
 from jaxformer.data.split import train_validation_split
+from jaxformer.data.tasks.image_pixels import Fit, Scaling, keep_preprocessor, preprocessor
 from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource, decodable
 from jaxformer.errors import DataError, check_field
 
@@ -118,17 +119,22 @@ class Images(Data):
     validation_source: ImageSource | None = None
     """Where the validation data come from; None holds out a share of the training data."""
 
-    image_size: tuple[int, int] = (8, 8)
-    """Height and width in pixels."""
+    image_size: tuple[int, int] | None = (8, 8)
+    """Height and width in pixels; None: those of the checkpoint."""
 
-    channels: int = 1
-    """1 for grey, 3 for red, green and blue."""
+    channels: int | None = 1
+    """1 for grey, 3 for red, green and blue; None: those of the checkpoint."""
 
-    mean: tuple[float, ...] = (0.5,)
-    """Subtracted from the pixels, which lie between 0 and 1: one number, or one per channel."""
+    mean: tuple[float, ...] | None = (0.5,)
+    """Subtracted from the pixels, which lie between 0 and 1: one number, or one per channel; None:
+    that of the checkpoint."""
 
-    std: tuple[float, ...] = (0.5,)
-    """Divides the pixels after that: one number, or one per channel."""
+    std: tuple[float, ...] | None = (0.5,)
+    """Divides the pixels after that: one number, or one per channel; None: that of the checkpoint.
+    """
+
+    scaling: Scaling | None = Fit()
+    """How images get their size: Fit or Resize; None: as the checkpoint's image processor does."""
 
     augmentation: tuple[Augmentation, ...] = ()
     """Random changes of the training images, in this order."""
@@ -146,12 +152,14 @@ class Images(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "channels", self.channels in (1, 3), "1 or 3")
-        check_field(self, "image_size", min(self.image_size) >= 1, "positive")
+        check_field(self, "channels", self.channels in (None, 1, 3), "1 or 3")
+        check_field(self, "image_size", min(self.image_size or (1,)) >= 1, "positive")
         expected = f"one number, or {self.channels}"
         for name in ("mean", "std"):
-            check_field(self, name, len(getattr(self, name)) in (1, self.channels), expected)
-        check_field(self, "std", min(self.std) > 0, "positive")
+            given = getattr(self, name)
+            fits = None in (given, self.channels) or len(given) in (1, self.channels)
+            check_field(self, name, fits, expected)
+        check_field(self, "std", self.std is None or min(self.std) > 0, "positive")
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -160,6 +168,8 @@ class Images(Data):
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Finds the images, and keeps the names of their labels in labels.json.
+
+        How images are read is kept too, for the exports of the run.
 
         Args:
             folder: The run's folder.
@@ -170,8 +180,10 @@ class Images(Data):
         Raises:
             DataError: There are too few images, or one for validation has an unknown label.
         """
-        images = self.source.load(self.image_size, self.channels)
+        images = self._load(self.source)
         labels = save_labels(folder, self._labels(images))
+        form = self.image_size, self.channels, self.mean, self.std
+        keep_preprocessor(folder, preprocessor(self.scaling, *form))
         usable = self._usable(images, self.source)
         if self.validation_source is None:
             train, validation = train_validation_split(
@@ -185,12 +197,18 @@ class Images(Data):
         else:
             train, held_out = usable, self.validation_examples(None, labels)
         shown = self._examples(images, train, labels, self.augmentation)
-        return Datasets(
-            self.dataset(shown, "train"), self.dataset(held_out, "validation"), labels=labels
-        )
+        sides = self.dataset(shown, "train"), self.dataset(held_out, "validation")
+        found = Datasets(*sides, labels=labels)
+        height, width = self.image_size
+        kind = {1: "grey", 3: "RGB"}[self.channels]
+        read = f"{height} x {width} pixels, {kind}, {self.scaling}"
+        return replace(found, summary=(*found.sides(), ("images", read)))
 
     def training_labels(self):
-        return self._labels(self.source.load(self.image_size, self.channels))
+        return self._labels(self.source.load(self.image_size or (8, 8), self.channels or 1))
+
+    def _load(self, source: ImageSource) -> ImageSet:
+        return source.load(self.image_size, self.channels, self.scaling)
 
     def _labels(self, images: ImageSet) -> tuple[str, ...]:
         return in_order(sorted(set(images.labels)), self.label_order)
@@ -198,7 +216,7 @@ class Images(Data):
     def validation_examples(self, tokenizer, labels):
         if self.validation_source is None:
             return None
-        images = self.validation_source.load(self.image_size, self.channels)
+        images = self._load(self.validation_source)
         return self._examples(images, self._usable(images, self.validation_source), labels)
 
     def _usable(self, images: ImageSet, source: ImageSource) -> Sequence[int]:

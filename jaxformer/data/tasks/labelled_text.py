@@ -1,9 +1,8 @@
-"""Texts, or pairs of texts, with one label each: classification and regression."""
+"""Texts, or pairs of texts, with a label, several labels or a number each."""
 
 import abc
-import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -13,9 +12,10 @@ from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
-from jaxformer.data.labels import Classes, LabelKind, Number, in_order
+from jaxformer.data.label_sets import is_set, label_set_of, names_in
+from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.tasks.records import Record, label_of, read_records
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     SpecialTokensOf,
@@ -26,7 +26,7 @@ from jaxformer.data.tasks.sequences import (
     with_decoder,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import check_field
 
 
 class LabelledRow(NamedTuple):
@@ -35,8 +35,8 @@ class LabelledRow(NamedTuple):
     where: str
     """ "file:line", for messages."""
     texts: tuple[str, ...]
-    label: str | None
-    """None where it is what a model is to predict."""
+    label: str | tuple[str, ...] | None
+    """Several where a row may have any number; None where it is what a model is to predict."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class LabelledRows(TaskData[LabelledRow]):
     """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or
-    [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, and
-    "label_weights" float32.
+    [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels]
+    where a row may have several, and "label_weights" float32.
     """
 
     tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
@@ -84,12 +84,12 @@ class LabelledRows(TaskData[LabelledRow]):
 
     @property
     def head(self) -> str:
-        return "regression" if isinstance(self.label_kind, Number) else "classification"
+        return self.label_kind.head
 
     @property
     @abc.abstractmethod
     def label_kind(self) -> LabelKind:
-        """What the labels mean: `Classes` or `Number`."""
+        """What the labels mean: `Classes`, `LabelSet` or `Number`."""
 
     def side_of(self, row: LabelledRow) -> str:
         return "\t".join(row.texts)
@@ -105,7 +105,8 @@ class LabelledRows(TaskData[LabelledRow]):
     ) -> "LabelledExamples":
         """Returns rows as arrays; those without a label have weight 0."""
         if None in (row.label for row in rows):
-            values, weight = np.zeros(len(rows), self.label_kind.dtype), 0.0
+            kind, weight = self.label_kind, 0.0
+            values = np.zeros((len(rows), *kind.shape(labels)), kind.dtype)
         else:
             rows, values = self._with_values(rows, labels)
             weight = 1.0
@@ -136,7 +137,7 @@ class LabelledRows(TaskData[LabelledRow]):
 
 @dataclass(frozen=True)
 class LabelledText(LabelledRows):
-    """Rows of a table: one text or two, and a label."""
+    """Rows of a table: one text or two, and a label or several."""
 
     train: str = "train.tsv"
     """The training table: .tsv, .csv, .jsonl, .parquet or any other that `read_records` reads."""
@@ -148,11 +149,12 @@ class LabelledText(LabelledRows):
     """The column of the text, or the two columns of a pair; None: recognised by their names
     ("text", "sentence1" and "sentence2", ...), or the only column besides the label."""
 
-    label: str = "label"
-    """The column of the label."""
+    label: str | tuple[str, ...] = "label"
+    """The column of the label; or several columns of 0 and 1, one for each label."""
 
     labels: LabelKind = Classes()
-    """What the labels mean: Classes or Number."""
+    """What the labels mean: Classes, LabelSet (a row may have several, as in a column of lists) or
+    Number."""
 
     header: bool = True
     """The first line names the columns; without it they are called 0, 1, ..."""
@@ -161,10 +163,29 @@ class LabelledText(LabelledRows):
         super().__post_init__()
         given = self.text is None or len(self.text) in (1, 2)
         check_field(self, "text", given, "one column or two, or None")
+        several = len(self._columns) > 1
+        fits = bool(self._columns) and not (several and isinstance(self.labels, Number))
+        check_field(self, "label", fits, "one column, or several of labels that are 0 or 1")
 
     @property
     def label_kind(self) -> LabelKind:
-        return self.labels
+        return LabelSet() if len(self._columns) > 1 else self.labels
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    def as_found(self):
+        if self.labels != Classes() or len(self._columns) > 1:
+            return self
+        first = next(iter(read_records(self.train, self.header)), None)
+        value = None if first is None else first.values.get(self._columns[0])
+        return self if names_in(value) is None else replace(self, labels=LabelSet())
+
+    def label_names(self, train):
+        if len(self._columns) > 1:
+            return in_order(self._columns, self.label_order)
+        return super().label_names(train)
 
     def read(self, source: str, labelled: bool = True) -> list[LabelledRow]:
         """Returns the rows of a table.
@@ -180,17 +201,25 @@ class LabelledText(LabelledRows):
 
         def row(record: Record) -> LabelledRow | None:
             nonlocal columns
-            if labelled and _is_unlabelled(record, self.label):
+            if labelled and _is_unlabelled(record, self._columns):
                 return None
-            columns = columns or recognised(record, TEXT_COLUMNS, "--data.text", self.label)
-            label = label_of(record, self.label) if labelled else None
-            if label is not None:
-                self.labels.check(label, record.where)
+            columns = columns or recognised(record, TEXT_COLUMNS, "--data.text", self._columns)
+            label = self._label(record) if labelled else None
             texts = tuple(record.text(column) for column in columns)
             return LabelledRow(record.where, texts, label)
 
         records = partial(table_records, source, header=self.header)
         return read_rows(source, row, self.on_bad_row, records)
+
+    def _label(self, record: Record) -> str | tuple[str, ...]:
+        if len(self._columns) > 1:
+            return tuple(name for name in self._columns if is_set(record, name))
+        (column,) = self._columns
+        if isinstance(self.labels, LabelSet):
+            return label_set_of(record, column)
+        label = label_of(record, column)
+        self.labels.check(label, record.where)
+        return label
 
 
 class LabelledExamples(ExampleSource):
@@ -198,7 +227,7 @@ class LabelledExamples(ExampleSource):
 
     Args:
         texts: The rows.
-        labels: [rows], int32 or float32.
+        labels: [rows] or [rows, labels], int32 or float32.
         length: T, to which rows are padded.
         pad_id: The padding token.
         weight: The weight of each label: 1, or 0 for rows without labels.
@@ -231,24 +260,14 @@ class LabelledExamples(ExampleSource):
         return row | {"label_weights": np.float32(0)}
 
 
-def _is_unlabelled(record: Record, column: str) -> bool:
+def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:
     """Whether a row has no label by the convention of its format."""
+    if len(columns) > 1:
+        # Rows that do not count, in the test set of Jigsaw's toxic comments.
+        return {str(record.values.get(name)) for name in columns} == {"-1"}
+    (column,) = columns
     value = record.values.get(column, "")
     # The -1 of a ClassLabel column is read as None.
     of_table = value is None and not record.where.endswith(f":{record.number}")
     # The annotators of SNLI and MultiNLI did not agree.
     return of_table or (column == "gold_label" and value == "-")
-
-
-def label_of(record: Record, column: str) -> str:
-    """Returns the label in a column, as a string.
-
-    Raises:
-        DataError: There is none; names the file and the line.
-    """
-    value = record.value(column)
-    missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
-    if missing or not isinstance(value, str | int | float):
-        shown = reprlib.repr(value)
-        raise DataError(f"{record.where}: no label: column {column!r} holds {shown}; give one")
-    return str(value)

@@ -31,7 +31,7 @@ class MaskedImages(Images):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "mask_ratio", 0 < self.mask_ratio <= 1, "above 0 and at most 1")
-        sizes = zip(self.image_size, self.patch_size, strict=True)
+        sizes = zip(self.image_size or self.patch_size, self.patch_size, strict=True)
         fits = all(0 < patch <= pixels for pixels, patch in sizes)
         check_field(self, "patch_size", fits, f"within image_size = {self.image_size}")
 

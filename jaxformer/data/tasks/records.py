@@ -1,6 +1,7 @@
 """Readers of labelled files: tables with named columns, columns of words, parallel text."""
 
 import os
+import reprlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,7 +11,9 @@ from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import check_width, read_records
 from jaxformer.errors import DataError
 
-__all__ = ["ParallelLines", "Record", "Word", "read_columns", "read_parallel", "read_records"]
+__all__ = [
+    "ParallelLines", "Record", "Word", "label_of", "read_columns", "read_parallel", "read_records",
+]  # fmt: skip
 
 
 class Word(NamedTuple):
@@ -106,3 +109,17 @@ def read_parallel(
         return ParallelLines(tuple(text.rstrip("\r\n") for text in texts), tuple(places))
 
     return attempted(pair, enumerate(zip(*sides, strict=True), start=1), malformed)
+
+
+def label_of(record: Record, column: str) -> str:
+    """Returns the label in a column, as a string.
+
+    Raises:
+        DataError: There is none; names the file and the line.
+    """
+    value = record.value(column)
+    missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
+    if missing or not isinstance(value, str | int | float):
+        shown = reprlib.repr(value)
+        raise DataError(f"{record.where}: no label: column {column!r} holds {shown}; give one")
+    return str(value)

@@ -29,6 +29,15 @@ class ROUGE(TextMetric):
 
 
 @dataclass(frozen=True)
+class WER(TextMetric):
+    """The word error rate of texts that should be as their references are, such as transcripts.
+
+    References:
+        Morris et al. 2004, https://doi.org/10.21437/Interspeech.2004-668
+    """
+
+
+@dataclass(frozen=True)
 class AnswerMatch(TextMetric):
     """Exact match and F1 of answers to questions, as SQuAD defines them.
 

@@ -165,12 +165,14 @@ class WeightFile:
         """What to do about a file without the heads of its class."""
         if not self.missing_parts:
             return ""
-        bare = next(x.name for x in model_format.architectures if type(x.task) is Task)
+        bodies = (x.name for x in model_format.architectures if type(x.task) is Task)
+        bare = next(bodies, None)
+        named = f', such as {bare} (load(architecture="{bare}"), --architecture {bare})'
         parts = ", ".join(part.removeprefix("heads.") for part in self.missing_parts)
         return (
-            f". The file lacks whole parts ({parts}): choose the class that it was saved from, "
-            f'such as {bare} (load(architecture="{bare}"), --architecture {bare}); or train them, '
-            "from this folder with --init-from, where they start fresh"
+            f". The file lacks whole parts ({parts}): choose the class that it was saved from"
+            f"{named if bare else ''}; or train them, from this folder with --init-from, where "
+            "they start fresh"
         )
 
     @property

@@ -6,6 +6,7 @@ from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
+    MultiLabel,
     Regression,
     Span,
     TokenClassification,
@@ -27,6 +28,7 @@ __all__ = [
     "MaskedLanguageModel",
     "MaskedPixels",
     "ModelOutput",
+    "MultiLabel",
     "MultipleChoice",
     "NormPooler",
     "Pooler",

@@ -98,6 +98,27 @@ class Regression(Classification):
         del config
 
 
+@dataclass(frozen=True)
+class MultiLabel(Classification):
+    r"""Any of a few labels, none or several at once, for the whole sequence or image.
+
+    .. math:: -\frac{1}{L} \sum_l y_l \log \sigma(s_l) + (1 - y_l) \log (1 - \sigma(s_l))
+
+    Reads the label's name, float `[B, L]`, 1 for the labels of a row and 0 for the others, and
+    "<name>_weights", float `[B]`.
+    """
+
+    def build(self, key, config):
+        return MultiLabelHead(key, config, self)
+
+    def reads(self, rows, length):
+        labels = array(rows, self.num_labels, dtype=jnp.float32)
+        return super().reads(rows, length) | {self.label: labels}
+
+    def choices(self, config):
+        del config
+
+
 class ClassificationHead(HeadModule):
     """Pooling, dropout and a linear layer, perhaps a dense one before it."""
 
@@ -169,6 +190,26 @@ class RegressionHead(ClassificationHead):
     def predictions(self, outputs, batch):
         """The number."""
         return self._predictions(self.scores(outputs), batch)
+
+
+class MultiLabelHead(ClassificationHead):
+    """The same layers; each output is the log-odds of its label."""
+
+    def loss(self, outputs, batch, options, key):
+        del options
+        weights = batch[f"{self.label}_weights"]
+        scores, labels = self.scores(outputs, key), batch[self.label]
+        sizes = dict(zip("BL", scores.shape, strict=True))
+        arrays = {self.label: (labels, "B L"), f"{self.label}_weights": (weights, "B")}
+        assert_axes(sizes, **arrays)
+        losses = jnp.mean(jnp.logaddexp(0.0, scores) - scores * labels, axis=-1)
+        right = jnp.all((scores > 0) == (labels > 0.5), axis=-1)
+        zero = jnp.zeros((), jnp.float32)
+        return LossSums(jnp.sum(losses * weights), jnp.sum(weights), jnp.sum(right * weights), zero)
+
+    def predictions(self, outputs, batch):
+        """The labels that are more probable than not, int `[B, L]`."""
+        return self._predictions((self.scores(outputs) > 0).astype(jnp.int32), batch)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultiLabel,
     MultipleChoice,
     Projection,
     Span,
@@ -31,9 +32,7 @@ from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
 from jaxformer.pretrained.prediction.image_reader import (
-    FILE,
     HFImageReader,
-    ImageReader,
     RunImageReader,
 )
 from jaxformer.pretrained.prediction.predictor import Predictor, Subject
@@ -126,7 +125,7 @@ def open_predictor(
         reader = _run_reader(kept, run, pretrained, head, config.max_length)
         labels, text = load_labels(kept), getattr(run.data, "text", None)
     labels = labels or _label_names(pretrained)
-    text = config.text or ((FILE,) if isinstance(reader, ImageReader) else text)
+    text = config.text or text
     subject = Subject(pretrained, reader, labels, text, config.batch_size)
     return predictor_of(head, subject, config)
 
@@ -148,8 +147,7 @@ def predictor_of(head: Head | None, subject: Subject, config: PredictionConfig) 
 
 @predictor_of.register
 def _(head: Classification, subject, config):
-    kind = subject.pretrained.checkpoint.hf_config.values.get("problem_type")
-    several = kind == "multi_label_classification"
+    several = isinstance(head, MultiLabel)
     if head.num_labels == 1 and not several:
         return NumberPredictor(subject)
     return LabelPredictor(subject, config.scores, several)

@@ -1,5 +1,6 @@
 """Images as a model reads them: scaled, cut and normalised."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,13 +11,16 @@ import numpy as np
 
 from jaxformer.data.files.record import table_row
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.tasks.image_sources import fitted_pixels, image_names, open_image
+from jaxformer.data.files.text_columns import IMAGE_COLUMNS
+from jaxformer.data.tasks.image_pixels import PREPROCESSOR, open_image, scaled_pixels
+from jaxformer.data.tasks.image_sources import image_names
 from jaxformer.data.tasks.images import Images
 from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
+from jaxformer.io.paths import AnyPath, any_path, is_remote
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.image_patches import image_inputs
-from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR, ImageSettings
+from jaxformer.pretrained.prediction.image_settings import ImageSettings
 from jaxformer.pretrained.prediction.reader import Arrays, Reader
 
 FILE = "file"
@@ -37,10 +41,13 @@ class ImageReader(Reader):
     """Reads the images of a folder, or those that a column of a table names."""
 
     max_length = chunk = 1
+    columns = IMAGE_COLUMNS
+    _beside: AnyPath | None = None
 
     def records(self, path, header):
         """Yields a row with the file of each image in a folder, or the rows of a table."""
         if not path.is_dir():
+            self._beside = path.parent
             return read_records(path, header)
         names = image_names(path)
         if not names:
@@ -49,8 +56,14 @@ class ImageReader(Reader):
         return (table_row(path, number, row) for number, row in enumerate(rows, start=1))
 
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Pixels]:
-        """Returns the pixels of the images in files."""
-        return [Pixels(self.pixels(Path(file))) for (file,) in rows]
+        """Returns the pixels of the images in files, whose paths may be relative to the table's."""
+        return [Pixels(self.pixels(self._found(file))) for (file,) in rows]
+
+    def _found(self, name: str) -> AnyPath:
+        file = any_path(os.path.expanduser(name), "image")
+        if self._beside is None or is_remote(file):
+            return file
+        return beside if (beside := self._beside / name).is_file() else file
 
     def pixels(self, file: Path) -> np.ndarray:
         """Returns an image as the model reads it, float32 [height, width, channels]."""
@@ -65,7 +78,8 @@ class RunImageReader(ImageReader):
         self._mean, self._std = (np.array(x, np.float32) for x in (data.mean, data.std))
 
     def pixels(self, file):
-        pixels = fitted_pixels(file, self._data.image_size, self._data.channels)
+        data = self._data
+        pixels = scaled_pixels(file, data.image_size, data.channels, data.scaling)
         return (pixels - self._mean) / self._std
 
     def arrays(self, rows, length):

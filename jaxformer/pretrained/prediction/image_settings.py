@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from jaxformer.checks import at_least
+from jaxformer.data.tasks.image_pixels import FILTERS, PREPROCESSOR, Resize, by_short_side, middle
 from jaxformer.errors import DataError
 from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.prediction.image_patches import sides_for_patches
 
-PREPROCESSOR = "preprocessor_config.json"
-_PROCESSOR, _IMAGES = "processor_config.json", "image_processor"
+PROCESSOR, _IMAGES = "processor_config.json", "image_processor"
 """The file of a processor of texts and images, and its field with what it does to images."""
 _HALF = (0.5, 0.5, 0.5)
 _BICUBIC = {"resample": 3}
@@ -56,7 +56,7 @@ class ImageSettings:
         Raises:
             DataError: There are none, or one has a wrong value.
         """
-        values, path = (read_object(folder, _PROCESSOR) or {}).get(_IMAGES), folder / _PROCESSOR
+        values, path = (read_object(folder, PROCESSOR) or {}).get(_IMAGES), folder / PROCESSOR
         if not isinstance(values, dict):
             values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
         if values is None:
@@ -100,8 +100,7 @@ class ImageSettings:
             image = image.resize(self._scaled(image.size), self.values["resample"])
         if self.values.get("do_center_crop", False):
             width, height = self._size("crop_size", 224)
-            left, top = (image.size[0] - width) // 2, (image.size[1] - height) // 2
-            image = image.crop((left, top, left + width, top + height))
+            image = middle(image, (height, width))
         pixels = np.asarray(image, np.float32).reshape(image.size[1], image.size[0], channels)
         if self.values.get("do_rescale", True):
             pixels = pixels * np.float32(self.values.get("rescale_factor", 1 / 255))
@@ -109,6 +108,56 @@ class ImageSettings:
             mean, std = (self._numbers(f"image_{name}", channels) for name in ("mean", "std"))
             pixels = (pixels - mean) / std
         return pixels
+
+    def of_one_size(self, usual: tuple[int, int]) -> tuple[tuple[int, int], Resize]:
+        """Returns a size for all images, and how they get it.
+
+        Args:
+            usual: Height and width of the model's images, for settings that leave images at sizes
+                of their own.
+        """
+        resample = FILTERS[self.values["resample"]]
+        if self.max_patches is not None:
+            return usual, Resize(usual, resample)
+        sides = size = None
+        if self.values.get("do_resize", True):
+            given = self.values["size"]
+            short = given.get("shortest_edge") if isinstance(given, dict) else None
+            sides = (short,) if short else self._size("size")[::-1]
+            size = sides * 2 if short else sides
+        if self.values.get("do_center_crop", False):
+            size = self._size("crop_size", 224)[::-1]
+        return size or usual, Resize(sides, resample)
+
+    def reads_as(self, other: "ImageSettings") -> bool:
+        """Whether all images become the same pixels as with other settings."""
+
+        def read(settings: ImageSettings) -> tuple[Any, ...]:
+            size, scaling = settings.of_one_size((1, 1))
+            norm = [np.broadcast_to(x, 3).tolist() for x in settings.normalisation(3)]
+            cut = settings.values.get("do_center_crop", False) or len(scaling.size or ()) != 1
+            return settings.max_patches, size, scaling, norm, cut
+
+        return read(self) == read(other)
+
+    def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Returns the mean and the standard deviation of pixels between 0 and 1, by channel.
+
+        Args:
+            channels: The channels of the model's images.
+        """
+        scale = 1.0
+        if self.values.get("do_rescale", True):
+            scale = self.values.get("rescale_factor", 1 / 255)
+        unit = scale * 255 if scale != 1 / 255 else 1.0
+        if not self.values.get("do_normalize", True):
+            return (0.0,), (1 / unit,)
+        found = []
+        for name in ("image_mean", "image_std"):
+            numbers = np.ravel(self.values[name]).tolist()
+            numbers = numbers[: self._numbers(name, channels).size]
+            found.append(tuple(float(number) / unit for number in numbers))
+        return found[0], found[1]
 
     def _scaled(self, given: tuple[int, int]) -> tuple[int, int]:
         """The width and height to scale an image to."""
@@ -118,10 +167,7 @@ class ImageSettings:
         size = self.values["size"]
         if not isinstance(size, dict) or "shortest_edge" not in size:
             return self._size("size")
-        short, (width, height) = size["shortest_edge"], given
-        if width <= height:
-            return short, int(short * height / width)
-        return int(short * width / height), short
+        return by_short_side(given, size["shortest_edge"])
 
     def _size(self, name: str, default: int | None = None) -> tuple[int, int]:
         """The width and height that a field has."""

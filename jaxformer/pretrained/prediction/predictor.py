@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.data.files.record import Record
-from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
+from jaxformer.data.files.text_columns import recognised
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
 from jaxformer.pretrained.prediction.reader import Reader, Tokens
@@ -82,7 +82,7 @@ class Predictor(abc.ABC):
         return batches(rows, sizes, self.reader.arrays, self.reader.max_length)
 
     def _texts(self, records: Sequence[Record]) -> list[tuple[str, ...]]:
-        columns = self.subject.text or recognised(records[0], TEXT_COLUMNS, "--text")
+        columns = self.subject.text or recognised(records[0], self.reader.columns, "--text")
         return [tuple(record.text(column) for column in columns) for record in records]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
+from jaxformer.data.files.text_columns import TEXT_COLUMNS
 from jaxformer.data.tasks.sequences import padded
 from jaxformer.models.model import Model
 
@@ -52,10 +53,12 @@ class Reader(abc.ABC):
     Attributes:
         max_length: The most tokens of a row; longer ones are cut.
         chunk: Batches that are read together, so that rows of similar lengths can be.
+        columns: The columns, or pairs of columns, that are recognised by their names.
     """
 
     max_length: int
     chunk = 16
+    columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
 
     @abc.abstractmethod
     def records(self, path: Path, header: bool) -> Iterator[Record]:

@@ -41,13 +41,15 @@ class LabelPredictor(TextPredictor):
     Args:
         subject: The model.
         scores: Whether to add the probabilities of all labels.
-        several: Whether each label has a probability of its own (multi-label classification).
+        several: Whether each label has a probability of its own (multi-label classification): then
+            all are added, and the list of the labels that are more probable than not.
     """
 
     def __init__(self, subject: Subject, scores: bool = False, several: bool = False):
         super().__init__(subject)
         self._several = several
-        self._names = tuple(f"score_{label}" for label in subject.labels) if scores else ()
+        named = subject.labels if scores or several else ()
+        self._names = tuple(f"score_{label}" for label in named)
 
     def _function(self, model, arrays):
         logits = self.reader.scores(model, arrays)
@@ -55,7 +57,11 @@ class LabelPredictor(TextPredictor):
 
     def _row(self, found):
         best = int(np.argmax(found))
-        row = {"label": self.subject.labels[best], "score": number(found[best])}
+        labels = self.subject.labels
+        row = {"label": labels[best], "score": number(found[best])}
+        if self._several:
+            pairs = zip(labels, found, strict=True)
+            row["labels"] = [name for name, share in pairs if share > 0.5]
         return row | dict(zip(self._names, map(number, found), strict=False))
 
 

@@ -11,6 +11,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultiLabel,
     Regression,
     TokenClassification,
 )
@@ -63,6 +64,17 @@ def _(head: Classification, train, validation):
 
 
 @constant_answer.register
+def _(head: MultiLabel, train, validation):
+    names = head.label, f"{head.label}_weights"
+    labels, weights = _rows(train, *names)
+    # One row more with each label and one without, so that what the rows lack is possible.
+    shares = (weights @ labels + 1.0) / (weights.sum() + 2.0)
+    labels, weights = _rows(validation, *names)
+    losses = -(labels * np.log(shares) + (1 - labels) * np.log(1 - shares)).mean(axis=1)
+    return {"loss": float(np.average(losses, weights=weights))}
+
+
+@constant_answer.register
 def _(head: Regression, train, validation):
     names = head.label, f"{head.label}_weights"
     numbers, weights = _joined(train, *names)
@@ -80,6 +92,12 @@ def _of_choices(train, validation, target: str, weight: str) -> dict[str, float]
     true = np.bincount(asked, asked_weights, size)
     loss = -np.sum(true * np.log(counts / counts.sum())) / true.sum()
     return {"loss": float(loss), "accuracy": float(true[counts.argmax()] / true.sum())}
+
+
+def _rows(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
+    """The values of all rows, [rows, labels], and the rows' weights."""
+    pairs = [(batch[value], batch[weight]) for batch in batches]
+    return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
 
 
 def _joined(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultiLabel,
     MultipleChoice,
     Parameters,
     Regression,
@@ -205,6 +206,13 @@ def _(head: MaskedLanguageModel, result, data):
 def _(head: Classification, result, data):
     predicted, references, weights, _ = result.predictions
     return scores.classification_scores(predicted, references, weights, head.num_labels)
+
+
+@head_metrics.register
+def _(head: MultiLabel, result, data):
+    predicted, references, weights, _ = result.predictions
+    labels = data.labels or tuple(map(str, range(head.num_labels)))
+    return scores.multi_label_scores(predicted, references, weights, labels)
 
 
 @head_metrics.register

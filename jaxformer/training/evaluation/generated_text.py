@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.data import Tokenizer
-from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, AnswerMatch, TextMetric
+from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch, TextMetric
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional.masks import KeyPadding
@@ -97,6 +97,12 @@ def _(metric: BLEU, texts):
 def _(metric: ROUGE, texts):
     pairs = [t.text for t in texts], [t.reference for t in texts]
     return scores.summary_scores(*pairs, stemmer=metric.stemmer)
+
+
+@text_scores.register
+def _(metric: WER, texts):
+    del metric
+    return scores.error_scores([t.text for t in texts], [t.reference for t in texts])
 
 
 @text_scores.register

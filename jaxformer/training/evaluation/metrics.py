@@ -59,6 +59,34 @@ def classification_scores(
     }
 
 
+def multi_label_scores(
+    predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, labels: Sequence[str]
+) -> Scores:
+    """Returns F1 over all labels of all rows, its mean over the labels, and that of each.
+
+    Args:
+        predictions: int [rows, labels], 1 for the labels that are predicted.
+        references: int [rows, labels].
+        weights: float [rows]; rows of weight 0 do not count.
+        labels: The names of the labels.
+
+    Returns:
+        "micro_f1", "macro_f1", "exact_match", the share of rows all of whose labels are right, and
+        "f1_<label>" for each label. F1 of a label that no row has and none is given is 0.
+    """
+    predictions, references, weights = _counted(predictions, references, weights)
+    predicted, true = (np.asarray(x) > 0.5 for x in (predictions, references))
+    exact = np.average((predicted == true).all(axis=1), weights=weights)
+    both, either = weights @ (predicted & true), weights @ predicted + weights @ true
+    each = 2 * both / np.maximum(either, np.finfo(float).tiny)
+    return {
+        "micro_f1": float(2 * both.sum() / max(either.sum(), np.finfo(float).tiny)),
+        "macro_f1": float(each.mean()),
+        "exact_match": float(exact),
+        **{f"f1_{name}": float(value) for name, value in zip(labels, each, strict=True)},
+    }
+
+
 def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
     """Returns Pearson's and Spearman's correlation coefficients.
 
@@ -196,6 +224,26 @@ def translation_scores(predictions: Sequence[str], references: Sequence[str]) ->
     }
 
 
+def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Scores:
+    r"""Returns the word error rate of a corpus.
+
+    .. math:: \mathrm{WER} = \frac{\sum_i d(p_i, r_i)}{\sum_i |r_i|}
+
+    d is the fewest words that are replaced, left out or added to make one text of the other. Words
+    are what stands between blanks, as they are.
+
+    Args:
+        predictions: The texts.
+        references: A reference for each.
+
+    Returns:
+        "wer", 0 where all are equal; above 1 where the predictions have many more words.
+    """
+    pairs = [(p.split(), r.split()) for p, r in zip(predictions, references, strict=True)]
+    errors, words = sum(_edits(*pair) for pair in pairs), sum(len(pair[1]) for pair in pairs)
+    return {"wer": errors / max(words, 1)}
+
+
 def summary_scores(
     predictions: Sequence[str], references: Sequence[str], stemmer: bool = True
 ) -> Scores:
@@ -233,6 +281,18 @@ def _matthews(references, predictions, weights) -> float:
         # It is 0 where only one label occurs, which is no reason to warn.
         warnings.simplefilter("ignore")
         return metrics.matthews_corrcoef(references, predictions, sample_weight=weights)
+
+
+def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
+    """The fewest replaced, missing and additional words between two texts."""
+    numbers = {word: number for number, word in enumerate({*words, *reference})}
+    across, places = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
+    row = places
+    for count, word in enumerate(words, start=1):
+        best = np.minimum(row[:-1] + (across != numbers[word]), row[1:] + 1)
+        # Words that are missing: one more for each place to the right.
+        row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
+    return int(row[-1])
 
 
 def _answer_words(answer: str) -> list[str]:

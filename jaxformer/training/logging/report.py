@@ -3,7 +3,7 @@
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -18,6 +18,8 @@ from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.models.lora import is_factor
 from jaxformer.training.logging.progress import LINE_WIDTH, short_number
 from jaxformer.training.logging.throughput import RunWork
+
+_MOST_PARTS = 8
 
 
 def parameter_count(params: Any) -> int:
@@ -70,7 +72,7 @@ def start_report(
         learning = f", of which {short_number(count)} learn"
     return [
         ("parameters", parameters + learning),
-        *_low_rank(trained),
+        *_what_learns(trained, state.params),
         ("FLOPs per token", f"{short_number(last.flops / last.tokens)} (forward and backward)"),
         ("tokens per step", _tokens_per_step(work)),
         ("mesh", ", ".join(f"{name} {size}" for name, size in mesh.shape.items())),
@@ -99,15 +101,39 @@ def _room(folder: AnyPath, needed: int) -> str:
     return f"{short_bytes(free)} free on disk{warning}"
 
 
-def _low_rank(trained: Sequence[str]) -> list[tuple[str, str]]:
-    """What learns in a run with low-rank factors."""
+def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str, str]]:
+    """What learns where some parameters do not, or through low-rank factors."""
     kernels = {name.split(".")[-3] for name in trained if is_factor(name)}
     if not kernels:
-        return []
+        rest = set(names).difference(trained)
+        parts = parts_alone(trained, rest)
+        more = f" and {len(parts) - _MOST_PARTS} more" if len(parts) > _MOST_PARTS else ""
+        return [("learning", ", ".join(parts[:_MOST_PARTS]) + more)] if rest else []
     others = {".".join(name.split(".")[:2]) for name in trained if not is_factor(name)}
     besides = f"; besides them learn {', '.join(sorted(others))}" if others else ""
     words = f"of {', '.join(sorted(kernels))}{besides or '; nothing else learns'}"
     return [("low-rank factors", words)]
+
+
+def parts_alone(names: Iterable[str], others: Collection[str]) -> list[str]:
+    """Returns the shortest beginnings of dotted names that are of none of the others.
+
+    Args:
+        names: Names of parameters: "heads.label.output.kernel".
+        others: Other names.
+
+    Returns:
+        What stands for all of the names, such as "heads", in their order.
+    """
+    taken = {start for name in others for start in _starts(name)}
+    found = (next((x for x in _starts(name) if x not in taken), name) for name in names)
+    return list(dict.fromkeys(found))
+
+
+def _starts(name: str) -> list[str]:
+    """The beginnings of a dotted name, the shortest first: "a", "a.b", "a.b.c"."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:

@@ -28,6 +28,7 @@ _LAST = ("learning_rate", "tokens", "skipped")
 _COUNTER = "skipped_in_a_row"
 
 
+_MOST_IN_WORDS = 14
 _ADVICE = (
     "Try a lower learning rate or a longer warm-up (--optimizer.schedule.learning-rate, "
     "--optimizer.schedule.warmup-steps), a smaller --train.clip-norm, or --model.compute-dtype "
@@ -269,7 +270,8 @@ def in_words(values: Mapping[str, float]) -> str:
         known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         parts.append(f"{' '.join(words[known:])} {value:.4g}")
         before = words
-    return ", ".join(parts)
+    more = [f"and {len(parts) - _MOST_IN_WORDS} more"] if len(parts) > _MOST_IN_WORDS else []
+    return ", ".join([*parts[:_MOST_IN_WORDS], *more])
 
 
 def _mean(values: list[float]) -> float:

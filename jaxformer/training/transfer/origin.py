@@ -32,7 +32,7 @@ from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.reader import open_folder
 from jaxformer.pretrained.writing import keep_beside
-from jaxformer.zoo.folders import read_folder
+from jaxformer.zoo.folders import image_class, read_folder
 
 
 class SavedFolder:
@@ -43,6 +43,7 @@ class SavedFolder:
         asked_by: What named the folder, for messages: "--init-from".
         may_lack_parts: Whether heads and a pooler may be missing.
         adapter: The folder of an adapter of PEFT to merge; None: there is none.
+        architecture: The class; None: the one that config.json names.
 
     Raises:
         ConfigError: The system or one of its settings is not known, or its tensors do not fit.
@@ -57,9 +58,10 @@ class SavedFolder:
         asked_by: str,
         may_lack_parts: bool = False,
         adapter: Path | None = None,
+        architecture: str | None = None,
     ):
         try:
-            self._opened = open_folder(folder, may_lack_parts, adapter=adapter)
+            self._opened = open_folder(folder, may_lack_parts, architecture, adapter)
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
@@ -89,10 +91,12 @@ class SavedFolder:
         here, there = (
             {part_of(name) for name in names} for names in (abstract_model.shapes, self.shapes)
         )
-        placements = named_placements(model_format, model, abstract_model, model_format.prefix)
-        self._besides = self._opened.file.other_parts(
-            model_format, tensors_in(placements, here - there)
-        )
+        try:
+            placements = named_placements(model_format, model, abstract_model, model_format.prefix)
+        except ConfigError:
+            return  # files of this kind have no such parts (DINOv3)
+        wanted = tensors_in(placements, here - there)
+        self._besides = self._opened.file.other_parts(model_format, wanted)
         if self._besides is not None:
             found = self._besides.parameters
             self.shapes |= {name: abstract_model.shapes[name].shape for name in found}
@@ -129,7 +133,7 @@ class SavedAdapter(SavedFolder):
 
 
 def open_saved(
-    folder: str | Path, asked_by: str, may_lack_parts: bool = False
+    folder: str | Path, asked_by: str, may_lack_parts: bool = False, images_alone: bool = False
 ) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
@@ -138,6 +142,7 @@ def open_saved(
             string may be the name of a model on the hub.
         asked_by: The option that names the folder, for messages: "--init-from".
         may_lack_parts: Whether heads and a pooler may be missing from a checkpoint's files.
+        images_alone: Whether a dual encoder is opened as the classifier of its images.
 
     Returns:
         The parameters, not read yet.
@@ -152,7 +157,8 @@ def open_saved(
     if is_adapter(folder):
         return SavedAdapter(folder, asked_by, may_lack_parts)
     if is_hf_checkpoint(folder):
-        return SavedFolder(folder, asked_by, may_lack_parts)
+        architecture = image_class(folder) if images_alone else None
+        return SavedFolder(folder, asked_by, may_lack_parts, architecture=architecture)
     return SavedRun(folder, asked_by)
 
 
@@ -193,11 +199,12 @@ class Origin:
         return kept_layout(self.home)
 
 
-def open_origin(name: str) -> Origin:
+def open_origin(name: str, images_alone: bool = False) -> Origin:
     """Opens the checkpoint that `init_from` names.
 
     Args:
         name: A folder, or a model's name on the hub.
+        images_alone: Whether a dual encoder is opened as the classifier of its images.
 
     Returns:
         The checkpoint; its parameters are not read yet.
@@ -206,7 +213,7 @@ def open_origin(name: str) -> Origin:
         ConfigError: There is no such checkpoint, or it cannot be read.
     """
     folder = origin_folder(name)
-    saved = open_saved(folder, "--init-from", may_lack_parts=True)
+    saved = open_saved(folder, "--init-from", True, images_alone)
     if isinstance(saved, SavedFolder):
         return Origin(saved, saved.checkpoint, saved.folder)
     return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))
@@ -278,7 +285,7 @@ def keep_origin(config: Config, folder: AnyPath, tokenizer: Tokenizer | None) ->
     begun = (folder / IMPORTED).exists() or saved_steps(folder / CHECKPOINTS)
     if config.init_from is None or begun:
         return
-    origin = open_origin(config.init_from)
+    origin = open_origin(config.init_from, config.data.images_alone)
     if file_in(origin.home, CONFIG) is None:
         return
     same = tokenizer is None or tokenizer_file(origin.home) is None

@@ -15,7 +15,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedAutoencoderTask, MaskedPixelsTask
-from jaxformer.hub.label_names import label_names
+from jaxformer.hub.label_names import ONE_LABEL, SEVERAL_LABELS, label_names
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
@@ -34,6 +34,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultiLabel,
     MultipleChoice,
     Regression,
     Span,
@@ -41,6 +42,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import within_part
+from jaxformer.training.transfer.image_form import FORM, leaves_form_open, with_form
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import (
     Origin,
@@ -57,6 +59,7 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "next_sentence": (PreTrainingTask,),
     "sentence_order": (PreTrainingTask,),
     "classification": (SequenceClassificationTask,),
+    "multi_label": (SequenceClassificationTask,),
     "regression": (SequenceClassificationTask,),
     "multiple_choice": (MultipleChoiceTask,),
     "token_classification": (TokenClassificationTask,),
@@ -65,7 +68,9 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "contrastive": (ContrastiveTask,),
 }
 """What data teach -> the tasks of the classes with such a head."""
-_LABELLED = ("classification", "token_classification")
+_LABELLED = ("classification", "multi_label", "token_classification")
+_PROBLEMS = {"classification": ONE_LABEL, "multi_label": SEVERAL_LABELS}
+"""What data teach -> the `problem_type` of a classifier."""
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the most tokens that a model was made for."""
 
@@ -92,21 +97,29 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         ConfigError: The checkpoint cannot be used.
         DataError: The labels of the training data are needed and cannot be read.
     """
-    config = with_commit(config, folder)
+    config = _as_found(with_commit(config, folder), labels_needed)
     if (continued := _continued(config, folder)) is not None:
         return continued
     config = _with_objective(with_tokenizer_of_origin(config, folder))
     open_length = getattr(config.data, "sequence_length", 0) is None
-    labelled = config.data.head in _LABELLED
+    labelled, model_is_open = config.data.head in _LABELLED, config.model is None
+    open_form = leaves_form_open(config.data)
     if config.init_from is None:
+        if open_form and not model_is_open:
+            raise ConfigError(
+                "data.image_size, channels, mean, std, scaling = None: must be given, or are those "
+                "of a checkpoint; name one with --init-from DIR"
+            )
         return _with_length(config, None) if open_length and config.model else config
-    if not (config.model is None or open_length or labelled):
+    if not (model_is_open or open_length or open_form or labelled):
         return config
-    origin, count = open_origin(config.init_from), None
+    origin, count = open_origin(config.init_from, config.data.images_alone), None
     if labelled:
         config, count = _with_labels(config, origin, labels_needed)
-    if config.model is None:
+    if model_is_open:
         config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
+    if open_form:
+        config = with_form(config, origin, model_is_open)
     config = _with_decoder(config, origin)
     return _with_length(config, origin) if open_length else config
 
@@ -132,6 +145,8 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     values = checkpoint.hf_config.values
     if count is not None:
         values = values | {"id2label": {str(number): str(number) for number in range(count)}}
+    if head in _PROBLEMS:
+        values = values | {"problem_type": _PROBLEMS[head]}
     heads = architecture.task.heads(HFConfig(values, checkpoint.hf_config.path))
     if head == "regression":
         heads = tuple(_as_regression(each) for each in heads)
@@ -157,11 +172,11 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
         The words; None for a run that starts from nothing, or whose origin is gone.
     """
     try:
-        origin = None if config.init_from is None else open_origin(config.init_from)
+        if config.init_from is None:
+            return None
+        origin = open_origin(config.init_from, config.data.images_alone)
     except ConfigError:
         return None  # a run that is continued does not need it
-    if origin is None:
-        return None
     checkpoint, theirs = origin.checkpoint, origin.checkpoint.config.heads
     model = model_for(checkpoint, config.data.head, len(labels) or None)
     words = [f"{checkpoint.architecture.name} of {config.init_from}"]
@@ -179,6 +194,17 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
     return "; ".join(words)
 
 
+def _as_found(config: Config, needed: bool) -> Config:
+    """The experiment with what the rows of its data say of themselves: several labels in a row."""
+    try:
+        data = config.data.as_found()
+    except DataError:
+        if needed:
+            raise
+        return config
+    return config if data is config.data else replace(config, data=data)
+
+
 def _continued(config: Config, folder: Path | None) -> Config | None:
     """The experiment as its run began, if that is to be continued and the checkpoint is gone."""
     if config.init_from is None or folder is None or not saved_steps(folder / CHECKPOINTS):
@@ -191,6 +217,7 @@ def _continued(config: Config, folder: Path | None) -> Config | None:
     if began.init_from != config.init_from:
         return None
     left_open = {"sequence_length": None, "label_order": (), "objective": None}
+    left_open |= dict.fromkeys(FORM)
     data = {
         name: getattr(began.data, name)
         for name, value in left_open.items()
@@ -282,6 +309,7 @@ def _plain_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head
         "language_model": (LanguageModel(),),
         "masked_language_model": (MaskedLanguageModel(),),
         "classification": (Classification(count, pooling=pooling, bias=not model.causal),),
+        "multi_label": (MultiLabel(count, pooling=pooling, bias=not model.causal),),
         "regression": (Regression(pooling=pooling, bias=not model.causal),),
         "multiple_choice": (MultipleChoice(),),
         "token_classification": (TokenClassification(count),),

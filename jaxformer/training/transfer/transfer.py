@@ -10,6 +10,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import diff
+from jaxformer.models import VisionConfig
 from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
@@ -140,7 +141,7 @@ def _opened(
     here: Shapes, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None
 ) -> tuple[SavedRun | SavedFolder, Sources]:
     """The other model, and what it offers for the parameters of this one."""
-    saved = open_saved(folder, "--init-from", may_lack_parts=True)
+    saved = open_saved(folder, "--init-from", True, isinstance(model, VisionConfig))
     saved.add_parts(model)
     if layers is None:
         return saved, Sources.of(saved.shapes)

@@ -11,6 +11,9 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.models.model import ModelConfig
 
+_OF_THE_WHOLE = ("text_model.*", "*_projection.*", "logit_scale", "logit_bias")
+"""The tensors of a dual encoder that its image classifier leaves out, as in transformers."""
+
 
 @dataclass(frozen=True)
 class _SectionMap(ConfigMap):
@@ -59,7 +62,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
         architectures=(architecture,),
         prefix=inner.prefix,
         aliases=inner.aliases,
-        buffers=inner.buffers,
+        buffers=(*inner.buffers, *_OF_THE_WHOLE),
         copies=inner.copies,
         # What describes the texts, and how they are compared.
         harmless=(*model_format.harmless, "text_config*", "logit_*", "projection_dim", "vision_*"),

@@ -1,0 +1,239 @@
+"""Image files as pixels, scaled to the size that a model reads."""
+
+import abc
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxformer.errors import DataError, StorageError, check_field
+from jaxformer.io.files import ordinary_file, replacing
+
+PREPROCESSOR = "preprocessor_config.json"
+"""The file that says how images are scaled and normalised."""
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""The filters of Pillow, in the order of their numbers."""
+
+_MODES = {1: "L", 3: "RGB"}
+
+
+@dataclass(frozen=True)
+class Scaling(abc.ABC):
+    """How an image gets the size that a model reads; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def __call__(self, image: Any, size: tuple[int, int]) -> Any:
+        """Returns the image in this size.
+
+        Args:
+            image: An image of Pillow's.
+            size: Height and width in pixels.
+        """
+
+    @abc.abstractmethod
+    def settings(self, size: tuple[int, int]) -> dict[str, Any]:
+        """Returns the fields of preprocessor_config.json that do the same, or nearly.
+
+        Args:
+            size: Height and width in pixels.
+        """
+
+
+@dataclass(frozen=True)
+class Fit(Scaling):
+    """Scaled to fill the size (bicubic); what hangs over on two sides is cut off."""
+
+    def __call__(self, image, size):
+        from PIL import ImageOps
+
+        return ImageOps.fit(image, size[::-1])
+
+    def settings(self, size):
+        height, width = size
+        square = height == width
+        sides = {"shortest_edge": height} if square else {"height": height, "width": width}
+        return _settings(sides, "bicubic", size if square else None)
+
+
+FIT = Fit()
+"""The usual scaling."""
+
+
+@dataclass(frozen=True)
+class Resize(Scaling):
+    """Scaled as image processors of transformers do, of which the middle is taken."""
+
+    size: tuple[int, ...] | None = None
+    """Height and width in pixels, whatever the shape of the image; or its shorter side alone. None:
+    images are not scaled."""
+
+    resample: Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"] = "bilinear"
+    """The filter."""
+
+    def __post_init__(self):
+        given = self.size is None or (len(self.size) in (1, 2) and min(self.size) >= 1)
+        check_field(self, "size", given, "one or two numbers of pixels, or None")
+
+    def __call__(self, image, size):
+        if self.size is not None:
+            sides = self.size[::-1]
+            sides = sides if len(sides) == 2 else by_short_side(image.size, *sides)
+            image = image.resize(sides, FILTERS.index(self.resample))
+        return middle(image, size)
+
+    def settings(self, size):
+        if self.size is None:
+            return _settings(None, self.resample, size)
+        keys = ("height", "width") if len(self.size) == 2 else ("shortest_edge",)
+        sides = dict(zip(keys, self.size, strict=True))
+        return _settings(sides, self.resample, None if self.size == size else size)
+
+    def rescaled(self, old: tuple[int, int], new: tuple[int, int]) -> "Resize":
+        """Returns the same for another size, of which as large a share is cut off.
+
+        Args:
+            old: The size that this is for, height and width in pixels.
+            new: The other size.
+        """
+        if self.size is None or old == new:
+            return self
+        ratios = [wanted / given for wanted, given in zip(new, old, strict=True)]
+        ratios = ratios if len(self.size) == 2 else [max(ratios)]
+        size = tuple(round(side * ratio) for side, ratio in zip(self.size, ratios, strict=True))
+        return Resize(size, self.resample)
+
+
+def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
+    """Returns the width and height with a shorter side of so many pixels, and the same shape."""
+    width, height = given
+    if width <= height:
+        return short, int(short * height / width)
+    return int(short * width / height), short
+
+
+def middle(image: Any, size: tuple[int, int]) -> Any:
+    """Returns the middle of an image; black where it is smaller.
+
+    Args:
+        image: An image of Pillow's.
+        size: Height and width.
+    """
+    height, width = size
+    if image.size == (width, height):
+        return image
+    left, top = (image.size[0] - width) // 2, (image.size[1] - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
+def preprocessor(
+    scaling: Scaling,
+    size: tuple[int, int],
+    channels: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> dict[str, Any]:
+    """Returns the values of the preprocessor_config.json that reads images in the same way.
+
+    Args:
+        scaling: How images get their size.
+        size: Height and width.
+        channels: 1 for grey, 3 for red, green and blue.
+        mean: One number, or one per channel.
+        std: The same.
+    """
+    numbers = {f"image_{name}": list(x) for name, x in (("mean", mean), ("std", std))}
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": channels == 3,
+        **scaling.settings(size),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        **{name: x * (channels // len(x)) for name, x in numbers.items()},
+    }
+
+
+def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> None:
+    """Keeps a preprocessor_config.json in a run's folder, beside its tokenizer.
+
+    Args:
+        folder: The run's folder.
+        values: Those of the file.
+    """
+    file = Path(folder, "tokenizer", PREPROCESSOR)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def open_image(file: Path, channels: int) -> Any:
+    """Returns an image of Pillow's, with 8 bits for each channel.
+
+    Args:
+        file: The file.
+        channels: 1 for grey, 3 for red, green and blue.
+
+    Raises:
+        DataError: It cannot be decoded.
+        StorageError: It is in a store that cannot be reached, or refuses.
+    """
+    from PIL import Image, ImageOps
+
+    if channels not in _MODES:
+        raise DataError(f"{file}: image files have 1 or 3 channels, but the model reads {channels}")
+    try:
+        with Image.open(ordinary_file(file)) as image:
+            # Cameras save how they were held beside the pixels.
+            return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
+    except (DataError, StorageError):
+        raise
+    except Exception as error:  # Pillow's decoders raise many, of damaged files
+        raise DataError(f"{file}: not an image that can be decoded: {error}") from error
+
+
+def scaled_pixels(file: Path, size: tuple[int, int], channels: int, scaling: Scaling) -> np.ndarray:
+    """Returns the pixels of an image in the size that a model reads.
+
+    Args:
+        file: The file.
+        size: Height and width.
+        channels: 1 for grey, 3 for red, green and blue.
+        scaling: How it gets this size.
+
+    Returns:
+        float32 [height, width, channels] between 0 and 1.
+
+    Raises:
+        DataError: It cannot be decoded.
+    """
+    scaled = scaling(open_image(file, channels), size)
+    return (np.asarray(scaled, np.float32) / 255).reshape(*size, -1)
+
+
+def _settings(
+    sides: dict[str, int] | None, resample: str, crop: tuple[int, int] | None
+) -> dict[str, Any]:
+    """The fields of preprocessor_config.json that scale an image and take its middle."""
+    cut = {} if crop is None else {"crop_size": dict(zip(("height", "width"), crop, strict=True))}
+    return {
+        "do_resize": sides is not None,
+        **({} if sides is None else {"size": sides}),
+        "resample": FILTERS.index(resample),
+        "do_center_crop": crop is not None,
+        **cut,
+    }
+
+
+def _eight_bits(image: Any) -> Any:
+    """Scales pixels of 16 bits, which Pillow would cut off at 255."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("pixels of 32 bits, whose scale is not known; convert it to 8 or 16 bits")
+    return image

@@ -1,0 +1,64 @@
+"""What the papers of the recipes report of texts that a model writes, beside runs of one's own."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxformer.training.logging.progress import short_number
+
+
+class PublishedScore(NamedTuple):
+    """A row of a paper's table."""
+
+    model: str
+    """Its name there."""
+    data: str
+    """The test set."""
+    scores: Mapping[str, float]
+    """What was measured, under our names and in our units."""
+    source: str
+    """The paper, and where in it."""
+    flops: float | None = None
+    """The training's, as the paper estimates them; None: it does not."""
+
+
+_TRANSFORMER = "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, table 2"
+_BART = "Lewis et al. 2019, https://arxiv.org/abs/1910.13461, table 3"
+_T5 = "Raffel et al. 2019, https://arxiv.org/abs/1910.10683, table 14"
+_GERMAN, _FRENCH = (f"WMT 2014 English-{other}" for other in ("German", "French"))
+PUBLISHED = (
+    PublishedScore("Transformer (base)", _GERMAN, {"bleu": 27.3}, _TRANSFORMER, 3.3e18),
+    PublishedScore("Transformer (base)", _FRENCH, {"bleu": 38.1}, _TRANSFORMER, 3.3e18),
+    PublishedScore("Transformer (big)", _GERMAN, {"bleu": 28.4}, _TRANSFORMER, 2.3e19),
+    PublishedScore("Transformer (big)", _FRENCH, {"bleu": 41.8}, _TRANSFORMER, 2.3e19),
+    PublishedScore("BART", "CNN/DailyMail", {"rouge1": 0.4416, "rouge2": 0.2128}, _BART),
+    PublishedScore("BART", "XSum", {"rouge1": 0.4514, "rouge2": 0.2227}, _BART),
+    PublishedScore("T5-11B", "CNN/DailyMail", {"rouge1": 0.4352, "rouge2": 0.2155}, _T5),
+)
+"""The rows. ROUGE-L is left out: papers do not say which of its two variants they mean."""
+
+
+def published_lines(metric: str) -> list[str]:
+    """Returns lines for people with the published values of a metric; empty where there are none.
+
+    Args:
+        metric: The name of a metric.
+    """
+    rows = [
+        [
+            each.model,
+            f"{each.scores[metric]:.4f}",
+            each.data,
+            "" if each.flops is None else f"{short_number(each.flops)} FLOPs",
+            each.source,
+        ]
+        for each in PUBLISHED
+        if metric in each.scores
+    ]
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    kept = [number for number, width in enumerate(widths) if width]
+    return [
+        "published, on data of their own:",
+        *("  ".join(row[n].ljust(widths[n]) for n in kept).rstrip() for row in rows),
+    ]
