@@ -36,6 +36,7 @@ from jaxformer.cli import (
 from jaxformer.cli import main as cli
 from jaxformer.cli.lab import (
     attention,
+    cache,
     diagram,
     experiments,
     positions,
@@ -160,6 +161,8 @@ def test_every_command_is_a_function():
         "lab two-dogs": experiments.two_dogs,
         "lab softmax": experiments.softmax,
         "lab mask": experiments.mask,
+        "lab recall": experiments.recall,
+        "lab cache": cache.cache,
         "lab cost": experiments.cost,
         "lab extrapolate": studies.extrapolate,
         "lab norms": studies.norms,
