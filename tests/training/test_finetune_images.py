@@ -187,6 +187,23 @@ def test_a_table_of_paths_is_the_folder(photos, tmp_path):
         ImageTable(str(table), label="kind").load((16, 16), 3)
 
 
+def test_images_within_a_table(photos, tmp_path):
+    arrow, parquet = (pytest.importorskip(f"pyarrow{end}") for end in ("", ".parquet"))
+    files = sorted(photos.rglob("*.png"))
+    rows = [{"bytes": file.read_bytes(), "path": None} for file in files]
+    labels = [file.parent.name for file in files]
+    parquet.write_table(arrow.table({"image": rows, "label": labels}), tmp_path / "a.parquet")
+    found = ImageTable(str(tmp_path / "a.parquet")).load((16, 16), 3)
+    expected = ImageFolder(str(photos)).load((16, 16), 3)
+    assert found.labels == expected.labels
+    assert len(set(found.names)) == 12
+    np.testing.assert_array_equal(found.decode(7), expected.decode(7))
+    rows[1]["bytes"] = b"none"
+    parquet.write_table(arrow.table({"image": rows, "label": labels}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet, row 2: not an image that can be decoded"):
+        ImageTable(str(tmp_path / "a.parquet")).load((16, 16), 3).decode(1)
+
+
 def test_the_splits_of_a_data_set_are_no_labels(photos, tmp_path):
     for split in ("train", "val"):
         (tmp_path / split).symlink_to(photos)

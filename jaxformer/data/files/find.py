@@ -98,12 +98,14 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
     root, endings = any_path(path, "path"), sorted(endings)
     if not is_folder(root):
         return _file_or_glob(root)
-    files = [(file, info) for file, info in _walk(root) if ending_of(file) in endings]
-    found = sorted(FoundFile(_below(root, file), file, info) for file, info in files)
+    files = [FoundFile(_below(root, file), file, info) for file, info in _walk(root)]
+    found = sorted(file for file in files if ending_of(file.path) in endings)
     if not found:
+        others = sorted({Path(file.name).suffix for file in files} - {""})[:4]
         raise DataError(
             f"{path} is a folder without data: the names must end with {', '.join(endings)}, "
             f"or with {' or '.join(COMPRESSED)} after it"
+            f"{', and here they end with ' + ', '.join(others) if others else ''}"
         )
     _check_one_split(root, found)
     return found

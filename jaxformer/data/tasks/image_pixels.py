@@ -1,12 +1,13 @@
 """Image files as pixels, scaled to the size that a model reads."""
 
 import abc
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,18 @@ FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters of Pillow, in the order of their numbers."""
 
 _MODES = {1: "L", 3: "RGB"}
+
+
+class EmbeddedImage(NamedTuple):
+    """A file within a table, as `datasets` keeps images in Parquet."""
+
+    where: str
+    """Its place, for messages."""
+    content: bytes
+    """Its bytes."""
+
+    def __str__(self):
+        return self.where
 
 
 @dataclass(frozen=True)
@@ -170,7 +183,7 @@ def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> N
         temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def open_image(file: Path, channels: int) -> Any:
+def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
     """Returns an image of Pillow's, with 8 bits for each channel.
 
     Args:
@@ -186,7 +199,8 @@ def open_image(file: Path, channels: int) -> Any:
     if channels not in _MODES:
         raise DataError(f"{file}: image files have 1 or 3 channels, but the model reads {channels}")
     try:
-        with Image.open(ordinary_file(file)) as image:
+        embedded = isinstance(file, EmbeddedImage)
+        with Image.open(io.BytesIO(file.content) if embedded else ordinary_file(file)) as image:
             # Cameras save how they were held beside the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except (DataError, StorageError):
@@ -195,7 +209,9 @@ def open_image(file: Path, channels: int) -> Any:
         raise DataError(f"{file}: not an image that can be decoded: {error}") from error
 
 
-def scaled_pixels(file: Path, size: tuple[int, int], channels: int, scaling: Scaling) -> np.ndarray:
+def scaled_pixels(
+    file: Path | EmbeddedImage, size: tuple[int, int], channels: int, scaling: Scaling
+) -> np.ndarray:
     """Returns the pixels of an image in the size that a model reads.
 
     Args:

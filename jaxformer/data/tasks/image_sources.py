@@ -13,9 +13,10 @@ import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, OnBadRow
 from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
+from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import TABLES, read_records
 from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
-from jaxformer.data.tasks.image_pixels import FIT, Scaling, scaled_pixels
+from jaxformer.data.tasks.image_pixels import FIT, EmbeddedImage, Scaling, scaled_pixels
 from jaxformer.data.tasks.records import label_of
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
@@ -26,6 +27,7 @@ _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", "
 
 _METADATA = tuple(f"metadata.{ending}" for ending in ("csv", "jsonl", "parquet"))
 """The table of an image folder of the library `datasets`."""
+_OPTION = "--data.source.image"
 _HIDDEN = re.compile(r"/\.")
 
 Row = TypeVar("Row")
@@ -115,7 +117,8 @@ class ImageTable(ImageSource):
     .parquet). Paths may be relative to its folder."""
 
     image: str | None = None
-    """The column of the paths; None: recognised by its name ("image", "file_name", "path", ...)."""
+    """The column of the paths, or of the images themselves, as `datasets` keeps them in Parquet;
+    None: recognised by its name ("image", "file_name", "path", ...)."""
 
     label: str = "label"
     """The column of the label."""
@@ -132,16 +135,9 @@ class ImageTable(ImageSource):
             raise DataError(f"{self.path} is no table: expected {', '.join(TABLES)}, or a folder")
         files, names, labels = [], [], []
         for record in read_records(table):
-            (column,) = (
-                (self.image,)
-                if self.image
-                else recognised(record, IMAGE_COLUMNS, "--data.source.image", (self.label,))
-            )
-            name = record.text(column)
-            file = any_path(os.path.expanduser(name), column)
-            file = file if is_remote(file) else table.parent / file
-            if not file.is_file():
-                raise DataError(f"{record.where}: {file} does not exist, or is no file")
+            columns = (self.image,) if self.image else None
+            (column,) = columns or recognised(record, IMAGE_COLUMNS, _OPTION, (self.label,))
+            file, name = _image_of(record, column, table.parent)
             files.append(file)
             names.append(name)
             labels.append(label_of(record, self.label))
@@ -166,7 +162,7 @@ class _DigitSet(ImageSet):
 class _FileSet(ImageSet):
     def __init__(
         self,
-        files: Sequence[AnyPath],
+        files: Sequence[AnyPath | EmbeddedImage],
         names: list[str],
         labels: list[str],
         form: tuple[tuple[int, int], int, Scaling],
@@ -197,6 +193,20 @@ def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
             f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
         )
     return names, labels
+
+
+def _image_of(record: Record, column: str, folder: AnyPath) -> tuple[Any, str]:
+    """The image of a row of a table in a folder, and its name."""
+    value = record.value(column)
+    if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
+        name = f"{record.number} {value.get('path') or ''}"
+        return EmbeddedImage(record.where, value["bytes"]), name
+    name = record.text(column)
+    file = any_path(os.path.expanduser(name), column)
+    file = file if is_remote(file) else folder / file
+    if not file.is_file():
+        raise DataError(f"{record.where}: {file} does not exist, or is no file")
+    return file, name
 
 
 def _table_of(path: AnyPath) -> AnyPath | None:
