@@ -210,7 +210,7 @@ for d, num_heads, num_kv_heads in ((512, 8, 8), (512, 16, 16), (4096, 32, 8)):
     print(f"d = {d}, {num_heads} heads, {num_kv_heads} of keys and values: {total:,}: {listed}")
 
 # %% [markdown]
-# ### One matrix $W^{QK}$, and no $W^V$
+# ### One matrix for queries and keys, and none for values
 #
 # A score reads $W^Q$ and $W^K$ only through their product: $q_i \cdot k_j = x_i^\top W^{QK} x_j$
 # with $W^{QK} = W^Q W^{K\top}$, a bilinear form of $d \times d$. In the same way a head's output
