@@ -592,6 +592,7 @@ WITHOUT_DERIVATIVE = {
     "block_sparse",
     "causal",
     "check_choice",
+    "check_result",
     "check_distance",
     "check_kernel",
     "check_numbers",
