@@ -362,6 +362,12 @@ CASES = [
     (F.Segments, {"query": ints(2, 3), "key": ints(2, 5)}, {
         "query": [floats(2, 3), bools(2, 3), ints(3), None], "key": [ints(3, 5), floats(2, 5)],
     }),
+    (F.add_loss, {"name": "a", "value": floats(), "weight": 0.1}, {
+        "name": ["", 3, None], "value": [floats(2), ints(), 1], "weight": [NAN, INF, "1", None],
+    }),
+    (F.add_metric, {"name": "a", "value": floats()}, {
+        "name": ["", 3, None], "value": [floats(2), ints(), 1],
+    }),
 ]  # fmt: skip
 WRONG = [
     pytest.param(
