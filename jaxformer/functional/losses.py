@@ -147,6 +147,21 @@ def chunked_cross_entropy(
     return chunked(hidden, head, bias, weights, targets, chunk_size=chunk_size, terms=terms)
 
 
+def binary_cross_entropy(scores: jax.Array, targets: jax.Array) -> jax.Array:
+    r"""The cross-entropy of yes or no, from log-odds.
+
+    .. math:: -y \log \sigma(s) - (1 - y) \log (1 - \sigma(s)) = \log (1 + e^s) - s y
+
+    Args:
+        scores: s, of any shape.
+        targets: y, 0 or 1 or a probability, of the same shape.
+
+    Returns:
+        The loss of each element.
+    """
+    return jax.nn.softplus(scores) - scores * targets
+
+
 def map_chunks(
     function: Callable[..., jax.Array], *arrays: jax.Array, chunk_size: int
 ) -> jax.Array:

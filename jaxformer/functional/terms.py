@@ -108,13 +108,13 @@ def pass_terms(function: Callable) -> Callable:
     Returns:
         A function of the same arguments that returns (result, terms).
     """
+    collecting = collect_terms(function)
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **options: Any) -> tuple[Any, Terms]:
-        collects = collect_terms(function) if _ACTIVE.value else None
-        return (
-            collects(*arguments, **options) if collects else (function(*arguments, **options), {})
-        )
+        if _ACTIVE.value:
+            return collecting(*arguments, **options)
+        return function(*arguments, **options), {}
 
     return wrapped
 

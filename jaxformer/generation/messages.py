@@ -10,7 +10,7 @@ from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.pretrained.dialogues import conversations_in, needed_dialogue, prompts_of
+from jaxformer.pretrained.dialogues import conversations_in, needed_dialogue
 from jaxformer.pretrained.model import Pretrained
 
 
@@ -26,8 +26,9 @@ class Conversations:
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
     ):
-        self.prompts = prompts_of(pretrained, chats, tools)
-        self._dialogue, self._chats, self._tools = needed_dialogue(pretrained), chats, tools
+        self._dialogue, self._chats = needed_dialogue(pretrained), chats
+        self._tools = self._dialogue.checked(tools)
+        self.prompts = [self._dialogue.prompt(chat, self._tools) for chat in chats]
 
     @classmethod
     def of(cls, pretrained: Pretrained, inputs: Any, tools: Tools | None) -> "Conversations | None":

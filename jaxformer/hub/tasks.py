@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
+from jaxformer.functional.losses import binary_cross_entropy
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.label_names import ONE_LABEL, SEVERAL_LABELS
 from jaxformer.models import (
@@ -382,9 +383,8 @@ def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) ->
     if kind == ONE_LABEL:
         return token_loss(logits, labels.reshape(-1))
     if kind == SEVERAL_LABELS:
-        softplus = jnp.logaddexp(0.0, logits)
-        return jnp.mean(softplus - logits * labels)
+        return jnp.mean(binary_cross_entropy(logits, labels))
     raise DataError(
-        f"{hf_config.path}: problem_type = {kind!r}: one of regression, "
-        "single_label_classification, multi_label_classification"
+        f"{hf_config.path}: problem_type = {kind!r}: one of regression, {ONE_LABEL}, "
+        f"{SEVERAL_LABELS}"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.chat.dialogue.dialogue import Dialogue, Tools
+from jaxformer.data.chat.dialogue.dialogue import Dialogue
 from jaxformer.data.chat.template import Message, read_chat_template
 from jaxformer.errors import DataError
 from jaxformer.pretrained.model import Arrays, Pretrained
@@ -75,25 +75,21 @@ def needed_dialogue(pretrained: Pretrained) -> Dialogue:
     return found
 
 
-def prompts_of(
-    pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None = None
-) -> list[np.ndarray]:
+def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> list[np.ndarray]:
     """Renders conversations with the chat template.
 
     Args:
         pretrained: The model.
         chats: The messages of each conversation.
-        tools: JSON schemas of the functions that the model may call.
 
     Returns:
         The tokens of each up to the header of the next answer, int32 `[T]`.
 
     Raises:
-        ArgumentError: A tool is no such schema.
         DataError: There is no chat template, or it rejects a conversation.
     """
     dialogue = needed_dialogue(pretrained)
-    return [dialogue.prompt(chat, tools) for chat in chats]
+    return [dialogue.prompt(chat) for chat in chats]
 
 
 def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.losses import binary_cross_entropy
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation
 from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
@@ -53,7 +53,7 @@ class ReplacedTokensTask(Task):
         logits = model.heads["tags"].scores(states)[..., 0]
         outputs = {"logits": logits}
         if "labels" in inputs:
-            losses = jax.nn.softplus(logits) - logits * inputs["labels"]
+            losses = binary_cross_entropy(logits, inputs["labels"])
             counted = inputs.get("attention_mask", jnp.ones_like(inputs["labels"])) == 1
             outputs["loss"] = jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
         return outputs

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from chat_cases import NAMED, QWEN
 
+from jaxformer.data.chat.calls import call_form
 from jaxformer.data.chat.dialogue.call_syntax import Call, CallSyntax, call_syntax
 from jaxformer.data.chat.template import ChatTemplate, Conversation, RenderRequest
 
@@ -47,6 +48,10 @@ MISTRAL_11 = """{%- for m in messages %}
 {%- endfor %}"""
 
 
+def syntax_of(template):
+    return call_syntax(template, call_form(template))
+
+
 def template(source, name="x.jinja"):
     return ChatTemplate(Path(name), source, TOKENS)
 
@@ -84,7 +89,7 @@ KNOWN = {"qwen": QWEN, "mistral": MISTRAL, "mistral-11": MISTRAL_11} | {
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_a_template_writes_is_found(name):
     made = template(KNOWN[name])
-    syntax = call_syntax(made)
+    syntax = syntax_of(made)
     for calls in [CALLS[:1]] if name == "llama3_1" else [CALLS[:1], CALLS, [*CALLS, *CALLS]]:
         text = written(made, calls)
         found = syntax.find(text.removesuffix("<|eot_id|>"), NAMES)
@@ -104,14 +109,14 @@ def test_a_name_before_its_object_and_an_end_that_is_cut():
 
 
 def test_white_space_and_the_order_of_keys_do_not_count():
-    syntax = call_syntax(template(QWEN))
+    syntax = syntax_of(template(QWEN))
     first = json.dumps({"arguments": CALLS[0].arguments, "name": CALLS[0].name}, indent=1)
     text = (
         f'So:\n\n<tool_call>{first}</tool_call> <tool_call>\n\n{{"name":"time","arguments":{{}}}}'
     )
     found = syntax.find(text, ())
     assert (found.text, without_ids(found)) == ("So:", CALLS)
-    spaced = call_syntax(template(MISTRAL)).find(
+    spaced = syntax_of(template(MISTRAL)).find(
         '[TOOL_CALLS] [ {"name": "f", "arguments": "{}"}]', ()
     )
     assert without_ids(spaced) == [Call("f", {})]
@@ -129,7 +134,7 @@ def test_white_space_and_the_order_of_keys_do_not_count():
     ],
 )
 def test_what_is_no_whole_call_stays_text(text):
-    assert call_syntax(template(QWEN)).find(text, NAMES) == (text, ())
+    assert syntax_of(template(QWEN)).find(text, NAMES) == (text, ())
 
 
 def test_where_nothing_opens_a_call_the_object_alone_is_one_of_a_tool_there_is():
@@ -142,7 +147,7 @@ def test_where_nothing_opens_a_call_the_object_alone_is_one_of_a_tool_there_is()
 
 @pytest.mark.parametrize("name", NAMED)
 def test_templates_without_calls_have_no_form(name):
-    assert call_syntax(template(NAMED[name])) is None
+    assert syntax_of(template(NAMED[name])) is None
 
 
 @pytest.mark.skipif(not FILES, reason="TRL is not installed")
@@ -154,7 +159,7 @@ def test_calls_are_those_of_transformers(name):
 
     theirs = getattr(chat_template_utils, f"{name}_template")
     made = template(KNOWN["llama3_1" if name == "llama3" else name])
-    ours = call_syntax(made)
+    ours = syntax_of(made)
     for calls in (CALLS[:1], CALLS) if name == "qwen3" else (CALLS[:1],):
         text, start = written(made, calls), theirs["start_anchor"]
         message = parsing.parse_response(text, theirs, prefix=start)

@@ -436,6 +436,11 @@ CASES = {
         plain_contrastive,
         {"logits": normal(5, 5)},
     ),
+    "binary_cross_entropy": Case(
+        lambda p: losses.binary_cross_entropy(p["scores"], np.eye(5)),
+        lambda p: -jnp.log(jax.nn.sigmoid(p["scores"] * (2 * np.eye(5) - 1))),
+        {"scores": normal(5, 5)},
+    ),
     "sigmoid_contrastive_loss": Case(
         lambda p: contrastive.sigmoid_contrastive_loss(p["logits"]).loss,
         lambda p: jnp.sum(jnp.log1p(jnp.exp(p["logits"] * (1 - 2 * np.eye(5))))),

@@ -133,17 +133,45 @@ class ImageTable(ImageSource):
         table = _table_of(any_path(self.path, "path"))
         if table is None:
             raise DataError(f"{self.path} is no table: expected {', '.join(TABLES)}, or a folder")
-        files, names, labels = [], [], []
+        files, names, labels, named = [], [], [], NamedImages(table.parent)
         for record in read_records(table):
             columns = (self.image,) if self.image else None
             (column,) = columns or recognised(record, IMAGE_COLUMNS, _OPTION, (self.label,))
-            file, name = _image_of(record, column, table.parent)
+            file, name = _image_of(record, column, named)
             files.append(file)
             names.append(name)
             labels.append(label_of(record, self.label))
         if not files:
             raise DataError(f"{table} has no rows")
         return _FileSet(files, names, labels, (size, channels, scaling))
+
+
+class NamedImages:
+    """The images that the rows of a table name: in its folder, or anywhere else.
+
+    Args:
+        folder: The folder of the table. A store is asked once for what it holds.
+    """
+
+    def __init__(self, folder: AnyPath):
+        self._folder = folder
+        self._there = folder.files() if is_remote(folder) else {}
+
+    def file(self, record: Record, column: str) -> AnyPath:
+        """Returns the file that a row names.
+
+        Args:
+            record: The row.
+            column: The column of the paths.
+
+        Raises:
+            DataError: It does not exist; names the row.
+        """
+        name = os.path.expanduser(record.text(column))
+        file = any_path(name, column) if is_remote(name) else self._folder / name
+        if name not in self._there and not file.is_file():
+            raise DataError(f"{record.where}: {file} does not exist, or is no file")
+        return file
 
 
 class _DigitSet(ImageSet):
@@ -195,18 +223,13 @@ def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
     return names, labels
 
 
-def _image_of(record: Record, column: str, folder: AnyPath) -> tuple[Any, str]:
-    """The image of a row of a table in a folder, and its name."""
+def _image_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str]:
+    """The image of a row of a table, and its name."""
     value = record.value(column)
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
         name = f"{record.number} {value.get('path') or ''}"
         return EmbeddedImage(record.where, value["bytes"]), name
-    name = record.text(column)
-    file = any_path(os.path.expanduser(name), column)
-    file = file if is_remote(file) else folder / file
-    if not file.is_file():
-        raise DataError(f"{record.where}: {file} does not exist, or is no file")
-    return file, name
+    return named.file(record, column), record.text(column)
 
 
 def _table_of(path: AnyPath) -> AnyPath | None:

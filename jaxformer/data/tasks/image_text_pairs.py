@@ -1,6 +1,5 @@
 """Images and their texts, which a dual encoder learns to match."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from jaxformer.data.bad_rows import advised, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.image_pixels import Fit, keep_preprocessor, preprocessor, scaled_pixels
-from jaxformer.data.tasks.image_sources import decodable
+from jaxformer.data.tasks.image_sources import NamedImages, decodable
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
@@ -26,7 +25,7 @@ from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
 from jaxformer.extras import optional_module
-from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.paths import any_path
 
 
 class ImageTextPair(NamedTuple):
@@ -131,14 +130,10 @@ class ImageTextPairs(TaskData[ImageTextPair]):
             DataError: It cannot be read, lacks a column, has no rows, or an image is not there.
         """
         optional_module("PIL", "ImageTextPairs")
-        folder = any_path(source, "path").parent
-        there = folder.files() if is_remote(folder) else {}
+        named = NamedImages(any_path(source, "path").parent)
 
         def pair(record: Record) -> ImageTextPair:
-            name = os.path.expanduser(record.text(self.image))
-            image = any_path(name, self.image) if is_remote(name) else folder / name
-            if name not in there and not image.is_file():
-                raise DataError(f"{record.where}: {image} does not exist, or is no file")
+            image = named.file(record, self.image)
             return ImageTextPair(record.where, image, record.text(self.text))
 
         rows = read_rows(source, pair, self.on_bad_row)

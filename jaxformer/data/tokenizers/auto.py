@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +24,7 @@ from jaxformer.extras import EXTRAS, MissingExtra
 from jaxformer.io.digests import sha256_of
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.model_files import SIDE_FILES, read_object, small_file_in
+from jaxformer.io.scripts import run_script
 from jaxformer.io.staging import cache_folder
 
 _CONFIG = "config.json"
@@ -124,14 +124,7 @@ def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | Non
         if config is not None:
             (home / _CONFIG).write_text(json.dumps(config), encoding="utf-8")
         try:
-            done = subprocess.run(
-                [sys.executable, "-P", auto_process.__file__, home, answer],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PATIENCE,
-                check=False,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            done = run_script(auto_process, home, answer, patience=_PATIENCE)
         except subprocess.TimeoutExpired:
             raise DataError(
                 f"{folder}: transformers needs more than {_PATIENCE} s for it"

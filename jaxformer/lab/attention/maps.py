@@ -15,7 +15,6 @@ from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_reader import ImageReader
 
-"""A space that is a token of its own, in SentencePiece."""
 _SELF, _CROSS = "self-attention", "cross-attention"
 
 

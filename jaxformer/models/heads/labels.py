@@ -10,7 +10,7 @@ from jaxformer.checks import at_least
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses import LossSums, binary_cross_entropy
 from jaxformer.models.heads.base import (
     Head,
     HeadModule,
@@ -202,7 +202,7 @@ class MultiLabelHead(ClassificationHead):
         sizes = dict(zip("BL", scores.shape, strict=True))
         arrays = {self.label: (labels, "B L"), f"{self.label}_weights": (weights, "B")}
         assert_axes(sizes, **arrays)
-        losses = jnp.mean(jnp.logaddexp(0.0, scores) - scores * labels, axis=-1)
+        losses = jnp.mean(binary_cross_entropy(scores, labels), axis=-1)
         right = jnp.all((scores > 0) == (labels > 0.5), axis=-1)
         zero = jnp.zeros((), jnp.float32)
         return LossSums(jnp.sum(losses * weights), jnp.sum(weights), jnp.sum(right * weights), zero)

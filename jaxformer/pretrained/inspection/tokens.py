@@ -23,6 +23,7 @@ from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 
 _SPACE = "\u2581"
+"""A space that is a token of its own, in SentencePiece."""
 
 
 class Token(NamedTuple):

@@ -213,7 +213,7 @@ def open_origin(name: str, images_alone: bool = False) -> Origin:
         ConfigError: There is no such checkpoint, or it cannot be read.
     """
     folder = origin_folder(name)
-    saved = open_saved(folder, "--init-from", True, images_alone)
+    saved = open_saved(folder, "--init-from", may_lack_parts=True, images_alone=images_alone)
     if isinstance(saved, SavedFolder):
         return Origin(saved, saved.checkpoint, saved.folder)
     return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))

@@ -141,7 +141,12 @@ def _opened(
     here: Shapes, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None
 ) -> tuple[SavedRun | SavedFolder, Sources]:
     """The other model, and what it offers for the parameters of this one."""
-    saved = open_saved(folder, "--init-from", True, isinstance(model, VisionConfig))
+    saved = open_saved(
+        folder,
+        "--init-from",
+        may_lack_parts=True,
+        images_alone=isinstance(model, VisionConfig),
+    )
     saved.add_parts(model)
     if layers is None:
         return saved, Sources.of(saved.shapes)

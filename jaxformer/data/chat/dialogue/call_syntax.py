@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxformer.data.chat.calls import CallForm, call_form
+from jaxformer.data.chat.calls import CallForm
 from jaxformer.data.chat.template import ChatTemplate, Conversation, Rendered, RenderRequest
 
 _NAMES = ("weather", "distance")
@@ -153,16 +153,16 @@ class CallSyntax:
         return Call(value[self.name_key], arguments, id_ if isinstance(id_, str) else None)
 
 
-def call_syntax(template: ChatTemplate) -> CallSyntax | None:
+def call_syntax(template: ChatTemplate, form: CallForm) -> CallSyntax | None:
     """Returns the form in which a template writes calls of tools.
 
     Args:
         template: The template.
+        form: How it takes calls, see `call_form`.
 
     Returns:
         The form; None if it writes none, or in a form that is not recognised.
     """
-    form = call_form(template)
     asked = [{"content": _SAID}, *(_calling(count, form) for count in (1, 2))]
     said, one, two = template.attempt_batch(RenderRequest(_answer(each)) for each in asked)
     if not isinstance(said, Rendered) or not isinstance(one, Rendered):

@@ -159,7 +159,7 @@ class Dialogue:
 
     @cached_property
     def _syntax(self) -> CallSyntax | None:
-        return call_syntax(self._template)
+        return call_syntax(self._template, self._encoder.call_form)
 
     @cached_property
     def _writes_tools(self) -> bool:

@@ -1,9 +1,7 @@
 """Answers as messages, by the `response_template` of a tokenizer, as transformers reads them."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +10,7 @@ from jaxformer.data.chat.dialogue import response_process
 from jaxformer.data.tokenizers.files import SETTINGS, read_settings
 from jaxformer.errors import DataError
 from jaxformer.io.notices import warn_once
+from jaxformer.io.scripts import run_script
 
 _FIELD = "response_template"
 _PATIENCE = 120
@@ -63,14 +62,7 @@ def read_responses(
     """
     asked = [{**each._asdict(), _FIELD: template} for each in responses]
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", response_process.__file__],
-            input=json.dumps(asked).encode(),
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        done = run_script(response_process, given=json.dumps(asked).encode(), patience=_PATIENCE)
     except subprocess.TimeoutExpired:
         raise DataError(f"{where}: {_FIELD}: it has not ended after {_PATIENCE} seconds") from None
     if done.returncode:

@@ -1,0 +1,37 @@
+"""Tests of scripts in processes of their own."""
+
+import json
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from jaxformer.io.scripts import run_script
+
+
+def script(tmp_path, text):
+    module = ModuleType("script")
+    module.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text(text)
+    return module
+
+
+def test_it_reads_what_is_given_and_finds_the_libraries(tmp_path, monkeypatch):
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "only_here.py").write_text("WORD = 'found'")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "libraries")])
+    made = script(
+        tmp_path,
+        "import json, sys, only_here\n"
+        "print(json.dumps([sys.argv[1:], sys.stdin.read(), only_here.WORD]))\n"
+        "sys.exit(3)",
+    )
+    done = run_script(made, "a", tmp_path, given=b"words", patience=60)
+    assert json.loads(done.stdout) == [["a", str(tmp_path)], "words", "found"]
+    assert done.returncode == 3
+
+
+def test_it_is_stopped(tmp_path):
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_script(script(tmp_path, "import time; time.sleep(60)"), patience=0.5)
