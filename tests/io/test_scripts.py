@@ -1,12 +1,15 @@
 """Tests of scripts in processes of their own."""
 
 import json
+import resource
+import signal
 import subprocess
 import sys
 from types import ModuleType
 
 import pytest
 
+from jaxformer.io import limited
 from jaxformer.io.scripts import run_script
 
 
@@ -35,3 +38,23 @@ def test_it_reads_what_is_given_and_finds_the_libraries(tmp_path, monkeypatch):
 def test_it_is_stopped(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         run_script(script(tmp_path, "import time; time.sleep(60)"), patience=0.5)
+
+
+def test_a_loop_ends_with_its_processor_time(tmp_path):
+    made = script(tmp_path, "while True: pass")
+    done = run_script(made, patience=60, cpu_seconds=1)
+    assert done.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+
+
+def test_it_gets_no_more_memory(tmp_path):
+    made = script(tmp_path, "len(bytearray(500 << 20))")
+    assert run_script(made, patience=60).returncode == 0
+    done = run_script(made, patience=60, megabytes=256)
+    assert done.returncode == 1
+    assert b"MemoryError" in done.stderr
+
+
+def test_a_stricter_limit_stays():
+    given = resource.getrlimit(resource.RLIMIT_CORE)
+    limited.limit(resource.RLIMIT_CORE, 0)
+    assert resource.getrlimit(resource.RLIMIT_CORE) == given

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import jinja2.utils
 
 from jaxformer.data.chat import renderer
+from jaxformer.io.scripts import run_script
 
 _PATIENCE = 60
 """Seconds after which a renderer is stopped that gets no processor time."""
@@ -32,22 +32,15 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
         ValueError: A request contains itself.
     """
     lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
-    # Without site-packages, whose start-up files would take most of the time.
-    paths = sorted(
-        {str(Path(module.__file__).parents[1]) for module in (jinja2, jinja2.utils.markupsafe)}
-    )
-    script = (
-        f"import runpy, sys; sys.path += {paths}; "
-        f"runpy.run_path({renderer.__file__!r}, run_name='__main__')"
-    )
+    modules = (jinja2, jinja2.utils.markupsafe)
     limit = _PATIENCE + len(requests) * renderer.CPU_SECONDS
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", script],
-            input=lines.encode(),
-            capture_output=True,
-            timeout=limit,
-            check=False,
+        done = run_script(
+            renderer,
+            given=lines.encode(),
+            patience=limit,
+            megabytes=renderer.MEGABYTES,
+            paths={str(Path(module.__file__).parents[1]) for module in modules},
         )
     except subprocess.TimeoutExpired:
         return [{"error": f"it has not ended after {limit} seconds"}]
@@ -59,6 +52,6 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
 
 
 def _reason(returncode: int) -> str:
-    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    if returncode in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
         return f"it computes for longer than {renderer.CPU_SECONDS} seconds"
     return f"it needs more than {renderer.MEGABYTES} MB of memory, or is nested too deeply"

@@ -35,8 +35,8 @@ _FILES = tuple(
     for name in SIDE_FILES
     if not name.startswith(("chat_template", "generation", "preprocessor", "processor", "video"))
 )
-_PATIENCE = 600
-"""Seconds after which a process is stopped that gets no processor time."""
+_LIMITS = {"patience": 600, "megabytes": 8192, "cpu_seconds": 300}
+"""Those of the process: a vocabulary of 256,000 pieces takes a tenth of its memory and time."""
 _log = logging.getLogger(__name__)
 
 
@@ -124,10 +124,10 @@ def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | Non
         if config is not None:
             (home / _CONFIG).write_text(json.dumps(config), encoding="utf-8")
         try:
-            done = run_script(auto_process, home, answer, patience=_PATIENCE)
+            done = run_script(auto_process, home, answer, **_LIMITS)
         except subprocess.TimeoutExpired:
             raise DataError(
-                f"{folder}: transformers needs more than {_PATIENCE} s for it"
+                f"{folder}: transformers needs more than {_LIMITS['patience']} s for it"
             ) from None
         if done.returncode == 0:
             return read_bytes(answer)

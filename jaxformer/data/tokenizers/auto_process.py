@@ -6,14 +6,11 @@ half a gigabyte, so transformers finds none here.
 
 import json
 import os
-import resource
 import sys
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models
 
-MEGABYTES, CPU_SECONDS = 8192, 300
-"""The maximum memory and processor time: a vocabulary of 256,000 pieces takes a tenth of both."""
 _ANY = ("tekken.json", "tiktoken.model", "tokenizer.json", "tokenizer.model")
 """The files that every class with a backend reads, whatever its own are."""
 _EXAMPLES = (
@@ -40,10 +37,6 @@ def main(folder: str, answer: str) -> None:
     Raises:
         ValueError: The folder has no vocabulary for its class.
     """
-    for kind, most in ((resource.RLIMIT_DATA, MEGABYTES << 20), (resource.RLIMIT_CPU, CPU_SECONDS)):
-        given = resource.getrlimit(kind)[1]
-        most = most if given == resource.RLIM_INFINITY else min(most, given)
-        resource.setrlimit(kind, (most, given))
     sys.modules["torch"] = None
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
     from transformers import AutoTokenizer

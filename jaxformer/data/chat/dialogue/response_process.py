@@ -1,16 +1,12 @@
 """Reads answers by a `response_template`, with transformers; `responses.py` runs it as a script.
 
-Such a template has regular expressions of the model's publisher, which may take for ever, so the
-operating system limits the processor time. It imports nothing of this library, and no PyTorch.
+Such a template has regular expressions of the model's publisher, which may take for ever. This
+imports nothing of this library, and no PyTorch.
 """
 
 import json
 import os
-import resource
 import sys
-
-CPU_SECONDS = 20
-"""The maximum processor time for all answers together."""
 
 
 def main() -> None:
@@ -19,9 +15,6 @@ def main() -> None:
     Writes a list of {"message"}, or of {"error"}; null where this version of transformers has no
     such function.
     """
-    given = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    most = CPU_SECONDS if given == resource.RLIM_INFINITY else min(CPU_SECONDS, given)
-    resource.setrlimit(resource.RLIMIT_CPU, (most, given))
     sys.modules["torch"] = None
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
     asked = json.load(sys.stdin)

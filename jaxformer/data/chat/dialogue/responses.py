@@ -13,6 +13,8 @@ from jaxformer.io.notices import warn_once
 from jaxformer.io.scripts import run_script
 
 _FIELD = "response_template"
+_CPU_SECONDS = 20
+"""The maximum processor time for all answers together."""
 _PATIENCE = 120
 """Seconds after which a process is stopped that gets no processor time."""
 
@@ -62,13 +64,15 @@ def read_responses(
     """
     asked = [{**each._asdict(), _FIELD: template} for each in responses]
     try:
-        done = run_script(response_process, given=json.dumps(asked).encode(), patience=_PATIENCE)
+        given = json.dumps(asked).encode()
+        limits = {"patience": _PATIENCE, "cpu_seconds": _CPU_SECONDS}
+        done = run_script(response_process, given=given, **limits)
     except subprocess.TimeoutExpired:
         raise DataError(f"{where}: {_FIELD}: it has not ended after {_PATIENCE} seconds") from None
     if done.returncode:
         raise DataError(
-            f"{where}: {_FIELD}: it computes for longer than {response_process.CPU_SECONDS} "
-            "seconds, or needs too much memory"
+            f"{where}: {_FIELD}: it computes for longer than {_CPU_SECONDS} seconds, or "
+            "needs too much memory"
         )
     found = json.loads(done.stdout)
     if found is None:
