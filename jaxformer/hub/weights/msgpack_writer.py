@@ -1,20 +1,19 @@
-"""Writes trees of arrays as Flax does, byte for byte, with one array at a time in memory."""
+"""Writes trees of arrays as Flax does, with one array at a time in memory."""
 
-import io
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import msgpack
 import numpy as np
+from flax.serialization import msgpack_serialize
 
 from jaxformer.hub.weights.arrays import check_finite, copy_into
-from jaxformer.hub.weights.msgpack_tree import ARRAY, CHUNKED
+from jaxformer.hub.weights.msgpack_tree import ARRAY, CHUNKED, SCALAR
 from jaxformer.hub.weights.tensors import Tensor
 
 CHUNK = 2**30
 """The bytes of the largest array that Flax writes in one piece."""
-_FIXED_EXTENSIONS = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 
 class Array(NamedTuple):
@@ -54,9 +53,10 @@ def write_tree(
 
 
 def _write(file: BinaryIO, tree: dict[str, Any], arrays: Iterator[np.ndarray], chunk: int) -> None:
-    file.write(_map(len(tree)))
+    packer = msgpack.Packer()
+    file.write(packer.pack_map_header(len(tree)))
     for key, value in tree.items():
-        file.write(_text(key))
+        file.write(packer.pack(key))
         if isinstance(value, dict):
             _write(file, value, arrays, chunk)
         else:
@@ -71,49 +71,15 @@ def _write_array(file: BinaryIO, described: Array, array: np.ndarray, chunk: int
     copy_into(copied, array)
     check_finite("/".join(path), copied, array)
     if copied.nbytes <= chunk:
-        _write_piece(file, copied, code)
+        file.write(msgpack_serialize(copied[()] if code == SCALAR else copied))
         return
-    flat, step = copied.reshape(-1), max(1, chunk // dtype.itemsize)
-    file.write(_map(3) + _text(CHUNKED) + b"\xc3" + _text("shape") + _map(len(shape)))
-    for number, size in enumerate(shape):
-        file.write(_text(str(number)) + _number(size))
-    pieces = range(0, flat.size, step)
-    file.write(_text("chunks") + _map(len(pieces)))
-    for number, start in enumerate(pieces):
-        file.write(_text(str(number)))
-        _write_piece(file, flat[start : start + step], code)
-
-
-def _write_piece(file: BinaryIO, array: np.ndarray, code: int) -> None:
-    header = io.BytesIO()
-    header.write(bytes([0x93, 0x90 | array.ndim]))
-    header.write(b"".join(map(_number, array.shape)) + _text(array.dtype.name))
-    count = math.prod(array.shape) * array.dtype.itemsize
-    header.write(_headed(count, (0xC4, 0xC5, 0xC6)))
-    length = len(header.getvalue()) + count
-    fixed = _FIXED_EXTENSIONS.get(length)
-    start = _headed(length, (0xC7, 0xC8, 0xC9)) if fixed is None else bytes([fixed])
-    file.write(start + bytes([code]) + header.getvalue())
-    file.write(array.reshape(-1).view(np.uint8).data)
-
-
-def _map(size: int) -> bytes:
-    return bytes([0x80 | size]) if size < 16 else _headed(size, (None, 0xDE, 0xDF))
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    head = bytes([0xA0 | len(data)]) if len(data) < 32 else _headed(len(data), (0xD9, 0xDA, 0xDB))
-    return head + data
-
-
-def _number(value: int) -> bytes:
-    return bytes([value]) if value < 128 else _headed(value, (0xCC, 0xCD, 0xCE, 0xCF))
-
-
-def _headed(value: int, heads: Sequence[int | None]) -> bytes:
-    """The shortest head for a number of 1, 2, 4 or 8 bytes, and the number."""
-    for power, head in enumerate(heads):
-        if head is not None and value < 256 ** (2**power):
-            return bytes([head]) + value.to_bytes(2**power, "big")
-    raise ValueError(f"{value:,} is too large for a msgpack file")
+    # Piece by piece: `msgpack_serialize` would hold all of them at once.
+    flat = copied.reshape(-1)
+    step = max(1, chunk // dtype.itemsize)
+    starts = range(0, flat.size, step)
+    packer = msgpack.Packer()
+    file.write(packer.pack_map_header(3) + packer.pack(CHUNKED) + packer.pack(True))
+    file.write(packer.pack("shape") + packer.pack({str(n): size for n, size in enumerate(shape)}))
+    file.write(packer.pack("chunks") + packer.pack_map_header(len(starts)))
+    for number, start in enumerate(starts):
+        file.write(packer.pack(str(number)) + msgpack_serialize(flat[start : start + step]))
