@@ -135,9 +135,6 @@ class StepHold:
 def delete_step(step_folder: AnyPath) -> threading.Thread | None:
     """Deletes in the background; a process killed meanwhile leaves nothing like a checkpoint.
 
-    Args:
-        step_folder: The checkpoint.
-
     Returns:
         The thread that deletes; None, and nothing is done, while somebody reads the checkpoint.
     """

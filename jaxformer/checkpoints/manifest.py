@@ -86,12 +86,7 @@ class _ProcessDigests:
 
 
 def write_manifest(folder: AnyPath, step: int) -> None:
-    """Records every file of a checkpoint that is about to be renamed into place.
-
-    Args:
-        folder: Of the checkpoints.
-        step: The one whose files are all written.
-    """
+    """Records every file of a checkpoint that is about to be renamed into place."""
     unfinished = unfinished_step(folder, step)
     records: dict[str, FileRecord] = {}
     for part in sorted(unfinished.glob(f"*/{_PART.format('*')}")):
@@ -151,16 +146,7 @@ def _damage(step_folder: AnyPath, part: int, parts: int) -> str | None:
 
 
 def read_item(step_folder: AnyPath, item: str) -> dict[str, Any]:
-    """Reads the ``config`` or the ``meta`` item of a checkpoint, if it is what was saved.
-
-    Returns:
-        The JSON object of the item.
-
-    Raises:
-        ValueError: The item or the manifest is damaged.
-        FileNotFoundError: There is none.
-        StorageError: It cannot be read.
-    """
+    """Reads the ``config`` or the ``meta`` item of a checkpoint, if it is what was saved."""
     name = f"{item}/metadata"
     with _readable(step_folder):
         record = _parsed((step_folder / MANIFEST).read_text()).get(name)
@@ -206,14 +192,7 @@ def _as_json(records: Mapping[str, FileRecord]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, FileRecord]:
-    """The records in a manifest.
-
-    Returns:
-        A record for each file, by its path in the step's folder.
-
-    Raises:
-        ValueError: The text is not that of a manifest.
-    """
+    """The records in a manifest."""
     data = json.loads(text)
     if not isinstance(data, dict) or not data:
         raise ValueError("a manifest is a JSON object with an entry for each file")

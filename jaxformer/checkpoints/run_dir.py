@@ -164,11 +164,7 @@ def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def _check_in_place(lock: IO, folder: Path) -> None:
-    """Checks that a name still leads to the lock that this process holds.
-
-    Raises:
-        RunError: The folder, or its lock, was removed or replaced.
-    """
+    """Checks that a name still leads to the lock that this process holds."""
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(lock.fileno()), os.lstat(folder / _LOCK_FILE)):
             return
@@ -243,16 +239,7 @@ def read_config(folder: AnyPath) -> Config:
 
 
 def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any, Any]]:
-    """Returns what makes a configuration another experiment, as `changed_fields` does.
-
-    Args:
-        before: The configuration of the steps that are done.
-        now: That of those to come.
-        done: How many are done.
-
-    Returns:
-        The fields that differ, with both values.
-    """
+    """Returns what makes a configuration another experiment, as `changed_fields` does."""
     changes = changed_fields(before, now)
     # The batches to come may have another size, not those of the steps that are done.
     if done and _SIZES & changes.keys() and same_start(before.data, now.data, done):

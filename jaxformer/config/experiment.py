@@ -142,15 +142,7 @@ def check_has_model(config: Config) -> None:
 
 
 def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
-    """Checks that a model can be sharded over a mesh.
-
-    Args:
-        model: Its configuration.
-        sizes: Of the mesh axes, by name.
-
-    Raises:
-        ConfigError: A size of the model is not divisible; names both, and what would be right.
-    """
+    """Checks that a model can be sharded over a mesh."""
     for name, size in model.tensor_sizes.items():
         _check_divides("mesh.tensor", sizes["tensor"], f"model.{name}", size)
     for stack in model.stacks:
@@ -202,15 +194,7 @@ def check_labels(heads: Sequence[Head], labels: tuple[str, ...]) -> None:
 
 
 def check_heads(heads: Sequence[Head], names: Collection[str]) -> None:
-    """Checks that the data have what the model's heads predict.
-
-    Args:
-        heads: The model's heads.
-        names: The names of the arrays of a batch.
-
-    Raises:
-        ConfigError: A head reads something else.
-    """
+    """Checks that the data have what the model's heads predict."""
     for head in heads:
         missing = sorted(head.reads(rows=1, length=1).keys() - set(names))
         if missing:

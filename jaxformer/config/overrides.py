@@ -117,10 +117,6 @@ def _short_errors() -> Iterator[None]:
 def component_choices(owner: Any, name: str) -> dict[str, Any]:
     """Returns the values that a component field allows, by name; empty for any other field.
 
-    Args:
-        owner: The dataclass instance that has the field.
-        name: The field.
-
     Returns:
         ``{"RoPE": RoPE, ...}``, by the full name if two classes have the same one. An optional
         field adds ``"None": None``, and a `Literal` adds its strings.
@@ -168,10 +164,6 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
     """Applies every ``--path.to.field Name`` that names a component, outer ones first.
 
     Where a field is None and allows one component only, an option of that component chooses it.
-
-    Args:
-        tree: The defaults.
-        arguments: The command line.
 
     Returns:
         The tree with the chosen components, not validated, and the arguments that remain.

@@ -101,9 +101,6 @@ def in_one_sentence(path: Path) -> Iterator[None]:
 def origins(config: Any) -> dict[str, dict[str, str]]:
     """Says where those components of a configuration come from that are not the library's.
 
-    Args:
-        config: A tree of dataclasses.
-
     Returns:
         By the name of each class, what `find_own` needs: the folder from which modules are
         imported, and, unless the experiment's file defines it, its module and a digest of its code.
@@ -135,15 +132,7 @@ def experiment_text(config: Any) -> bytes | None:
 
 
 def check_unchanged(config: Any, kept: AnyPath) -> None:
-    """Checks that an experiment defines its components as it did when a run was started.
-
-    Args:
-        config: The experiment.
-        kept: The copy of its file in the run's folder.
-
-    Raises:
-        ConfigError: Names the components whose code is another.
-    """
+    """Checks that an experiment defines its components as it did when a run was started."""
     now = experiment_text(config)
     if now is None or not kept.is_file() or kept.read_bytes() == now:
         return

@@ -39,28 +39,13 @@ class BadRows:
         self._messages: list[str] = []
 
     def add(self, error: DataError) -> None:
-        """Leaves a row out.
-
-        Args:
-            error: What is wrong with it.
-
-        Raises:
-            DataError: A bad row stops the run; names the row, and the option.
-        """
+        """Leaves a row out."""
         if not self.skips:
             raise DataError(advised(error)) from error
         self._messages.append(str(error))
 
     def settle(self, source: object, total: int) -> None:
-        """Says how many rows were left out, and why the first of them.
-
-        Args:
-            source: Where the rows come from.
-            total: How many there are, those left out among them.
-
-        Raises:
-            DataError: They are too many.
-        """
+        """Says how many rows were left out, and why the first of them."""
         if not self._messages:
             return
         count, first = len(self._messages), "; ".join(self._messages[:_SHOWN])

@@ -64,11 +64,7 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
 
 
 def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
-    """Returns the names that `save_labels` wrote to a folder; none without such a file.
-
-    Raises:
-        DataError: The file is damaged.
-    """
+    """Returns the names that `save_labels` wrote to a folder; none without such a file."""
     file, record = Path(folder, _FILE), Path(folder, _DIGEST)
     if record.exists():
         check_digests(record, [_FILE])

@@ -111,11 +111,6 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 def same_start(old: Any, new: Any, steps: int) -> bool:
     """Whether a run may go on with another ramp: what it has read stays read, and in what order.
 
-    Args:
-        old: The data that the run was started with.
-        new: Those it is to go on with.
-        steps: Updates done.
-
     Returns:
         Whether the batches of these steps are the same, and the rows have the same lengths.
     """

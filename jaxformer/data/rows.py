@@ -54,19 +54,11 @@ class RowData(Data, Generic[Row]):
         return self.train
 
     def train_rows(self) -> list[Row]:
-        """Returns the training rows, those that may be held out among them.
-
-        Raises:
-            DataError: They are missing or cannot be read.
-        """
+        """Returns the training rows, those that may be held out among them."""
         return self.read(self.train)
 
     def validation_rows(self) -> list[Row] | None:
-        """Returns the rows for validation; None if they are a share of the training rows.
-
-        Raises:
-            DataError: They cannot be read.
-        """
+        """Returns the rows for validation; None if they are a share of the training rows."""
         return None if self.validation is None else self.read(self.validation)
 
     def split(self) -> tuple[list[Row], list[Row]]:
@@ -93,11 +85,7 @@ class TaskData(RowData[Row]):
     """Rows that become examples one by one, perhaps with labels."""
 
     def label_names(self, train: Sequence[Row]) -> tuple[str, ...]:
-        """Returns the names of the labels in the order of their numbers; empty without labels.
-
-        Args:
-            train: The training rows.
-        """
+        """Returns the names of the labels in the order of their numbers; empty without labels."""
         del train
         return ()
 

@@ -105,9 +105,6 @@ class RowReader:
     def columns(self, row: Batch) -> list[list[Column]]:
         """The arrays with a value for each token of a row with one sequence.
 
-        Args:
-            row: The arrays of one row.
-
         Returns:
             Those of the inputs; and those of the decoder, where it has inputs of its own.
         """
@@ -132,11 +129,6 @@ class RowReader:
 
     def in_words(self, name: str, value: np.ndarray, row: Batch) -> str:
         """An array that has no value for each token, in words.
-
-        Args:
-            name: Its name.
-            value: The array.
-            row: The row that it is in.
 
         Returns:
             A number with the name of its label, several numbers, or their shape and range.
@@ -163,9 +155,6 @@ class RowReader:
 
     def as_json(self, row: Batch) -> dict[str, Any]:
         """A row as what `json.dump` writes.
-
-        Args:
-            row: The arrays of one row.
 
         Returns:
             "texts", each a list of parts with "text" and "learned"; "pieces" of the arrays of
@@ -272,10 +261,6 @@ class RowReader:
 
 def cut(texts: Sequence[Text], most: int) -> list[Text]:
     """Texts of at most so many characters, together.
-
-    Args:
-        texts: The texts.
-        most: Characters.
 
     Returns:
         The texts; where something is missing, dots.

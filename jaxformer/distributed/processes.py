@@ -17,11 +17,7 @@ def is_first() -> bool:
 
 
 def first_process_only(action: Callable[[], Any]) -> None:
-    """Runs an action on the first process while the others wait.
-
-    Raises:
-        ConfigError: On the others, where the action failed.
-    """
+    """Runs an action on the first process while the others wait."""
     failure = None
     if is_first():
         try:
@@ -45,10 +41,6 @@ def agreed(decision: bool) -> bool:
 
 def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
     """Returns the rows of a global batch that this process's devices need.
-
-    Args:
-        sharding: Of the rows of a batch.
-        num_rows: B.
 
     Returns:
         int [rows], ascending.

@@ -112,15 +112,7 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
 
 
 def check_slices(data: int, slices: int) -> None:
-    """Raises ConfigError unless the data axis alone can cross the slices of a TPU.
-
-    Args:
-        data: The size of the mesh's data axis.
-        slices: Slices, which the data centre's network joins.
-
-    Raises:
-        ConfigError: The data axis cannot be cut into so many parts.
-    """
+    """Raises ConfigError unless the data axis alone can cross the slices of a TPU."""
     if data % slices:
         raise ConfigError(
             f"mesh.data = {data}: must be a multiple of the {slices} slices, because the network "

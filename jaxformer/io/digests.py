@@ -57,15 +57,7 @@ def add_digests(record: Path, names: Iterable[str]) -> None:
 
 
 def check_digests(record: Path, names: Iterable[str]) -> None:
-    """Compares files with the digests that `write_digests` wrote.
-
-    Args:
-        record: The digests.
-        names: The files that it must list.
-
-    Raises:
-        DataError: A file is missing or has changed; names the file.
-    """
+    """Compares files with the digests that `write_digests` wrote."""
     lines = read_bytes(record).decode(errors="replace").splitlines()
     recorded = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     for name in names:

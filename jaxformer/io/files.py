@@ -27,9 +27,6 @@ def ordinary_file(path: str | os.PathLike) -> Path:
 
     Opening a pipe would block, and a device such as /dev/zero has no end.
 
-    Args:
-        path: As the user gave it.
-
     Returns:
         The path, with its "~" resolved; of an object of a store, that of a copy on this machine.
 
@@ -56,14 +53,7 @@ def ordinary_file(path: str | os.PathLike) -> Path:
 
 
 def object_info(path: "RemotePath") -> "ObjectInfo":
-    """Returns what a store says of an object.
-
-    Args:
-        path: The object.
-
-    Raises:
-        DataError: There is none, or it is a folder.
-    """
+    """Returns what a store says of an object."""
     try:
         info = path.stat()
     except FileNotFoundError as error:
@@ -74,17 +64,7 @@ def object_info(path: "RemotePath") -> "ObjectInfo":
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Returns the contents of a file.
-
-    Args:
-        path: As the user gave it.
-
-    Returns:
-        All of its bytes.
-
-    Raises:
-        DataError: It is not a regular file, or cannot be read.
-    """
+    """Returns the contents of a file."""
     if is_remote(path):
         return _object_bytes(any_path(path, "file"))
     path = ordinary_file(path)
@@ -101,9 +81,6 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Gives the name of a new file, which replaces `path` when it is complete.
 
     Several processes may write at once: a reader sees one complete file or another.
-
-    Args:
-        path: The file to write or replace.
 
     Yields:
         The temporary file to write, in the same folder.
@@ -131,14 +108,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def lock_file(path: Path) -> IO:
-    """Opens a file that is locked: created if absent, never emptied, and not through a link.
-
-    Returns:
-        The open file.
-
-    Raises:
-        OSError: It cannot be opened, or is a link.
-    """
+    """Opens a file that is locked: created if absent, never emptied, and not through a link."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
 
 
@@ -147,9 +117,6 @@ def temporary_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates an empty folder on the disk of another, to take its place when it is complete.
 
     For a folder of an object store it is among the temporary files of this machine.
-
-    Args:
-        folder: The folder to write.
 
     Yields:
         The temporary folder, which is deleted unless it has been renamed.
@@ -220,15 +187,7 @@ def remove_folder(folder: AnyPath) -> None:
 
 
 def check_store(folder: AnyPath, name: str) -> None:
-    """Checks before the work that a folder of a store can be written to; passes any other.
-
-    Args:
-        folder: The folder.
-        name: What the user calls it, for the message.
-
-    Raises:
-        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
-    """
+    """Checks before the work that a folder of a store can be written to; passes any other."""
     if is_remote(folder):
         from jaxformer.io.remote import check_writable
 
@@ -236,15 +195,7 @@ def check_store(folder: AnyPath, name: str) -> None:
 
 
 def check_unused(folder: str | Path) -> None:
-    """Checks that a folder can be written to, before the work is done.
-
-    Args:
-        folder: As the user gave it.
-
-    Raises:
-        ConfigError: It is a file, a folder that holds something or cannot be read or written, or a
-            URL of another scheme.
-    """
+    """Checks that a folder can be written to, before the work is done."""
     folder = any_path(folder, "folder")
     check_store(folder, "folder")
     try:

@@ -20,15 +20,7 @@ _POINTER = b"version https://git-lfs."
 
 
 def check_no_pointer(start: bytes, where: str) -> None:
-    """Checks that a file is not only what git keeps in place of a large one.
-
-    Args:
-        start: Its first bytes.
-        where: The file, for the message.
-
-    Raises:
-        DataError: It is.
-    """
+    """Checks that a file is not only what git keeps in place of a large one."""
     if start.startswith(_POINTER):
         raise DataError(
             f"{where}: a pointer of git-lfs in place of the file: run `git lfs pull` in the "

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 def mirrored(run_dir: str | os.PathLike) -> Path:
     """Returns the folder on this machine in which the data of a run are prepared.
 
-    Args:
-        run_dir: The run's folder.
-
     Returns:
         The mirror of a remote run, empty at first; the folder itself of any other.
 
@@ -41,19 +38,7 @@ def mirrored(run_dir: str | os.PathLike) -> Path:
 
 
 def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
-    """Makes some of the mirror of a remote run the same as in the store.
-
-    Args:
-        run_dir: The run's folder.
-        names: The files and folders of the run that are wanted.
-
-    Returns:
-        The mirror.
-
-    Raises:
-        DataError: A file does not arrive whole, or the disk is full.
-        StorageError: The store cannot be reached, or refuses.
-    """
+    """Makes some of the mirror of a remote run the same as in the store."""
     home = mirrored(run_dir)
     files = {n: i for n, i in run_dir.files().items() if n.partition("/")[0] in names}
     with one_at_a_time(home.parent):

@@ -43,10 +43,6 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
     Links are followed within the folder, and from a snapshot in a Hugging Face cache to its blobs.
     A link to anywhere else could copy any file of this machine into an export of the model.
 
-    Args:
-        folder: The folder.
-        name: The file's name.
-
     Raises:
         DataError: It leads out of the folder, or is a folder, a pipe or a device.
     """
@@ -63,41 +59,18 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
 
 
 def small_file_in(folder: str | os.PathLike, name: str) -> Path | None:
-    """Returns `file_in` for a file other than weights, which may have 512 MiB at most.
-
-    Args:
-        folder: The folder.
-        name: The file's name.
-
-    Raises:
-        DataError: It is larger, or no file of the folder.
-    """
+    """Returns `file_in` for a file other than weights, which may have 512 MiB at most."""
     return _limited(file_in(folder, name), _LARGEST_SIDE_FILE)
 
 
 def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
-    """Returns the JSON object in a file of a folder, or None if there is no such file.
-
-    Args:
-        folder: The folder.
-        name: The file's name.
-
-    Raises:
-        DataError: It is something else, too large, or no file of the folder.
-    """
+    """Returns the JSON object in a file of a folder, or None if there is no such file."""
     path = file_in(folder, name)
     return None if path is None else read_json_object(path)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file, which may be anywhere.
-
-    Args:
-        path: The file.
-
-    Raises:
-        DataError: It is something else, or too large.
-    """
+    """Returns the JSON object in a file, which may be anywhere."""
     return read_json(_limited(path, _LARGEST_JSON))
 
 

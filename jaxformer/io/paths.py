@@ -56,10 +56,6 @@ def url_of(path: str | os.PathLike, name: str) -> str | None:
 
     Nothing is imported that would read or write it.
 
-    Args:
-        path: As the user gave it.
-        name: What the user calls it, for the message.
-
     Returns:
         The URL, with two slashes, or None.
 
@@ -85,18 +81,7 @@ def url_of(path: str | os.PathLike, name: str) -> str | None:
 
 
 def local_path(path: str | os.PathLike, name: str) -> Path:
-    """Returns a path that must be of this machine, with its "~" resolved.
-
-    Args:
-        path: As the user gave it.
-        name: What the user calls it, for the message.
-
-    Returns:
-        The path.
-
-    Raises:
-        ConfigError: It is not a path, or it is a URL such as gs://bucket/folder.
-    """
+    """Returns a path that must be of this machine, with its "~" resolved."""
     if (url := url_of(path, name)) is not None:
         raise ConfigError(
             f"{name} = {url}: must be a path on this machine: this is neither read from nor "
@@ -106,18 +91,7 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
 
 
 def folder_path(path: str | os.PathLike, name: str) -> AnyPath:
-    """Returns `any_path` of a folder, which need not exist.
-
-    Args:
-        path: As the user gave it.
-        name: What the user calls it, for the message.
-
-    Returns:
-        The path.
-
-    Raises:
-        ConfigError: It is not a path, a URL of another scheme, or the path of a file.
-    """
+    """Returns `any_path` of a folder, which need not exist."""
     folder = any_path(path, name)
     if path == "":
         raise ConfigError(f"{name} = {path!r}: must be the path of a folder")
@@ -131,13 +105,6 @@ def run_path(path: str | os.PathLike, name: str) -> AnyPath:
 
     Libraries below read a ".." in other ways, and a link that is turned elsewhere while a run
     trains must not take the run with it. A path that leads straight there stays as it was typed.
-
-    Args:
-        path: As the user gave it.
-        name: What the user calls it, for the message.
-
-    Returns:
-        The path.
 
     Raises:
         ConfigError: It is not a path, a URL of another scheme, or the path of a file.

@@ -227,15 +227,7 @@ class RemotePath(PosixGPath):
 
 
 def check_writable(folder: RemotePath, name: str) -> None:
-    """Checks before any work that a folder can be written to, with an object that goes at once.
-
-    Args:
-        folder: The folder.
-        name: What the user calls it, for the message.
-
-    Raises:
-        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
-    """
+    """Checks before any work that a folder can be written to, with an object that goes at once."""
     probe = folder / f".probe-{uuid.uuid4().hex}"
 
     def there_and_back() -> bool:
@@ -250,15 +242,7 @@ def check_writable(folder: RemotePath, name: str) -> None:
 
 
 def check_readable(folder: RemotePath, name: str) -> None:
-    """Checks that a folder's bucket is there and lets itself be listed.
-
-    Args:
-        folder: The folder, or an object.
-        name: What the user calls it, for the message.
-
-    Raises:
-        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
-    """
+    """Checks that a folder's bucket is there and lets itself be listed."""
     bucket = f"{folder._uri_scheme}://{folder.bucket}"
     seconds = min(patience(), _PATIENCE_AT_START)
     _checked(folder, name, lambda: attempt(folder, lambda: folder.store.ls(bucket), seconds))

@@ -162,14 +162,7 @@ def addressed_folder(kind: str, name: str, remote: "RemotePath") -> Path:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Lets one process of this machine work in a folder, while others wait.
-
-    Args:
-        folder: A folder of the cache.
-
-    Yields:
-        Nothing.
-    """
+    """Lets one process of this machine work in a folder, while others wait."""
     with (folder / _LOCK).open("w") as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -21,9 +21,6 @@ def readable(path: str | os.PathLike) -> Path | BinaryIO:
     Nothing of an object is kept on this machine. Reading it raises `StorageError` if the connection
     is lost and does not come back, and `DataError` if it is written anew meanwhile.
 
-    Args:
-        path: As the user gave it.
-
     Raises:
         DataError: There is no such file, or it is a folder, a pipe or a device.
     """

@@ -60,10 +60,6 @@ def write_table(path: Path, rows: Rows) -> None:
     Lists and objects are JSON in a .csv or .tsv file, and None is an empty field. A column that a
     row does not have is empty there.
 
-    Args:
-        path: The file to write or replace.
-        rows: Yields the rows, as dictionaries by the names of the columns.
-
     Raises:
         DataError: The disk is full, or a value cannot be in such a file.
     """

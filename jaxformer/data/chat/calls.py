@@ -30,11 +30,7 @@ class CallForm(NamedTuple):
 
 
 def call_form(template: ChatTemplate) -> CallForm:
-    """Returns how a template takes calls, by trying.
-
-    Args:
-        template: The template.
-    """
+    """Returns how a template takes calls, by trying."""
     kinds = [(arguments, content) for content in ({"content": ""}, {}) for arguments in (dict, str)]
     tried = template.attempt_batch(RenderRequest(_called(*kind)) for kind in kinds)
     whole, text, bare, bare_text = (
@@ -50,11 +46,7 @@ def call_form(template: ChatTemplate) -> CallForm:
 
 
 def writes_tools(template: ChatTemplate) -> bool:
-    """Returns whether a template writes the tools of a conversation, by trying.
-
-    Args:
-        template: The template.
-    """
+    """Returns whether a template writes the tools of a conversation, by trying."""
     asked = Conversation([{"role": "user", "content": "Rain?"}])
     schema = {"name": _NAME, "description": "Says it.", "parameters": {}}
     tools = [{"type": "function", "function": schema}]

@@ -148,9 +148,6 @@ def text_template(tokenizer: Tokenizer) -> ChatTemplate:
 
     They become the prompt, the completion and end-of-text, after the tokenizer's beginning-of-text
     token if it puts one before every text.
-
-    Args:
-        tokenizer: The tokenizer.
     """
     rust, file = tokenizer.backend_tokenizer, _NAMED / "plain.jinja"
     encoding = rust.encode("a", add_special_tokens=True)

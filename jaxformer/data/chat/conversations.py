@@ -136,17 +136,7 @@ class ConversationData(RowData[Row]):
         )
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads and renders the rows for validation.
-
-        Args:
-            folder: The run's folder, which has its tokenizer and its template.
-
-        Returns:
-            The validation side, with the tokenizer.
-
-        Raises:
-            DataError: The table cannot be read, or a row is wrong; names the file and the line.
-        """
+        """Reads and renders the rows for validation."""
         rows = self.validation_rows()
         if rows is None:
             return self.prepare(folder)

@@ -18,15 +18,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipytho
 
 
 def messages_in(record: Record, column: str) -> list[dict[str, Any]]:
-    """Returns the messages in a column, without what Arrow added to them.
-
-    Args:
-        record: The row.
-        column: The column: a list of objects, or a string with one in JSON.
-
-    Raises:
-        DataError: It holds something else, or no message.
-    """
+    """Returns the messages in a column, without what Arrow added to them."""
     held = _parsed(record, column)
     if not isinstance(held, Sequence) or isinstance(held, str):
         raise DataError(wrong_value(record.where, column, held, "a list of messages"))
@@ -46,17 +38,7 @@ def conversation(
     first: int = 0,
     needs_answer: bool = True,
 ) -> Conversation:
-    """Returns checked messages of a row as a conversation, with the row's tools.
-
-    Args:
-        record: The row.
-        messages: The messages.
-        first: How many of them are context, whose answers are not learned.
-        needs_answer: Whether one of the others must be an answer.
-
-    Raises:
-        DataError: A message is wrong, or there is no answer to learn; names the line.
-    """
+    """Returns checked messages of a row as a conversation, with the row's tools."""
     check_messages(record.where, messages)
     said = [message for message in messages[first:] if message["role"] == "assistant"]
     if needs_answer and not any(_says_something(message) for message in said):

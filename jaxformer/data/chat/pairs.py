@@ -103,15 +103,7 @@ class Pair(NamedTuple):
 def encoded_pairs(
     encoder: ChatEncoder, rows: Sequence[tuple[Conversation, Conversation]]
 ) -> list[Pair]:
-    """Returns rows of a chosen and a rejected conversation as tokens.
-
-    Args:
-        encoder: The encoder.
-        rows: The conversations.
-
-    Raises:
-        DataError: The template refuses one, or there is nothing to prefer; names the line.
-    """
+    """Returns rows of a chosen and a rejected conversation as tokens."""
     encoded = iter(encoder.encode_batch(side for row in rows for side in row))
     pairs = [Pair.of(next(encoded), next(encoded), row[0].where) for row in rows]
     for pair in pairs:
@@ -133,20 +125,7 @@ class Pairs(NamedTuple):
 
     @classmethod
     def fitting(cls, pairs: Sequence[Pair], limit: int, too_long: TooLong) -> "Pairs":
-        """Cuts, drops or refuses pairs that are longer than a row.
-
-        Args:
-            pairs: The pairs.
-            limit: The most tokens of a side.
-            too_long: What becomes of longer ones.
-
-        Returns:
-            The pairs that are left.
-
-        Raises:
-            DataError: One is too long and may not be changed, an answer has no token, both are the
-                same, or no pair is left; names the line.
-        """
+        """Cuts, drops or refuses pairs that are longer than a row."""
         for pair in pairs:
             pair.check()
         sizes = [pair.size for pair in pairs]

@@ -128,12 +128,7 @@ class ProtectedTokenizer:
         return [_tokenized(encoding) for encoding in encodings]
 
     def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
-        """Returns the tokens of a text in which the special tokens of the template alone count.
-
-        Args:
-            disguise: That of the messages.
-            text: The rendered text with the disguise.
-        """
+        """Returns the tokens of a text in which the special tokens of the template alone count."""
         plain, parts, starts, ends, done = disguise.undo(text), [], [], [], 0
         for id_, start, end in self.special_in(text, self.encode([text])[0]):
             code = self._codes[id_]

@@ -226,16 +226,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 
 def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    """Returns a template that is known to compile.
-
-    Args:
-        file: Where it is kept.
-        source: The template.
-        special_tokens: The special tokens by the names that templates use.
-
-    Raises:
-        DataError: The template is invalid.
-    """
+    """Returns a template that is known to compile."""
     (answer,) = _ask(source, [])
     if "error" in answer:
         line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
@@ -244,14 +235,7 @@ def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]
 
 
 def read_template_file(file: Path) -> str:
-    """Returns the text of a template's file.
-
-    Args:
-        file: The file.
-
-    Raises:
-        DataError: It is missing, too large or no text.
-    """
+    """Returns the text of a template's file."""
     if not file.is_file():
         raise DataError(f"{file} does not exist, or is no file (looked from {Path.cwd()})")
     if (size := file.stat().st_size) > _LARGEST:

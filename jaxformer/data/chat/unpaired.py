@@ -129,19 +129,7 @@ class JudgedAnswers(NamedTuple):
     def fitting(
         cls, answers: Sequence[JudgedAnswer], limit: int, too_long: TooLong
     ) -> "JudgedAnswers":
-        """Cuts, drops or refuses answers that are longer than a row.
-
-        Args:
-            answers: The answers.
-            limit: The most tokens of a row.
-            too_long: What becomes of longer ones.
-
-        Returns:
-            The answers that are left.
-
-        Raises:
-            DataError: One is too long and may not be changed, or none is left; names the line.
-        """
+        """Cuts, drops or refuses answers that are longer than a row."""
         sizes = [len(row.answer.tokens) for row in answers]
         check_sizes(sizes, [row.where for row in answers], limit, too_long, "answers")
         num_long = sum(size > limit for size in sizes)

@@ -20,12 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def warn_about_unwritten(template: ChatTemplate, chats: Sequence[Conversation]) -> None:
-    """Warns of a template that does not write what some answers have besides their text.
-
-    Args:
-        template: The template.
-        chats: The conversations.
-    """
+    """Warns of a template that does not write what some answers have besides their text."""
     _warn(template, chats, "reasoning", _thoughts)
     _warn(template, chats, "calls of tools", _calls)
 

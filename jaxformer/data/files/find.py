@@ -271,15 +271,7 @@ def _check_one_split(root: AnyPath, found: Iterable[FoundFile]) -> None:
 
 
 def check_no_splits(folder: Path, names: Iterable[str]) -> None:
-    """Checks that the folders in a folder are something else than the splits of a data set.
-
-    Args:
-        folder: The folder.
-        names: The names of the folders in it.
-
-    Raises:
-        DataError: All are called like splits: train, validation, ...; says which to name.
-    """
+    """Checks that the folders in a folder are something else than the splits of a data set."""
     examples = {_SPLITS.get(name.lower(), ""): str(folder / name) for name in names}
     if examples and "" not in examples:
         _refuse_splits(folder, examples)

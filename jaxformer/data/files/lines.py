@@ -20,18 +20,7 @@ _BUFFER = 1 << 20
 
 @contextmanager
 def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for reading; .gz and .zst are decompressed as they are read.
-
-    Args:
-        path: The file.
-
-    Yields:
-        Its bytes.
-
-    Raises:
-        DataError: It is missing or cannot be read, or what is read inside the context is damaged.
-        MissingExtra: It is .zst, and pyarrow is not installed.
-    """
+    """Opens a file for reading; .gz and .zst are decompressed as they are read."""
     try:
         with _open(path) as stream:
             yield stream
@@ -42,21 +31,13 @@ def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def byte_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the lines of a file as bytes, which end only at a newline.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Yields the lines of a file as bytes, which end only at a newline."""
     with opened(path) as file:
         yield from file
 
 
 def text_lines(path: str | os.PathLike) -> Iterator[str]:
-    """Yields the lines of a text file, which end only at a newline.
-
-    Raises:
-        DataError: The file cannot be read, or a line is no text; names the line.
-    """
+    """Yields the lines of a text file, which end only at a newline."""
     for _, text in numbered_lines(path):
         yield text
 
@@ -103,15 +84,7 @@ def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
 
 
 def encodable(text: str, what: str) -> str:
-    """Returns a text that UTF-8 can hold.
-
-    Args:
-        text: The text.
-        what: What it is, for the message.
-
-    Raises:
-        DataError: It holds half of a surrogate pair, which JSON can write.
-    """
+    """Returns a text that UTF-8 can hold."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -179,19 +179,7 @@ def load_corpus(
 
 
 def tokenised(source: TextSource, tokenizer: Tokenizer, begin: tuple[int, ...] = ()) -> TokenStream:
-    """Tokenises all documents of a small source in memory.
-
-    Args:
-        source: The documents.
-        tokenizer: The tokenizer.
-        begin: The tokens that each document begins with.
-
-    Returns:
-        Their tokens.
-
-    Raises:
-        DataError: There is no text, or it cannot be read.
-    """
+    """Tokenises all documents of a small source in memory."""
     texts = [document.text for document in source.documents() if document.text]
     if not texts:
         raise DataError(f"{source} holds no text")

@@ -60,28 +60,13 @@ def is_sharded(home: Path) -> bool:
 
 
 def folders_of_shards(run_dir: Path) -> set[str]:
-    """Returns the names of what a run's folder holds of corpora of several shards, finished or not.
-
-    Args:
-        run_dir: The folder of the run.
-    """
+    """Returns the names of the folders of sharded corpora in a run's folder, finished or not."""
     found = chain(run_dir.glob("*/shard-*"), run_dir.glob("*/*/shard-*"))
     return {path.relative_to(run_dir).parts[0] for path in found}
 
 
 def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
-    """Maps the corpus in a folder into memory.
-
-    Args:
-        home: The folder.
-        tokenizer: The tokenizer that made the tokens.
-
-    Returns:
-        Both sides of the corpus, memory-mapped.
-
-    Raises:
-        DataError: A file is missing, damaged or of another format; names it.
-    """
+    """Maps the corpus in a folder into memory."""
     if not is_sharded(home):
         return read_shard(home, tokenizer)
     check_digests(home / DIGESTS, [SIZES])
@@ -97,15 +82,7 @@ def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | DataError]:
-    """Maps shards into memory, several at a time, since checking them reads every byte.
-
-    Args:
-        homes: Their folders.
-        tokenizer: The tokenizer that made the tokens.
-
-    Returns:
-        Each shard, or what is wrong with it.
-    """
+    """Maps shards into memory, several at a time, since checking them reads every byte."""
 
     def read(home: Path) -> Corpus | DataError:
         try:
@@ -122,18 +99,7 @@ def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | Da
 
 
 def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
-    """Maps a corpus of one shard, or one of its shards, into memory.
-
-    Args:
-        home: The folder.
-        tokenizer: The tokenizer that made the tokens.
-
-    Returns:
-        Both sides of the documents, memory-mapped.
-
-    Raises:
-        DataError: A file is missing, damaged or of another format; names it.
-    """
+    """Maps a corpus of one shard, or one of its shards, into memory."""
     recorded = (home / DIGESTS).exists()
     if recorded:
         check_digests(home / DIGESTS, CORPUS_FILES)
@@ -146,12 +112,7 @@ def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def write_record(home: Path, num_shards: int) -> None:
-    """Writes the record that makes a folder of shards a corpus, with the sizes of all together.
-
-    Args:
-        home: The folder.
-        num_shards: How many shards are in it.
-    """
+    """Writes the record that makes a folder of shards a corpus, with the sizes of all together."""
     sizes = [read_json(home / shard_name(number) / SIZES) for number in range(num_shards)]
     total = {
         side: {key: sum(shard[side][key] for shard in sizes) for key in sizes[0][side]}

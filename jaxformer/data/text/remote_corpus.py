@@ -21,19 +21,7 @@ ARRIVING = ".arriving"
 
 
 def fetch_corpus(kept: "RemotePath", folder: Path, home: Path) -> bool:
-    """Copies a complete corpus from the store; goes on with a copy that was interrupted.
-
-    Args:
-        kept: Where the store keeps it.
-        folder: Where the corpus is built, locked by this process.
-        home: Where the corpus is to be.
-
-    Returns:
-        Whether there is one.
-
-    Raises:
-        DataError: A file does not arrive whole, or the disk is full.
-    """
+    """Copies a complete corpus from the store; goes on with a copy that was interrupted."""
     files = kept.files()
     if DIGESTS not in files:
         return False
@@ -44,12 +32,7 @@ def fetch_corpus(kept: "RemotePath", folder: Path, home: Path) -> bool:
 
 
 def fetch_shards(kept: "RemotePath", folder: Path) -> None:
-    """Copies the finished shards of a corpus that is not complete.
-
-    Args:
-        kept: Where the store keeps them.
-        folder: Where the corpus is built. Shards that are there stay.
-    """
+    """Copies the finished shards of a corpus that is not complete."""
     files = kept.files()
     for name in sorted(files):
         shard, _, file = name.partition("/")
@@ -61,25 +44,14 @@ def fetch_shards(kept: "RemotePath", folder: Path) -> None:
 
 
 def share_shards(kept: "RemotePath", folder: Path, numbers: Iterable[int]) -> None:
-    """Puts finished shards into the store, unless they are there.
-
-    Args:
-        kept: Where the store keeps the corpus.
-        folder: Where the corpus is built.
-        numbers: Of the shards.
-    """
+    """Puts finished shards into the store, unless they are there."""
     for name in map(shard_name, sorted(numbers)):
         if not (kept / name / DIGESTS).is_file():
             upload_folder(folder / name, kept / name)
 
 
 def share_corpus(kept: "RemotePath", home: Path) -> None:
-    """Puts what the store lacks of a complete corpus there, unless another machine has.
-
-    Args:
-        kept: Where the store keeps it.
-        home: The corpus.
-    """
+    """Puts what the store lacks of a complete corpus there, unless another machine has."""
     files = kept.files()
     if DIGESTS in files:
         return

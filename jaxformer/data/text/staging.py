@@ -65,11 +65,7 @@ class Staging:
             raise self._other_documents()
 
     def complete(self) -> None:
-        """Makes the shards the corpus.
-
-        Raises:
-            DataError: They are not all of the same documents, or the folder cannot be renamed.
-        """
+        """Makes the shards the corpus."""
         if self._numbers != set(range(len(self._numbers))) | self.finished.keys():
             raise self._other_documents()
         if len(self._numbers) == 1:

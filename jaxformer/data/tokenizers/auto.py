@@ -68,9 +68,6 @@ class Answer(NamedTuple):
 def ask(folder: str | os.PathLike) -> Answer:
     """Returns what transformers makes of a folder.
 
-    Args:
-        folder: The folder, which has config.json or tokenizer_config.json.
-
     Returns:
         The answer; one that was kept, if the same was asked before.
 

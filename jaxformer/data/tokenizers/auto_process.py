@@ -82,11 +82,7 @@ def description(found) -> dict[str, Any]:
 
 
 def definition(found) -> str:
-    """Returns the tokenizer.json of a tokenizer of transformers, which gives its ids and texts.
-
-    Args:
-        found: The tokenizer of transformers.
-    """
+    """Returns the tokenizer.json of a tokenizer of transformers, which gives its ids and texts."""
     rust = complete(found)
     stored = json.loads(rust.to_str())
     for token in stored["added_tokens"]:
@@ -103,11 +99,7 @@ def cleaned(text: str) -> str:
 
 
 def complete(found) -> Tokenizer:
-    """Returns the backend of a tokenizer of transformers, which then decodes as the whole does.
-
-    Args:
-        found: The tokenizer of transformers.
-    """
+    """Returns the backend of a tokenizer of transformers, which then decodes as the whole does."""
     rust = found.backend_tokenizer
     rust.no_truncation()
     rust.no_padding()

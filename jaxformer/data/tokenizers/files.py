@@ -41,14 +41,7 @@ _MOST_UNUSED = 1 << 16
 
 
 def tokenizer_file(folder: str | os.PathLike) -> Path | None:
-    """Returns the file of a model's folder that holds its tokenizer; None if there is none.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        DataError: It leads out of the folder, or is too large.
-    """
+    """Returns the file of a model's folder that holds its tokenizer; None if there is none."""
     for name in (TOKENIZER, *_MODELS):
         if (file := small_file_in(folder, name)) is not None:
             return file
@@ -126,9 +119,6 @@ def _read(file: Path) -> Tokenizer:
 def ask_about(folder: str | os.PathLike) -> Answer | None:
     """Returns what transformers makes of a folder, if that is for it to say.
 
-    Args:
-        folder: The folder.
-
     Returns:
         The answer; None for the tokenizer of a run, and for one without a file beside it.
 
@@ -170,9 +160,6 @@ def _read_json(file: Path) -> Tokenizer:
 def tokenizer_in(folder: str | os.PathLike) -> Tokenizer:
     """Reads the tokenizer of a model's folder.
 
-    Args:
-        folder: The folder.
-
     Returns:
         The tokenizer, of the `tokenizers` package.
 
@@ -190,9 +177,6 @@ def tokenizer_in(folder: str | os.PathLike) -> Tokenizer:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Reads the tokenizer_config.json of a folder.
-
-    Args:
-        folder: The folder.
 
     Returns:
         Its fields; empty if there is no such file.

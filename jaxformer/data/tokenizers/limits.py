@@ -29,10 +29,6 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
     Each character and text that a replacement names goes through the whole chain, since a chain
     multiplies what an earlier step has inserted.
 
-    Args:
-        tokenizer: The tokenizer.
-        where: Its file, for the error.
-
     Raises:
         DataError: A replacement of the normalizer or the decoder makes a character more than
             `MOST_GROWTH` times as long.
@@ -49,11 +45,7 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
 @contextmanager
 def bounded_matches() -> Iterator[None]:
-    """Turns the library's end of a match that never comes to an end into an error of ours.
-
-    Raises:
-        DataError: A regular expression of the tokenizer has tried too many ways to match a text.
-    """
+    """Turns the library's end of a match that never comes to an end into an error of ours."""
     try:
         yield
     except BaseException as error:

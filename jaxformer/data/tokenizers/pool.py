@@ -124,9 +124,6 @@ def serve(folder: str) -> None:
     """Answers lists of texts on the standard input with their ids, until the input ends.
 
     The answer is the ids of all texts, and their lengths or what is wrong with one of them.
-
-    Args:
-        folder: Holds the tokenizer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that trains decides when to end
     answers = os.fdopen(os.dup(1), "wb")

@@ -38,10 +38,6 @@ Said = Mapping[str, Any]
 def rebuilt(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
     """Returns the tokenizer that gives the ids of a class.
 
-    Args:
-        said: What transformers says of it.
-        files: The files of its folder, by their names.
-
     Returns:
         The tokenizer; None for a class that is not known, or if it gives other ids.
 

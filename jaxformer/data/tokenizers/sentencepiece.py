@@ -60,17 +60,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Reads a model that SentencePiece trained.
-
-    Args:
-        path: The file: spiece.model, tokenizer.model, ...
-
-    Returns:
-        Its contents.
-
-    Raises:
-        DataError: It is no such file, or neither a unigram nor a BPE model.
-    """
+    """Reads a model that SentencePiece trained."""
     try:
         fields = list(_fields(read_bytes(path)))
         trainer = dict(_fields(_last(fields, 2)))
@@ -98,11 +88,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
 
 
 def sentencepiece_tokenizer(model: SentencePieceModel) -> Tokenizer:
-    """Returns the tokenizer that gives SentencePiece's ids.
-
-    Args:
-        model: The model.
-    """
+    """Returns the tokenizer that gives SentencePiece's ids."""
     pieces, unknown = model.pieces, model.pieces[model.unknown_id].text
     make = _bpe if model.is_bpe else _unigram
     tokenizer = Tokenizer(make(pieces, unknown, model.byte_fallback))

@@ -119,9 +119,6 @@ def names_as_text(rust: Tokenizer) -> Tokenizer:
     The tokenizers library does not look for special tokens in a text if it is told so, but a
     model that has one among its pieces may find it there.
 
-    Args:
-        rust: The tokenizer, which is told so.
-
     Returns:
         The tokenizer itself, or a copy that has other names for its special tokens.
 
@@ -141,9 +138,6 @@ def names_as_text(rust: Tokenizer) -> Tokenizer:
 
 def with_codes(rust: Tokenizer) -> Tokenizer:
     """Returns a copy of a tokenizer that knows its special tokens by their codes alone.
-
-    Args:
-        rust: The tokenizer.
 
     Returns:
         The copy, without a post-processor, which would cut blanks off the characters of a token.

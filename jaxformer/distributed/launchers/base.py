@@ -69,19 +69,7 @@ def number(variables: Variables, name: str, least: int = 0) -> int | None:
 
 
 def needed(variables: Variables, name: str, launcher: str) -> int:
-    """Reads an integer of at least 0 that a launcher of several processes always sets.
-
-    Args:
-        variables: The environment.
-        name: Of the variable.
-        launcher: What users call the launcher.
-
-    Returns:
-        The value.
-
-    Raises:
-        ConfigError: It is not set, or no such integer.
-    """
+    """Reads an integer of at least 0 that a launcher of several processes always sets."""
     value = number(variables, name)
     if value is None:
         raise ConfigError(

@@ -31,10 +31,6 @@ def refuse_ranks(variables: Variables, launched: Processes | None) -> None:
 
     Without this, N processes train alone, or several take the same place in a job of fewer.
 
-    Args:
-        variables: The environment.
-        launched: What another launcher says.
-
     Raises:
         ConfigError: There are such processes.
     """
@@ -51,14 +47,7 @@ def refuse_ranks(variables: Variables, launched: Processes | None) -> None:
 
 
 def refuse_lone_process(variables: Variables) -> None:
-    """Refuses a process that was started alone on one of several nodes of an allocation.
-
-    Args:
-        variables: The environment.
-
-    Raises:
-        ConfigError: The other nodes would idle, or each train alone.
-    """
+    """Refuses a process that was started alone on one of several nodes of an allocation."""
     allocations = (
         ("SLURM", "srun", nodes_without_srun(variables)),
         ("PBS", "mpirun of Open MPI", _pbs_nodes(variables)),

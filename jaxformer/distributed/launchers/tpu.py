@@ -74,9 +74,6 @@ class CloudTpuVm(Launcher):
 def read_metadata(attribute: str) -> str | None:
     """Reads an attribute of this virtual machine from Google's metadata server.
 
-    Args:
-        attribute: Its name.
-
     Returns:
         None where there is no such attribute, or no such server.
     """

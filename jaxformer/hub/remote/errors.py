@@ -59,10 +59,6 @@ def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
 
     Its warnings of each retry are not shown, nor its progress bars unless a terminal shows them.
 
-    Args:
-        hub: The library.
-        asked: What the user asked for.
-
     Yields:
         Nothing.
 

@@ -39,9 +39,6 @@ def hub_name(text: object) -> HubName | None:
     What begins with a dot, a slash or a tilde, or has two slashes, is the path of a folder; so is
     any `Path`.
 
-    Args:
-        text: As the user gave it.
-
     Returns:
         The name; None for what can only be a path.
     """
@@ -58,9 +55,6 @@ def hub_name(text: object) -> HubName | None:
 
 def source_of(folder: Path) -> HubName | None:
     """Returns the model and the commit whose files a folder of the hub's cache holds.
-
-    Args:
-        folder: .../models--ORG--NAME/snapshots/COMMIT, or any other folder.
 
     Returns:
         The name at that commit; None for a folder that is not in a cache.
@@ -86,13 +80,6 @@ def write_source(folder: Path, home: Path) -> None:
 
 
 def read_source(folder: Path) -> HubName | None:
-    """Returns what `write_source` kept; None where there is nothing.
-
-    Args:
-        folder: A run's imported folder.
-
-    Raises:
-        DataError: The file is damaged.
-    """
+    """Returns what `write_source` kept; None where there is nothing."""
     kept = read_object(folder, SOURCE) or {}
     return hub_name(f"{kept.get('repo')}@{kept.get('commit')}") if kept else None

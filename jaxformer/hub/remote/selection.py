@@ -20,14 +20,7 @@ _ALSO_PUSHED = ("LICENSE", "README.md", "receipt.json")
 
 
 def settings_of(names: Collection[str]) -> list[str]:
-    """Returns the files that describe a model: its configuration, tokenizer and chat templates.
-
-    Args:
-        names: All files of the repository.
-
-    Returns:
-        Those of them, the configuration first.
-    """
+    """Returns the files that describe a model: its configuration, tokenizer and chat templates."""
     own = (CONFIG, ADAPTER_CONFIG, *SIDE_FILES)
     kinds = (_is_template, _is_tiktoken, is_embedding_file)
     others = sorted(name for name in names if any(is_one(name) for is_one in kinds))
@@ -36,9 +29,6 @@ def settings_of(names: Collection[str]) -> list[str]:
 
 def index_of(names: Collection[str]) -> str | None:
     """Returns the index of the weights, if they are in several files.
-
-    Args:
-        names: All files of the repository.
 
     Returns:
         The name of the index, or None.
@@ -51,10 +41,6 @@ def weights_of(
     names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str] | None:
     """Returns the files with the weights, in the format that is preferred.
-
-    Args:
-        names: All files of the repository.
-        read: Returns the JSON object in one of them, the index.
 
     Returns:
         Safetensors if there are any, or else Flax's msgpack; None: there are neither.
@@ -108,12 +94,7 @@ def _first(names: Collection[str]) -> str | None:
 
 
 def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
-    """Returns the files of an export's folder that belong on the hub.
-
-    Args:
-        names: All files of the folder.
-        read: Returns the JSON object in one of them.
-    """
+    """Returns the files of an export's folder that belong on the hub."""
     weights = weights_of(names, read) or []
     flax = [name for name in names if name.startswith("flax_model") and "/" not in name]
     also = [name for name in (*_ALSO_PUSHED, *sorted(flax)) if name in names]
@@ -121,12 +102,7 @@ def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | 
 
 
 def stale_of(there: Collection[str], pushed: Collection[str]) -> list[str]:
-    """Returns the weights of a repository that those which are pushed take the place of.
-
-    Args:
-        there: The files of the repository.
-        pushed: The files that are pushed.
-    """
+    """Returns the weights of a repository that those which are pushed take the place of."""
     weights = (*_FORMATS, ADAPTER)
     return [
         name

@@ -61,14 +61,7 @@ class Leaf:
 
 
 def leaves_of(path: Path) -> list[Leaf]:
-    """Returns the arrays of a file, in its order.
-
-    Args:
-        path: The file.
-
-    Raises:
-        DataError: It is cut off, says a wrong size, or has anything but arrays of numbers.
-    """
+    """Returns the arrays of a file, in its order."""
     with path.open("rb") as file:
         if not file.seek(0, 2):
             raise DataError(f"{path}: is empty: fetch it again")

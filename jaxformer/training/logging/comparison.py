@@ -80,15 +80,7 @@ class ComparedRun:
 
 
 def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
-    """Returns runs by their best value of a metric, the best one first, unmeasured ones last.
-
-    Args:
-        folders: The runs' folders.
-        metric: A metric of their evaluations.
-
-    Raises:
-        ConfigError: A folder holds no metrics, or none of the runs measured this one.
-    """
+    """Returns runs by their best value of a metric, the best one first, unmeasured ones last."""
     folders = [any_path(folder, "run_dirs") for folder in folders]
     names = [folder.name for folder in folders]
     runs, measured = [], {}

@@ -150,11 +150,6 @@ def _starts(rows: Sequence[TimeRow]) -> Iterator[Start]:
 
 
 def in_rows(parts: Mapping[str, float], wall: float) -> list[tuple[str, float, float, str]]:
-    """Returns the parts that took time, the longest first: name, seconds, share and meaning.
-
-    Args:
-        parts: Seconds by part.
-        wall: Of all together.
-    """
+    """Returns the parts that took time, the longest first: name, seconds, share and meaning."""
     spent = sorted(parts.items(), key=lambda item: -item[1])
     return [(name, took, took / wall, MEANINGS[name]) for name, took in spent if took > 0]

@@ -24,11 +24,6 @@ _UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
     """Draws the starts of a run below each other, in the colours of what they did.
 
-    Args:
-        found: Where the time went.
-        path: The picture to write.
-        title: What the run is called.
-
     Returns:
         ``path``.
     """

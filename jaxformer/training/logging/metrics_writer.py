@@ -78,13 +78,7 @@ class MetricsLog:
             writer.scalars(split, step, values)
 
     def write_text(self, name: str, step: int, text: str) -> None:
-        """Shows a text in the loggers.
-
-        Args:
-            name: What it is.
-            step: Updates done.
-            text: Shown as it is.
-        """
+        """Shows a text in the loggers."""
         for writer in self._writers:
             writer.text(name, step, text)
 

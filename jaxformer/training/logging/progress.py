@@ -133,13 +133,7 @@ class _LineColumn(rich.progress.ProgressColumn):
 
 
 def make_progress(course: Course, start: int, visible: bool) -> Progress:
-    """Returns the display that fits where the output goes.
-
-    Args:
-        course: The steps of the whole run.
-        start: Steps done already.
-        visible: False for processes that shall not print.
-    """
+    """Returns the display that fits where the output goes."""
     if not visible:
         return Progress(course)
     return LiveProgress(course, start) if sys.stdout.isatty() else LineProgress(course)
@@ -204,12 +198,7 @@ def describe(
 
 
 def fitting(parts: Sequence[_Part], width: int) -> list[_Part]:
-    """Returns the most important parts that fit in a line together, in their order.
-
-    Args:
-        parts: The parts, from left to right.
-        width: The most characters, with two blanks between parts.
-    """
+    """Returns the most important parts that fit in a line together, in their order."""
     room, least = width, len(parts)
     for rank, part in enumerate(sorted(parts)):
         room -= len(part.text) + (2 if rank else 0)

@@ -38,11 +38,7 @@ PUBLISHED = (
 
 
 def published_lines(metric: str) -> list[str]:
-    """Returns lines for people with the published values of a metric; empty where there are none.
-
-    Args:
-        metric: The name of a metric.
-    """
+    """Returns lines with the published values of a metric; empty where there are none."""
     rows = [
         [
             each.model,

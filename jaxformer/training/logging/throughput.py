@@ -45,9 +45,6 @@ def peak_flops(device_kind: str) -> float | None:
 def device_memory(devices: Sequence[jax.Device]) -> dict[str, float]:
     """Returns the memory of the fullest device, where the backend tells it: a CPU does not.
 
-    Args:
-        devices: Those of this process.
-
     Returns:
         The most bytes in use since the process began, and those that it may use; or nothing.
     """

@@ -74,12 +74,7 @@ class WallTime:
         self.write(step)
 
     def lap(self, part: str, **others: float) -> None:
-        """Counts the time since the last lap.
-
-        Args:
-            part: What it was spent on.
-            **others: Seconds of it that were spent on other parts, by their names.
-        """
+        """Counts the time since the last lap."""
         now = self._now()
         self._seconds[part] += max(now - self._last - sum(others.values()), 0.0)
         for other, seconds in others.items():
@@ -87,12 +82,7 @@ class WallTime:
         self._last = now
 
     def write(self, step: int, ended: bool = False) -> None:
-        """Writes a row.
-
-        Args:
-            step: Updates done.
-            ended: Whether the process is about to end.
-        """
+        """Writes a row."""
         row = TimeRow(self._began, step, self._last, dict(self._seconds), ended)
         seconds = {part: round(each, 4) for part, each in row.seconds.items()}
         rounded = row._replace(began=round(row.began, 4), elapsed=round(row.elapsed, 4))
@@ -118,9 +108,6 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
     """Returns the rows of all processes of a run, in the order in which they were written.
 
     Damaged ones are left out with a warning.
-
-    Args:
-        folder: The run's folder.
 
     Raises:
         DataError: The file cannot be read.

@@ -53,11 +53,7 @@ class Dialogue:
 
     @cached_property
     def end_of_turn(self) -> int | None:
-        """The special token that ends an answer; None where the template writes none.
-
-        Raises:
-            DataError: The template rejects a question with an answer.
-        """
+        """The special token that ends an answer; None where the template writes none."""
         return self._encoder.end_of_turn()
 
     def prompt(self, messages: Sequence[Message], tools: Tools | None = None) -> np.ndarray:
@@ -91,12 +87,7 @@ class Dialogue:
         return self._encoder.encode_prompt(messages, tools)
 
     def checked(self, tools: Tools | None) -> list[dict[str, Any]] | None:
-        """Returns tools in the form that templates read, see `checked_tools`.
-
-        Raises:
-            ArgumentError: One is no JSON schema of a function.
-            DataError: The template would leave them out.
-        """
+        """Returns tools in the form that templates read, see `checked_tools`."""
         tools = checked_tools(tools)
         if tools and not self._writes_tools:
             raise DataError(

@@ -50,11 +50,6 @@ def read_responses(
 ) -> list[dict[str, Any] | None] | None:
     """Returns answers as messages.
 
-    Args:
-        template: The response template.
-        responses: The answers.
-        where: The folder of the template, for messages.
-
     Returns:
         The message of each; None for one that the template does not fit, which a warning says. None
         instead of the list if there is no transformers that reads them.
