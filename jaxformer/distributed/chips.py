@@ -51,11 +51,6 @@ class Chip:
     """Chips that NVLink joins; None for a TPU, whose links join a whole slice."""
 
     @property
-    def devices_per_host(self) -> int:
-        """JAX devices of a machine."""
-        return self.chips_per_host * self.devices_per_chip
-
-    @property
     def figures(self) -> dict[str, Figure]:
         """Every number that has a source, by the name of its field."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

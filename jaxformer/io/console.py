@@ -1,6 +1,7 @@
-"""The console that tables are printed on."""
+"""The console that tables are printed on, and lines of equal columns for programs too."""
 
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -18,3 +19,18 @@ class _Console(Console):
 def console() -> Console:
     """Returns a console as wide as the terminal, or 200 characters where the output is a file."""
     return _Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
+
+
+def aligned(rows: Sequence[Sequence[str]], header: bool = False) -> list[str]:
+    """Returns lines of cells in columns of equal width; columns without a cell are left out.
+
+    Args:
+        rows: The cells of each line.
+        header: Whether the first line has the names of the columns, which are no cells.
+    """
+    columns = [column for column in zip(*rows, strict=True) if any(column[header:])]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*columns, strict=True)
+    ]

@@ -6,11 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
+from corpora import load_or_build
 
 from jaxformer.data import Bytes, JsonLines, StandardLibrary, TextFiles, TrainTokenizer
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
-from jaxformer.data.text.corpus import load_or_build
 from jaxformer.errors import DataError
 
 TEXTS = [f"document number {number}\n" * (number % 5 + 1) for number in range(40)]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import load_or_build
 from rich.console import Console
 
 from jaxformer.data import (
@@ -32,7 +33,6 @@ from jaxformer.data import (
 from jaxformer.data.files import find
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
-from jaxformer.data.text.corpus import load_or_build
 from jaxformer.data.text.progress import TokenisingProgress
 from jaxformer.data.tokenizers.pool import TokenizerPool
 from jaxformer.errors import DataError
@@ -122,11 +122,13 @@ from jaxformer.data import Bytes, CorpusOptions, JsonLines
 from jaxformer.data.files import find
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 corpus._BATCH_CHARACTERS = 5_000
 options = CorpusOptions(shard_bytes=100_000, num_proc=int(sys.argv[3]))
 split = Split(JsonLines(sys.argv[1]), 0.1, seed=0)
 print("ready", flush=True)
-corpus.load_or_build(split, Bytes(), sys.argv[2], options=options)
+tokenizer = load_or_train_tokenizer(sys.argv[2], Bytes(), ())
+corpus.load_or_tokenise(split, tokenizer, sys.argv[2], options)
 """
 
 

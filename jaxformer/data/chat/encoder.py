@@ -85,21 +85,6 @@ class ChatEncoder:
         """
         return self.encode_batch([Conversation(messages, tools)])[0]
 
-    def encode_answer(
-        self, prompt: Sequence[Message], answer: Sequence[Message]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens of a prompt and of an answer to it, int32 [tokens] each.
-
-        Args:
-            prompt: The messages before the answer.
-            answer: The messages of the answer, the first of them the assistant's.
-
-        Raises:
-            DataError: The template rejects them, or the answer cannot be told from the text.
-        """
-        chat = Conversation([*prompt, *answer], first=len(prompt))
-        return split_answer(self.encode_batch([chat])[0])
-
     def encode_prompt(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None
     ) -> np.ndarray:
@@ -262,12 +247,6 @@ class ChatEncoder:
     def _error(self, chat: Conversation, reason: str) -> DataError:
         where = f"{chat.where}: " if chat.where else ""
         return DataError(f"{where}{self._template.file}: {reason}")
-
-
-def split_answer(chat: EncodedChat) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens before the answers of a conversation, and from there to their end."""
-    places = np.flatnonzero(chat.is_answer)
-    return chat.tokens[: places[0]], chat.tokens[places[0] : places[-1] + 1]
 
 
 def _within(text: TokenizedText, span: Span) -> np.ndarray:

@@ -27,9 +27,7 @@ from jaxformer.data.text.remote_corpus import share_corpus
 from jaxformer.data.text.sources import TextSource, digest_of
 from jaxformer.data.text.staging import Staging, remove_others, set_aside, staging
 from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
-from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
-from jaxformer.data.tokenizers.special_tokens import Role
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, load_tokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 from jaxformer.data.tokenizers.training import cut
 from jaxformer.errors import DataError
 from jaxformer.io.digests import DIGESTS, add_digests
@@ -63,37 +61,6 @@ class CorpusOptions:
         check_fields(self, "data.corpus", shard_bytes=at_least(1), num_proc=optional(at_least(1)))
         if self.cache_dir is not None:
             any_path(self.cache_dir, "data.corpus.cache_dir")
-
-
-def load_or_build(
-    split: Split,
-    spec: TokenizerSpec,
-    folder: str | os.PathLike,
-    special_tokens: Sequence[Role] = (),
-    options: CorpusOptions = CorpusOptions(),
-) -> Corpus:
-    """Returns the corpus in a folder, building what is missing.
-
-    `folder/tokenizer` holds the tokenizer, which never changes, because a model trained with it
-    depends on it; if the documents change later, they are tokenised again with the same one.
-    `folder/corpus-FINGERPRINT` holds the tokens, see `load_or_tokenise`.
-
-    Args:
-        split: The documents and their sides.
-        spec: The tokenizer to use or to train on the training side.
-        folder: The run's folder; made if missing.
-        special_tokens: The roles for which the tokenizer needs special tokens.
-        options: How tokens are made and where they are kept.
-
-    Returns:
-        The tokenizer and both sides of the documents.
-
-    Raises:
-        ConfigError: The tokenizer lacks such a special token.
-        DataError: There is no text, it cannot be read, or the folder holds another tokenizer.
-    """
-    tokenizer = load_or_train_tokenizer(folder, spec, training_texts([split]), special_tokens)
-    return load_or_tokenise(split, tokenizer, folder, options)
 
 
 def training_texts(splits: Iterable[Split]) -> Iterator[str]:

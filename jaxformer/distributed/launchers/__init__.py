@@ -10,7 +10,5 @@ __all__ = ["LAUNCHERS", "Launcher", "Processes"]
 
 # mpirun within an allocation of SLURM starts its daemons with srun, and a TPU pod of GKE is an
 # indexed Job: the one that started the processes themselves comes first.
-LAUNCHERS: tuple[Launcher, ...] = (
-    *(OpenMpi(), Slurm(), TpuPod(), JaxJob(), IndexedJob(), CloudTpuVm()),
-)
+LAUNCHERS = (OpenMpi(), Slurm(), TpuPod(), JaxJob(), IndexedJob(), CloudTpuVm())
 """The launchers that are known, in the order in which they are asked."""

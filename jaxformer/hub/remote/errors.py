@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ from jaxformer.extras import optional_module
 from jaxformer.hub.remote.names import HubName
 
 _LOGIN = "set HF_TOKEN, or run: hf auth login"
+_UNSET = "HF_HUB_OFFLINE is set: unset it to upload"
+_NO_REVISION = "has no such revision: must be a branch, a tag or a commit"
+_SPELLING = f"check the spelling, or for a private model {_LOGIN}"
+_ROOM = "free some space, or set HF_HOME to a folder with more, and run the same again"
 _BUSY = (408, 429, 500, 502, 503, 504)
 
 
@@ -77,7 +82,7 @@ def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
     except (ConfigError, DataError):
         raise
     except (OSError, RuntimeError, ValueError, hub.errors.HTTPError) as error:
-        problem = _in_words(hub, asked, _cause(hub, error))
+        problem = _explanation(hub, asked, _cause(hub, error))
         raise problem from error
     finally:
         log.setLevel(level)
@@ -100,64 +105,45 @@ def _cause(hub: ModuleType, error: Exception) -> Exception:
     return error
 
 
-def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | DataError:
-    errors, lacking = hub.errors, f"{asked.cache} has no complete copy of {asked.name.repo}"
-    if asked.writes and isinstance(error, errors.OfflineModeIsEnabled):
-        return ConfigError(f"{asked}: HF_HUB_OFFLINE is set: unset it to upload")
-    if isinstance(error, errors.HfHubHTTPError):
-        return ConfigError(f"{asked}: {_refusal(hub, asked, error)}")
-    if isinstance(error, errors.HFValidationError):
-        return ConfigError(f"{asked}: must be org/name: {first_line(error)}")
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return ConfigError(
-            f"{asked}: {asked.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
-        )
-    if unreachable(hub, error):
-        return ConfigError(
-            f"{asked}: no connection to {hub.constants.ENDPOINT} ({first_line(error)})"
-            f"{'' if asked.writes else f', and {lacking}'}; check the network, and run the same "
-            "again"
-        )
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(
-            f"{asked}: the disk of {asked.cache} is full: free some space, or set HF_HOME to "
-            "a folder with more, and run the same again"
-        )
-    if isinstance(error, OSError) and error.errno is not None:
-        return DataError(f"{asked}: {system_message(error)}")
-    if isinstance(error, OSError):
-        return DataError(
-            f"{asked}: a download did not arrive whole and was dropped ({first_line(error)}); run "
-            "the same again"
-        )
-    return DataError(
-        f"{asked}: {hub.constants.ENDPOINT} answered what no hub does ({first_line(error)}); "
-        "check HF_ENDPOINT and the network"
-    )
-
-
-def _refusal(hub: ModuleType, asked: Asked, error: Exception) -> str:
-    """Why the hub answered with an error, and what to do."""
-    errors, repo, status = hub.errors, asked.name.repo, error.response.status_code
-    page = f"{hub.constants.ENDPOINT}/{repo}"
-    if isinstance(error, errors.GatedRepoError):
-        return f"its licence must be accepted first, at {page}; then {_LOGIN}"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"{repo} has no such revision: must be a branch, a tag or a commit; see {page}"
-    if isinstance(error, errors.RemoteEntryNotFoundError):
-        return f"a file is missing on the hub: {error.response.url}"
-    if isinstance(error, errors.RepositoryNotFoundError) and not asked.writes:
-        return (
-            f"{asked.expected} that may be read at {hub.constants.ENDPOINT}; check the spelling, "
-            f"or for a private model {_LOGIN}"
-        )
-    if status == 401:
-        return f"the hub refused the token; {_LOGIN}"
-    if status in (403, 404):
-        return f"the token does not allow this; take one that does: {_LOGIN}"
-    if status in _BUSY:
-        return f"{hub.constants.ENDPOINT} answered {status}; run the same again later"
-    return f"{hub.constants.ENDPOINT} answered {status}: {first_line(error)}"
+def _explanation(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | DataError:
+    """The sentence for an error: of the first row of the tables that is true."""
+    errors, endpoint, repo = hub.errors, hub.constants.ENDPOINT, asked.name.repo
+    is_a = partial(isinstance, error)
+    status = error.response.status_code if is_a(errors.HfHubHTTPError) else None
+    number = error.errno if is_a(OSError) else None
+    said = first_line(error)
+    where = said if status is None else error.response.url
+    page = f"{endpoint}/{repo}"
+    expected = f"{asked.expected} that may be read at {endpoint}"
+    lacking = f"{asked.cache} has no complete copy of {repo}"
+    offline = f"{asked.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
+    lost = f"no connection to {endpoint} ({said}){'' if asked.writes else f', and {lacking}'}"
+    refused = [
+        (is_a(errors.OfflineModeIsEnabled) and asked.writes, _UNSET),
+        (is_a(errors.OfflineModeIsEnabled), offline),
+        (
+            is_a(errors.GatedRepoError),
+            f"its licence must be accepted first, at {page}; then {_LOGIN}",
+        ),
+        (is_a(errors.RevisionNotFoundError), f"{repo} {_NO_REVISION}; see {page}"),
+        (is_a(errors.RemoteEntryNotFoundError), f"a file is missing on the hub: {where}"),
+        (is_a(errors.RepositoryNotFoundError) and not asked.writes, f"{expected}; {_SPELLING}"),
+        (status == 401, f"the hub refused the token; {_LOGIN}"),
+        (status in (403, 404), f"the token does not allow this; take one that does: {_LOGIN}"),
+        (status in _BUSY, f"{endpoint} answered {status}; run the same again later"),
+        (status is not None, f"{endpoint} answered {status}: {said}"),
+        (is_a(errors.HFValidationError), f"must be org/name: {said}"),
+        (unreachable(hub, error), f"{lost}; check the network, and run the same again"),
+    ]
+    failed = [
+        (number in (errno.ENOSPC, errno.EDQUOT), f"the disk of {asked.cache} is full: {_ROOM}"),
+        (number is not None, system_message(error) if is_a(OSError) else ""),
+        (is_a(OSError), f"a download was incomplete and was dropped ({said}); run the same again"),
+        (True, f"{endpoint} does not answer as a hub does ({said}); check HF_ENDPOINT"),
+    ]
+    kinds = [*((ConfigError, row) for row in refused), *((DataError, row) for row in failed)]
+    kind, sentence = next((kind, sentence) for kind, (holds, sentence) in kinds if holds)
+    return kind(f"{asked}: {sentence}")
 
 
 def cache_folder(hub: ModuleType, cache_dir: str | os.PathLike | None = None) -> str:

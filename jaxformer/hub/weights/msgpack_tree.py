@@ -6,7 +6,6 @@ may then be mapped into memory one array at a time. msgpack's own reader would c
 
 import math
 import mmap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,13 +25,31 @@ _MOST_ENTRIES = 10**6
 _LONGEST_NAME = 2**12
 _LARGEST_DIM = 2**40
 _DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
-_TEXTS = {0xD9: 1, 0xDA: 2, 0xDB: 4}
-_BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
-_MAPS = {0xDE: 2, 0xDF: 4}
-_NUMBERS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-_EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
-_FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
-_TRUE = 0xC3
+_MAP, _LIST, _TEXT, _BYTES = "a dictionary", "a list", "a text", "bytes"
+_OBJECT, _SIZE, _NUMBER, _TRUE = "an object", "a size", "a number", "true"
+# The kind of a value by its first byte, and the bytes of its size, or else the size itself:
+# https://github.com/msgpack/msgpack/blob/master/spec.md
+_RANGES = {
+    range(0x80): (_SIZE, 0x7F),
+    range(0x80, 0x90): (_MAP, 0x0F),
+    range(0x90, 0xA0): (_LIST, 0x0F),
+    range(0xA0, 0xC0): (_TEXT, 0x1F),
+    range(0xCA, 0xCC): (_NUMBER, 0),
+    range(0xD0, 0xD4): (_NUMBER, 0),
+    range(0xE0, 0x100): (_NUMBER, 0),
+    range(0xC0, 0xC1): ("nothing (nil)", 0),
+    range(0xC2, 0xC3): ("false", 0),
+    range(0xC3, 0xC4): (_TRUE, 0),
+}
+_SHORT = {head: (kind, head & mask) for heads, (kind, mask) in _RANGES.items() for head in heads}
+_SHORT |= {0xD4 + power: (_OBJECT, 2**power) for power in range(5)}
+_LONG = {
+    0xC4: (_BYTES, 1), 0xC5: (_BYTES, 2), 0xC6: (_BYTES, 4),
+    0xC7: (_OBJECT, 1), 0xC8: (_OBJECT, 2), 0xC9: (_OBJECT, 4),
+    0xCC: (_SIZE, 1), 0xCD: (_SIZE, 2), 0xCE: (_SIZE, 4), 0xCF: (_SIZE, 8),
+    0xD9: (_TEXT, 1), 0xDA: (_TEXT, 2), 0xDB: (_TEXT, 4),
+    0xDC: (_LIST, 2), 0xDD: (_LIST, 4), 0xDE: (_MAP, 2), 0xDF: (_MAP, 4),
+}  # fmt: skip
 
 
 class Piece(NamedTuple):
@@ -56,8 +73,6 @@ class Leaf:
     """Its values in C order; several pieces where it is larger than 1 GiB."""
     code: int = ARRAY
     """The extension type."""
-    chunked: bool = False
-    """Whether it is written as a dictionary of pieces."""
 
 
 def leaves_of(path: Path) -> list[Leaf]:
@@ -80,45 +95,42 @@ class _Scanner:
         self._leaves: list[Leaf] = []
 
     def leaves(self) -> list[Leaf]:
-        self._map(())
+        self._map((), *self._header())
         if self._at != len(self._data):
             raise self._problem(f"{len(self._data) - self._at:,} bytes follow the tree of arrays")
         return self._leaves
 
-    def _map(self, path: tuple[str, ...]) -> None:
-        """Reads a dictionary of arrays and dictionaries."""
+    def _map(self, path: tuple[str, ...], kind: str, size: int) -> None:
+        """Reads a dictionary of arrays and dictionaries after its header."""
         self._keys = path
         if len(path) > _DEEPEST:
             raise self._problem(f"dictionaries are nested more than {_DEEPEST} deep")
+        self._check_map(kind, size)
         seen: set[str] = set()
-        for number in range(self._map_size()):
+        for number in range(size):
             key = self._key(seen)
             if number == 0 and key == CHUNKED:
                 self._leaves.append(self._chunked(path))
                 return
             self._keys = inner = (*path, key)
-            head = self._peek()
-            if 0x80 <= head <= 0x8F or head in _MAPS:
-                self._map(inner)
+            header = self._header()
+            if header[0] == _MAP:
+                self._map(inner, *header)
             else:
-                shape, dtype, piece, code = self._array()
+                shape, dtype, piece, code = self._array(*header)
                 self._leaves.append(Leaf(inner, shape, dtype, (piece,), code))
 
-    def _map_size(self) -> int:
-        head = self._byte()
-        size = head & 0x0F if 0x80 <= head <= 0x8F else self._sized(head, _MAPS)
-        if size is None:
-            raise self._problem(f"{_kind(head)} lies where a dictionary of arrays must be")
+    def _check_map(self, kind: str, size: int) -> None:
+        if kind != _MAP:
+            raise self._problem(f"{_said(kind)} lies where a dictionary of arrays must be")
         self._entries += size
         if self._entries > _MOST_ENTRIES:
             raise self._problem(f"there are more than {_MOST_ENTRIES:,} keys")
-        return size
 
     def _key(self, seen: set[str]) -> str:
-        head = self._byte()
-        size = head & 0x1F if 0xA0 <= head <= 0xBF else self._sized(head, _TEXTS)
-        if size is None:
-            raise self._problem(f"a key is {_kind(head)}, not a text")
+        kind, size = self._header()
+        if kind != _TEXT:
+            raise self._problem(f"a key is {_said(kind)}, not a text")
         key = self._text(size)
         if not key or set(key) & set("./\0"):
             raise self._problem(f"the key {key!r} is not the name of a part of a model")
@@ -135,29 +147,25 @@ class _Scanner:
         except UnicodeDecodeError as error:
             raise self._problem("a name is not UTF-8") from error
 
-    def _array(self) -> tuple[Shape, np.dtype, Piece, int]:
+    def _array(self, kind: str, size: int) -> tuple[Shape, np.dtype, Piece, int]:
         """Reads an array in one piece: `[shape, dtype, bytes]` in an extension type."""
-        head = self._byte()
-        size = _FIXED_EXTENSIONS.get(head) or self._sized(head, _EXTENSIONS)
-        if size is None:
-            raise self._problem(f"holds {_kind(head)}, not an array of numbers")
-        code = self._byte()
+        if kind != _OBJECT:
+            raise self._problem(f"holds {_said(kind)}, not an array of numbers")
+        code = self._take(1)[0]
         if code not in (ARRAY, SCALAR):
             raise self._problem(f"holds an object of the unknown type {code}, not an array")
         outer, self._end = self._end, self._at + size
         if self._end > outer:
             raise self._problem(f"says that it has {size:,} bytes, and the file ends before")
-        self._expect(0x93, "an array's shape, dtype and values")
-        head = self._byte()
-        if not 0x90 <= head <= 0x9F:
-            raise self._problem(f"has {_kind(head)} for its shape")
-        shape = tuple(self._number() for _ in range(head & 0x0F))
+        if (found := self._header()) != (_LIST, 3):
+            what = "an array's shape, dtype and values"
+            raise self._problem(f"has {_said(found[0])} where there must be {what}")
+        shape = tuple(self._size() for _ in range(self._needed(_LIST, "for its shape")))
         dtype = self._dtype()
-        head = self._byte()
-        size = self._sized(head, _BINARIES)
+        kind, size = self._header()
         expected = math.prod(shape) * dtype.itemsize
-        if size is None or size != expected or max(shape, default=0) > _LARGEST_DIM:
-            have = _kind(head) if size is None else f"{size:,} bytes"
+        if kind != _BYTES or size != expected or max(shape, default=0) > _LARGEST_DIM:
+            have = f"{size:,} bytes" if kind == _BYTES else _said(kind)
             raise self._problem(
                 f"is {dtype.name} {list(shape)}, {expected:,} bytes, but has {have}"
             )
@@ -168,9 +176,8 @@ class _Scanner:
         return shape, dtype, piece, code
 
     def _dtype(self) -> np.dtype:
-        head = self._byte()
-        size = head & 0x1F if 0xA0 <= head <= 0xBF else self._sized(head, _TEXTS)
-        name = None if size is None else self._text(size)
+        kind, size = self._header()
+        name = self._text(size) if kind == _TEXT else None
         if name not in _DTYPES:
             raise self._problem(
                 f"has the dtype {name!r}: only one of {', '.join(_DTYPES)} can be read"
@@ -179,51 +186,44 @@ class _Scanner:
 
     def _chunked(self, path: tuple[str, ...]) -> Leaf:
         """Reads the rest of a dictionary of pieces."""
-        self._expect(_TRUE, f"{CHUNKED}: true")
+        self._needed(_TRUE, f"where there must be {CHUNKED}: true")
         shape: Shape = ()
-        found: dict[str, tuple] = {}
+        found = []
         for _ in range(2):
             key = self._key(set())
-            count = self._map_size()
+            kind, count = self._header()
+            self._check_map(kind, count)
             for number in range(count):
                 if self._key(set()) != str(number):
                     raise self._problem(f"{key}: its pieces are not numbered from 0")
                 if key == "shape":
-                    shape = (*shape, self._number())
+                    shape = (*shape, self._size())
                 else:
-                    found[str(number)] = self._array()
-        dtypes = {dtype for _, dtype, _, _ in found.values()}
-        pieces = tuple(piece for _, _, piece, _ in found.values())
+                    found.append(self._array(*self._header()))
+        dtypes = {dtype for _, dtype, _, _ in found}
+        pieces = tuple(piece for _, _, piece, _ in found)
         total = sum(piece.count for piece in pieces)
         if len(dtypes) != 1 or math.prod(shape) != total:
             raise self._problem(f"is an array of shape {list(shape)} whose pieces have {total:,}")
-        return Leaf(path, shape, dtypes.pop(), pieces, chunked=True)
+        return Leaf(path, shape, dtypes.pop(), pieces)
 
-    def _number(self) -> int:
-        head = self._byte()
-        if head <= 0x7F:
-            return head
-        size = self._sized(head, _NUMBERS)
-        if size is None:
-            raise self._problem(f"has {_kind(head)} for a size")
+    def _size(self) -> int:
+        return self._needed(_SIZE, "for a size")
+
+    def _needed(self, wanted: str, where: str) -> int:
+        """The size in a header of one kind."""
+        kind, size = self._header()
+        if kind != wanted:
+            raise self._problem(f"has {_said(kind)} {where}")
         return size
 
-    def _expect(self, head: int, what: str) -> None:
-        if (found := self._byte()) != head:
-            raise self._problem(f"has {_kind(found)} where there must be {what}")
-
-    def _sized(self, head: int, widths: Mapping[int, int]) -> int | None:
-        """The number after a head of one of these kinds; None: it is of another kind."""
-        width = widths.get(head)
-        return None if width is None else int.from_bytes(self._take(width), "big")
-
-    def _peek(self) -> int:
-        head = self._byte()
-        self._at -= 1
-        return head
-
-    def _byte(self) -> int:
-        return self._take(1)[0]
+    def _header(self) -> tuple[str, int]:
+        """The kind of the next value, in words, and its size."""
+        head = self._take(1)[0]
+        if head in _LONG:
+            kind, width = _LONG[head]
+            return kind, int.from_bytes(self._take(width), "big")
+        return _SHORT.get(head, ("nothing known", 0))
 
     def _take(self, count: int) -> bytes:
         if self._at + count > self._end:
@@ -236,25 +236,5 @@ class _Scanner:
         return DataError(f"{where}: {text}: not a whole file of Flax parameters; fetch it again")
 
 
-def _kind(head: int) -> str:
-    """What a value is that begins with this byte, in words."""
-    kinds = {
-        0xC0: "nothing (nil)",
-        0xC2: "false",
-        _TRUE: "true",
-        0xCA: "a number",
-        0xCB: "a number",
-    }
-    if head in kinds:
-        return kinds[head]
-    if head <= 0x7F or head >= 0xE0 or 0xCC <= head <= 0xD3:
-        return "a number"
-    if 0xA0 <= head <= 0xBF or head in _TEXTS:
-        return "a text"
-    if 0x90 <= head <= 0x9F or head in (0xDC, 0xDD):
-        return "a list"
-    if 0x80 <= head <= 0x8F or head in _MAPS:
-        return "a dictionary"
-    if head in _BINARIES:
-        return "bytes"
-    return "an object" if head in _EXTENSIONS or head in _FIXED_EXTENSIONS else "nothing known"
+def _said(kind: str) -> str:
+    return _NUMBER if kind == _SIZE else kind

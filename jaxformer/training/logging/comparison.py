@@ -13,6 +13,7 @@ from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
 from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.io.console import aligned
 from jaxformer.io.json_files import read_json
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
@@ -152,12 +153,7 @@ def in_columns(rows: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         texts = {name: "" if x is None else short_number(x) for name, x in counts.items()}
         cells = [texts.get(name, _shown(row[name])) for name in names]
         shown.append([row["run"], measured, *cells])
-    kept = [n for n in range(len(shown[0])) if any(line[n] for line in shown[1:])]
-    widths = [max(len(line[n]) for line in shown) for n in kept]
-    return [
-        "  ".join(line[n].ljust(width) for n, width in zip(kept, widths, strict=True)).rstrip()
-        for line in shown
-    ]
+    return aligned(shown, header=True)
 
 
 def settings(configs: Sequence[Config | None]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from jaxformer.io.console import aligned
 from jaxformer.training.logging.progress import short_number
 
 
@@ -50,11 +51,4 @@ def published_lines(metric: str) -> list[str]:
         for each in PUBLISHED
         if metric in each.scores
     ]
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    kept = [number for number, width in enumerate(widths) if width]
-    return [
-        "published, on data of their own:",
-        *("  ".join(row[n].ljust(widths[n]) for n in kept).rstrip() for row in rows),
-    ]
+    return ["published, on other data:", *aligned(rows)] if rows else []
