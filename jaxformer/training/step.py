@@ -139,7 +139,7 @@ class TrainProgram:
             The next state, and scalars: loss (the sum over the heads of their means), accuracy and
             tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
             skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
-            `Loss.metrics`. Besides these what parts of the model add, see `functional.losses.terms`.
+            `Loss.metrics`. Parts of the model may add others, see `functional.losses.terms`.
         """
         with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)
