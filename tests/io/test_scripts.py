@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from jaxformer.io import limited
+from jaxformer.io import scripts
 from jaxformer.io.scripts import run_script
 
 
@@ -56,5 +56,5 @@ def test_it_gets_no_more_memory(tmp_path):
 
 def test_a_stricter_limit_stays():
     given = resource.getrlimit(resource.RLIMIT_CORE)
-    limited.limit(resource.RLIMIT_CORE, 0)
+    scripts.limit(resource.RLIMIT_CORE, 0)
     assert resource.getrlimit(resource.RLIMIT_CORE) == given
