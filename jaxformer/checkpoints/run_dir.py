@@ -52,10 +52,6 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
 
     Where the experiment's file defines components, the folder keeps a copy of it.
 
-    Args:
-        folder: Absent, empty, or the folder of an earlier start of the same experiment.
-        config: The experiment.
-
     Raises:
         ConfigError: The folder holds another experiment (names the fields that differ), or things
             that are no run at all; or the configuration could not be read back.

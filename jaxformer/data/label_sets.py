@@ -11,15 +11,7 @@ _WORDS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "tru
 
 
 def is_set(record: Record, column: str) -> bool:
-    """Returns whether a row has the label of a column.
-
-    Args:
-        record: The row.
-        column: The column, which holds 0 or 1, or false or true.
-
-    Raises:
-        DataError: It holds something else.
-    """
+    """Returns whether a row has the label of a column."""
     value = record.value(column)
     found = _WORDS.get(str(value).strip().lower())
     if found is None:

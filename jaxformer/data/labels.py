@@ -103,16 +103,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str]) -> np.ndarray:
-    """Returns the numbers of labels, int32 [labels].
-
-    Args:
-        labels: The labels to look up.
-        names: The labels of the training data, in the order of their numbers.
-        places: The place of each label ("file:line"), for the message.
-
-    Raises:
-        DataError: The training data have no such label.
-    """
+    """Returns the numbers of labels, int32 [labels]."""
     numbers = {name: number for number, name in enumerate(names)}
     found = []
     for label, place in zip(labels, places, strict=True):

@@ -81,14 +81,7 @@ class Phase(NamedTuple):
 
 
 def phases_of(data: Any) -> tuple[Phase, ...]:
-    """Returns the phases of a run in order, the last one without an end.
-
-    Args:
-        data: A `Data`.
-
-    Raises:
-        ConfigError: A stage cannot be read, or ends before it begins; names its field.
-    """
+    """Returns the phases of a run in order, the last one without an end."""
     found, start, row, tokens = [], 0, 0, 0
     for number, stage in enumerate(data.ramp):
         field = f"data.ramp.{number}"
@@ -109,11 +102,7 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 
 
 def same_start(old: Any, new: Any, steps: int) -> bool:
-    """Whether a run may go on with another ramp: what it has read stays read, and in what order.
-
-    Returns:
-        Whether the batches of these steps are the same, and the rows have the same lengths.
-    """
+    """Whether a run may go on with another ramp: what it has read stays read, and in what order."""
     runs = [phases_of(data) for data in (old, new)]
     started = [
         [(p.start, min(p.stop or steps, steps), p.batch_size, p.parts) for p in phases]

@@ -128,11 +128,7 @@ class RowReader:
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
     def in_words(self, name: str, value: np.ndarray, row: Batch) -> str:
-        """An array that has no value for each token, in words.
-
-        Returns:
-            A number with the name of its label, several numbers, or their shape and range.
-        """
+        """An array that has no value for each token, in words."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
             number = value.item()

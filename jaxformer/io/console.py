@@ -1,4 +1,4 @@
-"""The console that tables are printed on, and lines of equal columns for programs too."""
+"""The console that tables are printed on, and tables as plain lines."""
 
 import sys
 from collections.abc import Sequence
@@ -22,12 +22,7 @@ def console() -> Console:
 
 
 def aligned(rows: Sequence[Sequence[str]], header: bool = False) -> list[str]:
-    """Returns lines of cells in columns of equal width; columns without a cell are left out.
-
-    Args:
-        rows: The cells of each line.
-        header: Whether the first line has the names of the columns, which are no cells.
-    """
+    """Returns lines of cells in columns; those without a cell below the header are left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[header:])]
     widths = [max(map(len, column)) for column in columns]
     return [

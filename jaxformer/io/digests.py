@@ -30,27 +30,14 @@ def md5_of(path: Path) -> str:
 
 
 def write_digests(record: Path, names: Iterable[str]) -> None:
-    """Writes the digests of some files; ``sha256sum --check`` can read them too.
-
-    Args:
-        record: The file to write.
-        names: The files, all in the folder of `record`.
-
-    Raises:
-        DataError: The disk is full or cannot be written to.
-    """
+    """Writes the digests of some files; ``sha256sum --check`` can read them too."""
     lines = [f"{sha256_of(record.with_name(name))}  {name}\n" for name in sorted(names)]
     with replacing(record) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def add_digests(record: Path, names: Iterable[str]) -> None:
-    """Writes the digests that earlier versions did not write, where the folder allows it.
-
-    Args:
-        record: The file to write, unless it exists.
-        names: The files, all in the folder of `record`.
-    """
+    """Writes the digests that earlier versions did not write, where the folder allows it."""
     if not record.exists():
         with suppress(OSError, DataError):  # the folder may be read-only
             write_digests(record, names)

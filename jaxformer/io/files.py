@@ -141,15 +141,7 @@ def temporary_folder(folder: AnyPath) -> Iterator[Path]:
 
 
 def move_into_place(temporary: Path, folder: AnyPath) -> None:
-    """Renames or uploads a complete folder, unless another process has put one there first.
-
-    Args:
-        temporary: What `temporary_folder` gave, filled.
-        folder: The name it is to have.
-
-    Raises:
-        DataError: It cannot be renamed, and there is no such folder.
-    """
+    """Renames or uploads a complete folder, unless another process has put one there first."""
     if is_remote(folder):
         upload_folder(temporary, folder)
         return
@@ -164,13 +156,7 @@ def move_into_place(temporary: Path, folder: AnyPath) -> None:
 def upload_folder(
     source: Path, folder: "RemotePath", wanted: Callable[[Path], bool] = lambda name: True
 ) -> None:
-    """Uploads the files of a folder, those last that say that it is complete.
-
-    Args:
-        source: On this machine.
-        folder: In an object store.
-        wanted: Which of the files to upload, by their paths below `source`.
-    """
+    """Uploads the files of a folder, those last that say that it is complete."""
     names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     for name in sorted(filter(wanted, names), key=_place):
         (folder / str(name)).put(source / name)

@@ -126,10 +126,6 @@ def check_paths(values: Any, name: str = "") -> None:
 
     Only those of `REMOTE_OPTIONS` may be URLs.
 
-    Args:
-        values: The options, nested at will.
-        name: The dotted name of `values` itself.
-
     Raises:
         ConfigError: One may be no URL, or is one of another scheme; names the option, such as
             "data.path".

@@ -210,15 +210,7 @@ class RemotePath(PosixGPath):
         attempt(self, lambda: self.store.copy(sources, copies))
 
     def rename(self, target: "RemotePath", first: str | None = None) -> "RemotePath":
-        """Copies every object below, and deletes the originals once all copies are there.
-
-        Args:
-            target: The new path, where nothing is yet.
-            first: The object that is deleted first, without which the others count for nothing.
-
-        Returns:
-            The new path.
-        """
+        """Copies every object below, and then deletes the originals, `first` before all others."""
         self.copy_tree(target)
         if first is not None:
             (self / first).unlink(missing_ok=True)

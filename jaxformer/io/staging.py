@@ -70,15 +70,7 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
 
 
 def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
-    """Returns a copy on this machine of some files of a folder, see `staged`.
-
-    Args:
-        remote: The folder, or a file itself, whose name is then "".
-        files: What the store says of each.
-
-    Raises:
-        DataError: One does not arrive whole, or the disk is full.
-    """
+    """Returns a copy on this machine of some files of a folder, see `staged`."""
     _check_names(remote, files)
     listed = [[name, info.st_size, info.etag] for name, info in files.items()]
     digest = hashlib.sha256(json.dumps([str(remote), listed]).encode()).hexdigest()[:16]
@@ -114,9 +106,6 @@ def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -
 def address_of(path: str | os.PathLike) -> str | None:
     """Returns the URL of which a path on this machine is a copy.
 
-    Args:
-        path: What `staged` or `mirrored` gave, or something in it.
-
     Returns:
         The URL; None for any other path.
     """
@@ -135,16 +124,7 @@ def name_of(path: str | os.PathLike) -> str:
 
 
 def addressed_folder(kind: str, name: str, remote: "RemotePath") -> Path:
-    """Returns a folder of the cache, which knows of what it holds a copy.
-
-    Args:
-        kind: "files" or "runs".
-        name: Its own name.
-        remote: What will be copied into it, under the same name.
-
-    Raises:
-        DataError: It cannot be made.
-    """
+    """Returns a folder of the cache, which knows of what it holds a copy."""
     folder = cache_folder() / kind / name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -34,16 +34,7 @@ def check_table(path: Path, name: str) -> None:
 
 
 def check_output(path: Path, name: str, endings: Collection[str]) -> None:
-    """Checks that a file can be written, before the work.
-
-    Args:
-        path: The file.
-        name: The option that names it: "--output".
-        endings: Those that it may have.
-
-    Raises:
-        ConfigError: It has another ending, or cannot be in its folder.
-    """
+    """Checks that a file can be written, before the work."""
     ending = path.suffix.lower()
     if ending not in endings:
         hint = did_you_mean(ending, endings)

@@ -54,7 +54,10 @@ def test_it_gets_no_more_memory(tmp_path):
     assert b"MemoryError" in done.stderr
 
 
-def test_a_stricter_limit_stays():
-    given = resource.getrlimit(resource.RLIMIT_CORE)
-    scripts.limit(resource.RLIMIT_CORE, 0)
-    assert resource.getrlimit(resource.RLIMIT_CORE) == given
+@pytest.mark.parametrize(("most", "expected"), [(9, [(5, 5)]), (3, [(3, 5)]), (0, [])])
+def test_a_stricter_limit_stays(most, expected, monkeypatch):
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (5, 5))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
+    scripts.limit(resource.RLIMIT_CPU, most)
+    assert limits == expected

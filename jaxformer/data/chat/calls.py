@@ -57,13 +57,7 @@ def writes_tools(template: ChatTemplate) -> bool:
 
 
 def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
-    """Returns a conversation whose calls have the form that a template takes.
-
-    Args:
-        chat: The conversation.
-        form: The form.
-        name: What the template is called, for the warnings about what is changed.
-    """
+    """Returns a conversation whose calls have the form that a template takes."""
     messages = [_in_form(message, form, name) for message in chat.messages]
     return chat._replace(messages=messages)
 

@@ -37,14 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def template_file(name: str) -> Path:
-    """Returns the file of a template.
-
-    Args:
-        name: "ChatML", "Llama 2", "Llama 3" or "Mistral", in any spelling, or the path of a file.
-
-    Raises:
-        ConfigError: There is neither such a template nor such a file.
-    """
+    """Returns the file of a template."""
     known = {spelling.lower(): spelling for spelling in TEMPLATE_NAMES}
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain in known:

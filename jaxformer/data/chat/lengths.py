@@ -11,18 +11,7 @@ TooLong = Literal["error", "cut", "drop"]
 def check_sizes(
     sizes: Sequence[int], places: Sequence[str], limit: int, too_long: TooLong, what: str
 ) -> None:
-    """Refuses rows of data that are too long and may not be changed.
-
-    Args:
-        sizes: Their numbers of tokens.
-        places: The file and the line of each.
-        limit: The most tokens of a row.
-        too_long: What becomes of longer ones.
-        what: What they are, for messages: "conversations".
-
-    Raises:
-        DataError: One is too long; names the line and what to do.
-    """
+    """Refuses rows of data that are too long and may not be changed."""
     long = [number for number, size in enumerate(sizes) if size > limit]
     if long and too_long == "error":
         raise DataError(

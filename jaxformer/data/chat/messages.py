@@ -58,15 +58,7 @@ def conversation(
 
 
 def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
-    """Checks the roles and the contents of messages.
-
-    Args:
-        where: "file:line".
-        messages: The messages.
-
-    Raises:
-        DataError: A role is unknown or out of order, or a content is no text; names the line.
-    """
+    """Checks the roles and the contents of messages."""
     before = None
     for number, message in enumerate(messages, start=1):
         role, name = message.get("role"), f"{where}: message {number}"
@@ -137,12 +129,5 @@ def _without_nulls(value: Any) -> Any:
 
 
 def wrong_value(where: str, column: str, value: Any, expected: str) -> str:
-    """Returns the message about a column that holds something else.
-
-    Args:
-        where: "file:line".
-        column: The column.
-        value: What it holds.
-        expected: What it should hold.
-    """
+    """Returns the message about a column that holds something else."""
     return f"{where}: column {column!r} holds {reprlib.repr(value)}, not {expected}"

@@ -107,12 +107,7 @@ class ProtectedTokenizer:
         return Disguise(changed, {stand_in: letter for letter, stand_in in letters.items()})
 
     def special_in(self, text: str, tokens: TokenizedText) -> list[tuple[int, int, int]]:
-        """Returns (id, start, end) of each special token that the tokenizer finds in a text.
-
-        Args:
-            text: The text.
-            tokens: Its tokens, of `encode`.
-        """
+        """Returns (id, start, end) of each special token that the tokenizer finds in a text."""
         found = []
         for place in np.flatnonzero(np.isin(tokens.tokens, self._ids)):
             id_, start, end = (int(values[place]) for values in tokens)

@@ -198,11 +198,7 @@ class AnyFormat(ChatFormat):
 
 
 def judgement(label: Any) -> bool | None:
-    """Returns whether a label says that an answer is desirable; None if it says neither.
-
-    Args:
-        label: true or false, 1 or 0, or one of these as a text, as in a .csv file.
-    """
+    """Returns whether a label says that an answer is desirable; None if it says neither."""
     text = str(label).strip().lower().removesuffix(".0")
     return {"true": True, "false": False, "1": True, "0": False}.get(text)
 

@@ -88,10 +88,6 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
     files and files that only describe data are left out. Of a data set that
     `datasets.save_to_disk` wrote, these are the files that it lists, in its order.
 
-    Args:
-        path: A file, a folder or a glob.
-        endings: The known endings, such as ".jsonl".
-
     Raises:
         DataError: There are none, or they belong to several splits.
     """

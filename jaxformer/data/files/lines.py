@@ -64,16 +64,7 @@ def numbered_lines(
 
 
 def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
-    """Returns a line of a file as text, the first one without a byte order mark.
-
-    Args:
-        line: The line.
-        path: The file.
-        number: The number of the line, from 1.
-
-    Raises:
-        DataError: It is no text; names the line.
-    """
+    """Returns a line of a file as text, the first one without a byte order mark."""
     if _LOST in line:
         raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
     try:

@@ -158,14 +158,7 @@ def _read_json(file: Path) -> Tokenizer:
 
 
 def tokenizer_in(folder: str | os.PathLike) -> Tokenizer:
-    """Reads the tokenizer of a model's folder.
-
-    Returns:
-        The tokenizer, of the `tokenizers` package.
-
-    Raises:
-        DataError: There is none, or it cannot be read.
-    """
+    """Reads the tokenizer of a model's folder."""
     file = tokenizer_file(folder)
     if file is None:
         raise DataError(

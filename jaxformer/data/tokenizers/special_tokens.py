@@ -23,10 +23,6 @@ class Frame(NamedTuple):
 def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
     """Returns the special tokens that a tokenizer's post-processor puts around its texts.
 
-    Args:
-        rust: The tokenizer, of the `tokenizers` package.
-        texts: 1 or 2.
-
     Returns:
         The frame; None if there is no post-processor.
     """
@@ -119,9 +115,6 @@ def names_as_text(rust: Tokenizer) -> Tokenizer:
     The tokenizers library does not look for special tokens in a text if it is told so, but a
     model that has one among its pieces may find it there.
 
-    Returns:
-        The tokenizer itself, or a copy that has other names for its special tokens.
-
     Raises:
         DataError: The ids of its added tokens are not those that the library gives them.
     """
@@ -137,14 +130,7 @@ def names_as_text(rust: Tokenizer) -> Tokenizer:
 
 
 def with_codes(rust: Tokenizer) -> Tokenizer:
-    """Returns a copy of a tokenizer that knows its special tokens by their codes alone.
-
-    Returns:
-        The copy, without a post-processor, which would cut blanks off the characters of a token.
-
-    Raises:
-        DataError: The ids of its added tokens are not those that the library gives them.
-    """
+    """Returns a copy, without a post-processor, that knows special tokens by their codes alone."""
     codes = {rust.id_to_token(id_): code for id_, code in codes_of(rust).items()}
     definition: dict[str, Any] = json.loads(rust.to_str())
     added = [

@@ -45,14 +45,7 @@ class Asked(NamedTuple):
 
 
 def hub_library(purpose: str) -> ModuleType:
-    """Returns ``huggingface_hub``.
-
-    Args:
-        purpose: What needs it, for the message: "--init-from org/name".
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
+    """Returns ``huggingface_hub``."""
     for part in ("constants", "errors", "utils"):
         optional_module(f"huggingface_hub.{part}", purpose)
     return optional_module("huggingface_hub", purpose)

@@ -64,16 +64,7 @@ def weights_of(
 
 
 def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
-    """Checks that a repository has weights that can be read.
-
-    Args:
-        what: The name of the model, for messages.
-        names: Its files.
-        convert: What loads it in transformers: 'from_pretrained("org/name")'.
-
-    Raises:
-        ConfigError: It has only pickles, or no weights.
-    """
+    """Checks that a repository has weights that can be read."""
     adapter = CONFIG not in names and ADAPTER_CONFIG in names
     if not {CONFIG, ADAPTER_CONFIG} & set(names):
         raise ConfigError(f"{what} has no {CONFIG}, as a model of transformers has: {_some(names)}")

@@ -137,12 +137,7 @@ def table(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
 
 
 def in_columns(rows: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
-    """Returns a table for people: lines of equal columns, with the names above.
-
-    Args:
-        rows: What `table` returned.
-        metric: The metric that is compared.
-    """
+    """Returns a table for people: lines of equal columns, with the names above."""
     names = [name for name in rows[0] if name not in ("run", metric, "step")]
     shown = [["run", metric, *names]]
     for row in rows:

@@ -22,11 +22,7 @@ _UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
-    """Draws the starts of a run below each other, in the colours of what they did.
-
-    Returns:
-        ``path``.
-    """
+    """Draws the starts of a run below each other, in the colours of what they did."""
     wall = duration(found.wall)
     figure, axes = canvas(title, f"goodput {found.share:.1%} of {wall}: updates that were kept")
     scale, unit = next(each for each in _UNITS if found.wall >= 2 * each[0] or each[0] == 1)

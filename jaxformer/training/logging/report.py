@@ -116,15 +116,7 @@ def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str
 
 
 def parts_alone(names: Iterable[str], others: Collection[str]) -> list[str]:
-    """Returns the shortest beginnings of dotted names that are of none of the others.
-
-    Args:
-        names: Names of parameters: "heads.label.output.kernel".
-        others: Other names.
-
-    Returns:
-        What stands for all of the names, such as "heads", in their order.
-    """
+    """Returns the shortest beginnings of dotted names that are of none of the others."""
     taken = {start for name in others for start in _starts(name)}
     found = (next((x for x in _starts(name) if x not in taken), name) for name in names)
     return list(dict.fromkeys(found))
@@ -169,14 +161,7 @@ def print_table(title: str, rows: list[tuple]) -> None:
 
 
 def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
-    """Prints a row of a batch, with what the model learns to write in colour or brackets.
-
-    Args:
-        title: What it is: "an example".
-        reader: Reads the rows of this data.
-        row: The arrays of the row.
-        most: The most characters of its texts.
-    """
+    """Prints a row of a batch, with what the model learns to write in colour or brackets."""
     colours = sys.stdout.isatty()
     first, last = ("\033[32m", "\033[0m") if colours else ("[[", "]]")
     texts, lines = cut(reader.texts(row), most), []

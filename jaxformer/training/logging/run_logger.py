@@ -41,15 +41,7 @@ class TrainingDiverged(RunError):
 
 
 def check_learned(steps: int, skipped: int) -> None:
-    """Refuses to call a run a success if most of its updates changed nothing.
-
-    Args:
-        steps: Updates of the run.
-        skipped: Those that were skipped, since their loss or gradient was not finite.
-
-    Raises:
-        TrainingDiverged: They are more than half.
-    """
+    """Refuses to call a run a success if most of its updates changed nothing."""
     if 2 * skipped > steps:
         raise TrainingDiverged(
             f"{skipped} of {steps} updates had a non-finite loss or gradient and changed nothing"
@@ -174,14 +166,7 @@ class RunLogger:
 
     @contextlib.contextmanager
     def paused(self, part: str) -> Iterator[Callable[[], float]]:
-        """Reads pending metrics first; the time within does not count as training.
-
-        Args:
-            part: What it counts as, one of `wall_time.PARTS`.
-
-        Yields:
-            A function that returns the seconds since.
-        """
+        """Gives the seconds since its begin, which do not count as training but as `part`."""
         self.flush()
         self._go_on_with(part)
         started = time.perf_counter()

@@ -40,17 +40,7 @@ class LearnedChats:
         bad: BadRows,
         everything: bool = False,
     ) -> None:
-        """Encodes conversations.
-
-        Args:
-            encoder: The encoder.
-            chats: The conversations.
-            bad: Takes those that are refused, or of which nothing would be learned.
-            everything: Learn all tokens, not the answers alone.
-
-        Raises:
-            DataError: One is bad, and stops the run; names the line.
-        """
+        """Encodes conversations."""
         encode = partial(_encoded, encoder, everything=everything)
         total, chats = len(chats), [chat for chat in chats if everything or answers_of(chat)]
         self._unlearned += total - len(chats)

@@ -170,16 +170,7 @@ class AnswerFinder:
         places: Sequence[Sequence[int]],
         texts: Sequence[tuple[Rendered, SpecialTokens]],
     ) -> list[list[Span]]:
-        """Returns where the assistant's messages at some places are.
-
-        Args:
-            chats: The conversations.
-            places: The places of messages in each.
-            texts: The answers to `request`, each with its special tokens.
-
-        Raises:
-            DataError: A message cannot be told from the rest of the text; names the line.
-        """
+        """Returns where the assistant's messages at some places are."""
         rows = list(zip(chats, places, texts, strict=True))
         first = [
             _blocks(chat, own, rendered) if self.is_given else _matched(own, rendered)
