@@ -5,7 +5,7 @@ under a flat name such as ``params/embed/table``), ``config`` (the whole configu
 ``meta`` (step, versions, validation metrics). Step ``n`` means that ``n`` updates are done, hence
 the next batch is number ``n``: the data position is the step. `restore` reads them back.
 
-Retention is not orbax's `BestN`, which ranks steps by metrics in an item of its own: the best
+Retention is not orbax's `BestN`, which ranks steps by metrics in a separate item: the best
 checkpoint of a run whose steps were saved without that item would be deleted.
 """
 
@@ -273,5 +273,5 @@ def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    # The library that writes the arrays has no exception of its own for this.
+    # The library that writes the arrays has no exception for this.
     return "RESOURCE_EXHAUSTED" in str(error) or getattr(error, "errno", None) == errno.ENOSPC

@@ -5,7 +5,7 @@ every byte is on disk, so a folder with a plain number was complete once. Whethe
 manifest says (``manifest.py``).
 
 In an object store nothing can be renamed. There orbax writes a step under its own number, and at
-last the object ``commit_success.txt``: a number without it is no checkpoint. Whatever ends a
+last the object ``commit_success.txt``: a number without it is not a checkpoint. Whatever ends a
 checkpoint deletes that object first.
 """
 

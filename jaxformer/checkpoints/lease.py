@@ -35,7 +35,7 @@ _held: set[str] = set()
 class Lease:
     """The right to write to a run's folder, renewed in the background until it is closed.
 
-    The lock of a killed process is waited for: it lasts `EXPIRY` seconds, and no time where that
+    The lock of a killed process is waited for, for `EXPIRY` seconds, or not at all where that
     process ran on this machine. One that is renewed meanwhile belongs to a process that works.
 
     Args:
@@ -91,7 +91,7 @@ class Lease:
                     self._path(number).unlink(missing_ok=True)
 
     def _taken(self) -> int:
-        """Returns the number of the new lock, once there is no other that is alive."""
+        """Returns the number of the new lock, once no other owner is alive."""
         while True:
             number = max(self._numbers(), default=0)
             owner = self._read(number) if number else None
@@ -104,7 +104,7 @@ class Lease:
                 return number + 1
 
     def _expires(self, number: int, owner: dict[str, Any]) -> bool:
-        """Whether the owner is dead: it is not renewed, or was on this machine and is no more."""
+        """Whether the owner is dead: it has ended on this machine, or does not renew the lock."""
         if owner.get("machine") == _machine() and not _works(owner):
             return True
         _log.warning(

@@ -244,16 +244,16 @@ def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any,
 
 
 def _refuse_pretrained(folder: AnyPath) -> None:
-    with contextlib.suppress(DataError):  # what is damaged is no less so for a run
+    with contextlib.suppress(DataError):  # a run reports the same damage
         if is_hf_checkpoint(folder):
             raise ConfigError(
-                f"{folder} is a model that transformers saved, and no run: make one of it first: "
+                f"{folder} is a model that transformers saved, not a run: import it first: "
                 f"python -m jaxformer import {folder} RUN_DIR"
             )
 
 
 def _other_weights(folder: AnyPath) -> str | None:
-    """Which weights a folder that is no run has, in words; None: none that are known."""
+    """The sentence about the weights in a folder that is not a run; None if there are none."""
     is_run = (folder / CONFIG_FILE).exists() and not (folder / OLD_FOLDER).exists()
     return None if is_run or is_remote(folder) else other_weights_in(folder)
 

@@ -1,4 +1,4 @@
-"""Python of the user's: experiment files, and the modules that define components of their own.
+"""The user's Python: experiment files, and modules that define components.
 
 A run whose configuration has such components keeps what is needed to find them again: a copy of the
 experiment's file if they are defined there, else the folder that their module is imported from.

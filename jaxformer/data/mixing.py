@@ -40,7 +40,7 @@ class ConcatenatedExamples(ExampleSource):
 
 
 class MixedExamples(ConcatenatedExamples):
-    """Sources mixed in chosen proportions; each goes through epochs of its own.
+    """Sources mixed in chosen proportions; each goes through its own epochs.
 
     The sources take turns, without chance, so that among the first n rows of the order
 

@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError, check_field
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run that has a batch size, and perhaps a length of rows, of its own.
+    """A part of a run with its own batch size, and perhaps its own length of rows.
 
     It begins where the stage before it ends, the first one with the run.
     """
@@ -65,7 +65,7 @@ class Phase(NamedTuple):
     start: int = 0
     """The first step, counted from 0."""
     stop: int | None = None
-    """The first step of the next phase; None: there is none."""
+    """The first step of the next phase; None for the last phase."""
     first_row: int = 0
     """How many of the longest rows are read before."""
     parts: int = 1

@@ -106,7 +106,7 @@ class RowReader:
         """The arrays with a value for each token of a row with one sequence.
 
         Returns:
-            Those of the inputs; and those of the decoder, where it has inputs of its own.
+            Those of the inputs; and those of the decoder, where it has separate inputs.
         """
         sides = [row[name] for name in _SIDES if _is_ids(row.get(name), 1)]
         found: list[list[Column]] = []

@@ -79,7 +79,7 @@ def train_validation_split(
     if len(rows) < 2:
         raise DataError(
             f"{source}: {len(rows)} rows, too few to hold some out for validation; give more, or "
-            "validation data of their own"
+            "separate validation data"
         )
     held = held_out(names, fraction, seed)
     train = [row for row, out in zip(rows, held, strict=True) if not out]

@@ -30,7 +30,7 @@ class Chip:
     device_kind: str
     """A part of `jax.Device.device_kind`."""
     devices_per_chip: int = 1
-    """JAX devices of a chip: 2 where each core is a device of its own."""
+    """JAX devices of a chip: 2 where each core is a device."""
     chips_per_host: int
     """Chips of a machine in slices of several machines."""
     peak_flops: Figure

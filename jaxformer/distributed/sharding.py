@@ -165,7 +165,7 @@ def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
 
 
 def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:
-    """The mesh over which all of them lie; None: there is none, or they are being traced."""
+    """The mesh over which all of them lie; None without a mesh, or where they are traced."""
     sharding = getattr(next(iter(arrays.values())), "sharding", None)
     return sharding.mesh if isinstance(sharding, NamedSharding) else None
 

@@ -81,7 +81,7 @@ def _same(path: Path, info: "ObjectInfo | None") -> bool | None:
     return info.md5 == md5_of(path) if info.md5 else None
 
 
-def kept_of(path: Path) -> "RemotePath | None":
+def store_path_of(path: Path) -> "RemotePath | None":
     """Returns where the store keeps what is in a mirror; None for a path in no mirror."""
     address = address_of(path)
     return None if address is None else any_path(address, "path")

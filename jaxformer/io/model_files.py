@@ -93,7 +93,7 @@ def side_files(folder: Path | None) -> list[Path]:
     """Returns those of `SIDE_FILES` that a folder has, and all others that `is_side_file` names.
 
     Args:
-        folder: The folder; None: there is none, and no files.
+        folder: The folder; None: no files.
 
     Raises:
         DataError: One is not a file of that folder, or too large.
@@ -110,7 +110,7 @@ def copy_side_files(folder: Path | None, target: Path, without: Collection[str] 
     """Copies the `side_files` of a folder to another.
 
     Args:
-        folder: The folder; None: there is none.
+        folder: The folder; None: nothing is copied.
         target: The other folder.
         without: The names of files that are left out.
     """

@@ -174,7 +174,9 @@ def _check_names(remote: "RemotePath", names: Iterable[str]) -> None:
     """Refuses the names of objects that would lead out of the folder that they are copied to."""
     for name in names:
         if name and not {"", ".", ".."}.isdisjoint(name.split("/")):
-            raise DataError(f"{remote} holds {name!r}, which is no name of a file here: rename it")
+            raise DataError(
+                f"{remote} holds {name!r}, which cannot be the name of a file here: rename it"
+            )
 
 
 def _is_whole(path: Path, expected: "ObjectInfo") -> bool:

@@ -41,7 +41,7 @@ def check_output(path: Path, name: str, endings: Collection[str]) -> None:
         raise ConfigError(f"{name} {path}: must end in one of {', '.join(endings)}{hint}")
     check_store(path.parent, name)
     if not is_remote(path) and (path.is_dir() or not path.parent.is_dir()):
-        problem = "a folder" if path.is_dir() else f"in {path.parent}, which is no folder"
+        problem = "a folder" if path.is_dir() else f"in {path.parent}, which is not a folder"
         raise ConfigError(f"{name} {path}: must be a file, but is {problem}; name another one")
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from jaxformer.errors import DataError
-from jaxformer.io.mirror import kept_of, mirrored, pull, push
+from jaxformer.io.mirror import mirrored, pull, push, store_path_of
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
 from jaxformer.io.staging import CACHE, address_of, fetch, staged
@@ -122,7 +122,7 @@ def test_a_mirror_holds_what_the_store_does(store):
     home = pull(any_path(run, "run"), ("tokenizer", "labels"))
     assert texts(home) == {"labels": "a", "tokenizer/t": "b"}
     assert address_of(home / "tokenizer") == f"{run}/tokenizer"
-    assert str(kept_of(home)) == run
+    assert str(store_path_of(home)) == run
     (home / "tokenizer" / "more").write_text("d")
     (home / "labels").write_text("e")
     push(home, any_path(run, "run"), ("tokenizer", "labels"))
@@ -163,6 +163,6 @@ def test_a_mirror_takes_what_another_machine_wrote_in_the_same_size(bucket):
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "a//b", "."])
 def test_a_name_that_leads_elsewhere_is_refused(memory_bucket, tmp_path, name):
     url = any_path(filled(f"{memory_bucket}/model", a="1"), "url")
-    with pytest.raises(DataError, match="is no name of a file here"):
+    with pytest.raises(DataError, match="cannot be the name of a file here"):
         fetch(url, tmp_path / "cache" / "home", {name: (url / "a").stat()})
     assert not (tmp_path / "cache").exists()

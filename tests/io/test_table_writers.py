@@ -65,7 +65,7 @@ def test_a_tab_cannot_be_in_a_tsv(tmp_path):
     [
         ("out.xlsx", r"--output .*out\.xlsx: must end in one of \.csv, \.jsonl"),
         ("out.cvs", r"did you mean '\.csv'"),
-        ("missing/out.csv", "missing, which is no folder"),
+        ("missing/out.csv", "missing, which is not a folder"),
         ("folder.csv", "but is a folder"),
     ],
 )

@@ -24,7 +24,7 @@ class CallForm(NamedTuple):
     needs_content: bool
     """Whether it refuses a message without a content."""
     quotes: bool
-    """Whether arguments that are text become a JSON string, which is no object."""
+    """Whether arguments that are text become a JSON string instead of an object."""
     is_written: bool
     """Whether it writes calls, and what tools answer."""
 

@@ -147,7 +147,7 @@ class ConversationData(RowData[Row]):
 
     @property
     def _held_out(self) -> str:
-        """Words for where the rows for validation come from, if not from a table of their own."""
+        """What the report says where the rows for validation are held out."""
         return "" if self.validation is not None else f"; held out of {self.train}"
 
     def _rendered(

@@ -28,7 +28,7 @@ class ChatPacking(abc.ABC):
 
 @dataclass(frozen=True)
 class PackedChats(ChatPacking):
-    """Several conversations to a row, each a segment with positions of its own.
+    """Several conversations to a row, each a segment whose positions start at 0.
 
     None sees another, so the loss is that of one to a row, without the padding. They are placed by
     best-fit decreasing: longest first, each into the row with the least space that is enough.

@@ -95,7 +95,7 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
     for mark in (*GENERATION, MARK):
         if mark in text:
             raise DataError(
-                f"{where}: a text holds the code point U+{ord(mark):X}, which is no text"
+                f"{where}: a text holds the code point U+{ord(mark):X}, not a character"
             )
 
 

@@ -204,9 +204,9 @@ def judgement(label: Any) -> bool | None:
 
 
 def undesirable(record: Record) -> DataError:
-    """Returns the error about a row that is no answer to learn."""
+    """Returns the error about a row whose answer must not be learned."""
     return DataError(
-        f"{record.where}: label = false: the completion is undesirable, and no answer to learn; "
+        f"{record.where}: label = false: the completion is undesirable and must not be learned; "
         "KTO's loss learns from such rows: python train.py configs/kto.py"
     )
 
@@ -241,6 +241,6 @@ def _question(asked: Any, answer: Any) -> list[dict[str, Any]]:
 
 
 def _system(record: Record) -> list[dict[str, Any]]:
-    """The system message in a column of its own, if there is one."""
+    """The system message, if there is a column for it."""
     column = next((name for name in _SYSTEM if record.values.get(name)), None)
     return [] if column is None else [{"role": "system", "content": record.text(column)}]

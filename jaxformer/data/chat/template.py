@@ -237,7 +237,7 @@ def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]
 def read_template_file(file: Path) -> str:
     """Returns the text of a template's file."""
     if not file.is_file():
-        raise DataError(f"{file} does not exist, or is no file (looked from {Path.cwd()})")
+        raise DataError(f"{file} does not exist, or is not a file (looked from {Path.cwd()})")
     if (size := file.stat().st_size) > _LARGEST:
         raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
     try:
@@ -250,12 +250,12 @@ def special_tokens_of(folder: Path) -> dict[str, str]:
     """Returns the special tokens of a tokenizer by their names: "bos_token", ...
 
     Args:
-        folder: Holds a tokenizer, whose class may have special tokens of its own; or else
+        folder: Holds a tokenizer, whose class may add special tokens; or else
             tokenizer_config.json, or special_tokens_map.json, which an older version of
             transformers wrote.
 
     Raises:
-        DataError: A file is no JSON object.
+        DataError: A file is not a JSON object.
     """
     with suppress(UnreadError):
         if (answer := ask_about(folder)) is not None:

@@ -22,11 +22,11 @@ def read_json_lines(path: Path, malformed: Malformed | None = None) -> Iterator[
 
     Args:
         path: The file.
-        malformed: Receives a message for each line that is no object, which is left out; None:
+        malformed: Receives a message for each line that is not an object, which is left out; None:
             such a line is an error.
 
     Raises:
-        DataError: The file cannot be read, or a line is no object; names the line.
+        DataError: The file cannot be read, or a line is not an object; names the line.
     """
 
     def row(numbered: tuple[int, bytes]) -> Record:
@@ -42,7 +42,7 @@ def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record
 
     Args:
         path: The file.
-        malformed: Receives a message for each line or item that is no object, which is left out;
+        malformed: Receives a message for each line or item that is not an object, and is left out;
             None: such a one is an error.
 
     Raises:

@@ -49,11 +49,11 @@ def numbered_lines(
 
     Args:
         path: The file.
-        malformed: Receives a message for each line that is no text, which is left out; None: such a
-            line is an error.
+        malformed: Receives a message for each line that is not text, and is left out; None: such
+            a line is an error.
 
     Raises:
-        DataError: The file cannot be read, or a line is no text; names the line.
+        DataError: The file cannot be read, or a line is not text; names the line.
     """
 
     def decoded(numbered: tuple[int, bytes]) -> tuple[int, str]:

@@ -26,7 +26,7 @@ class Record(NamedTuple):
         value = self.value(column)
         if not isinstance(value, str):
             shown = reprlib.repr(value)
-            raise DataError(f"{self.where}: column {column!r} holds {shown}, which is no text")
+            raise DataError(f"{self.where}: column {column!r} holds {shown}, not a text")
         return encodable(value, f"{self.where}: column {column!r}")
 
     def value(self, column: str) -> Any:

@@ -51,9 +51,9 @@ def read_records(
         columns: The columns that are needed; others are left out where that saves time. None
             needs all.
         malformed: Receives a message for each line of a .tsv, .txt or .csv file that has another
-            number of fields than the first, each of a .tsv or .txt file that is no text, and each
-            line or item of a .jsonl or .json file that is no object, which are left out; None: such
-            a line is an error.
+            number of fields than the first, each of a .tsv or .txt file that is not text, and each
+            line or item of a .jsonl or .json file that is not an object, which are left out;
+            None: such a line is an error.
 
     Returns:
         The rows, read as they are asked for.

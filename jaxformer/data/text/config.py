@@ -143,7 +143,7 @@ class DataConfig(Data):
     def _beside(
         self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
-        """The data with the validation side: documents of its own, or those held out."""
+        """The data with the validation side: separate documents, or those held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
         sides = held_out
         if own is not None:

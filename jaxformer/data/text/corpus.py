@@ -32,7 +32,7 @@ from jaxformer.data.tokenizers.training import cut
 from jaxformer.errors import DataError
 from jaxformer.io.digests import DIGESTS, add_digests
 from jaxformer.io.files import move_into_place, temporary_folder
-from jaxformer.io.mirror import kept_of
+from jaxformer.io.mirror import store_path_of
 from jaxformer.io.paths import any_path, is_remote
 
 _FORMAT = 1
@@ -98,7 +98,9 @@ def load_or_tokenise(
         DataError: There is no text, it cannot be read, or the tokens cannot be written.
     """
     own = _own_folder(Path(folder), split, tokenizer, options, begin)
-    run, kept, cache = kept_of(own.parent) or own.parent, kept_of(own), options.cache_dir
+    run = store_path_of(own.parent) or own.parent
+    kept = store_path_of(own)
+    cache = options.cache_dir
     if cache is not None and is_remote(cache):
         kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
     shared = cache is not None and (own.is_symlink() or not own.exists())
@@ -168,7 +170,7 @@ def _own_folder(
 ) -> Path:
     """The folder of a run's tokens; what an earlier version made keeps its name."""
     former = run / _name(split.source.former_fingerprint(), split, tokenizer, options, begin)
-    kept = kept_of(former)
+    kept = store_path_of(former)
     if former.exists() or (kept is not None and kept.exists()):
         return former
     return run / _name(split.source.fingerprint(), split, tokenizer, options, begin)

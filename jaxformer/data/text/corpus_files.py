@@ -134,7 +134,7 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
         raise DataError(f"{home / SIZES}: does not fit {_tokens(side)} and {_offsets(side)}")
     ends_fit = offsets[0] == 0 and offsets[-1] == len(tokens) - 1
     if not ends_fit or (np.diff(offsets) < 1).any():
-        raise DataError(f"{home / _offsets(side)}: no list of where documents begin")
+        raise DataError(f"{home / _offsets(side)}: not a list of where documents begin")
     # A small array in memory is faster than a mapped one, and keeps no file open.
     offsets = offsets if offsets.nbytes >> 20 else np.array(offsets)
     return TokenStream(tokens, offsets, sizes["bytes"])
@@ -160,9 +160,9 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
     except DataError:
         raise
     except Exception as error:  # NumPy's parser of headers raises many
-        raise DataError(f"{path}: no array that can be read: {error}") from error
+        raise DataError(f"{path}: not an array that can be read: {error}") from error
     if getattr(array, "ndim", 0) != 1 or array.dtype not in dtypes or not array.size:
-        raise DataError(f"{path}: no list of {' or '.join(dtypes)}")
+        raise DataError(f"{path}: not a list of {' or '.join(dtypes)}")
     return array
 
 

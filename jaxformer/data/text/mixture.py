@@ -15,7 +15,7 @@ class Mixture(TextSource):
     """Several sources, whose rows are mixed in chosen proportions.
 
     Each source is tokenised on its own, holds out its own documents for validation, and goes
-    through epochs of its own: small ones are repeated while large ones have not been read once.
+    through its own epochs: small ones are repeated while large ones have not been read once.
     The sources take turns by their weights, see `MixedExamples`. Without `weights` they are
 
         w_i = r_i^(1 / temperature),  r_i the number of rows of source i

@@ -141,7 +141,7 @@ class Packed(Packing):
     """Whole documents packed into rows, each a segment that attends to itself alone.
 
     Every document starts with end-of-text at position 0. A document longer than a row is cut into
-    full rows and a rest, each a segment of its own. Rests and short documents are placed by
+    full rows and a rest, each a separate segment. Rests and short documents are placed by
     best-fit decreasing: longest first, each into the row with the least space that is enough.
 
     References:

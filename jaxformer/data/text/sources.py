@@ -158,7 +158,7 @@ def _modules() -> list[Path]:
 
 
 def _is_text_module(folder: str, name: str) -> bool:
-    # _sysconfigdata holds one machine's compiler flags. The topics come as documents of their own.
+    # _sysconfigdata holds one machine's compiler flags. The topics are separate documents.
     topics = name == "topics.py" and Path(folder).name == "pydoc_data"
     return name.endswith(".py") and not name.startswith("_sysconfigdata") and not topics
 

@@ -1,8 +1,8 @@
 """What transformers makes of a folder with a tokenizer: its `AutoTokenizer` decides.
 
 The class, the settings of tokenizer_config.json, the tokens that are only there, what is put around
-a text: all of it ends up in the definition of one tokenizer of the `tokenizers` library. A process
-of its own asks for that, once for each folder; the answer is kept by the digest of what was read.
+a text: all of it ends up in the definition of one tokenizer of the `tokenizers` library. A separate
+process asks for that, once for each folder; the answer is kept by the digest of what was read.
 """
 
 import hashlib
@@ -73,8 +73,8 @@ def ask(folder: str | os.PathLike) -> Answer:
 
     Raises:
         UnreadError: transformers finds no tokenizer in it.
-        DataError: One of its files is no ordinary file.
-        MissingExtra: There is no transformers.
+        DataError: One of its files is not an ordinary file.
+        MissingExtra: transformers is not installed.
     """
     files = {name: file for name in _FILES if (file := small_file_in(folder, name)) is not None}
     config = _reduced(read_object(folder, _CONFIG))
@@ -112,7 +112,7 @@ def _sum(answer: bytes) -> bytes:
 
 
 def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
-    """Returns what the process wrote about these files of a folder, and no others."""
+    """Returns what the process wrote about these files of a folder alone."""
     with tempfile.TemporaryDirectory(prefix="jaxformer-") as temporary:
         home, answer = Path(temporary, "model"), Path(temporary, "answer")
         home.mkdir()

@@ -45,7 +45,7 @@ def main(folder: str, answer: str) -> None:
     has_backend = isinstance(getattr(found, "backend_tokenizer", None), Tokenizer)
     reads = {*type(found).vocab_files_names.values(), *(_ANY if has_backend else ())}
     if reads and not any(os.path.exists(os.path.join(folder, name)) for name in reads):
-        # Without a file it would have a vocabulary of its own, of a few special tokens.
+        # Without a file its vocabulary would be a few special tokens.
         raise ValueError(f"{type(found).__name__} reads {' or '.join(sorted(reads))}")
     header = {
         "class": type(found).__name__,

@@ -124,8 +124,8 @@ def ask_about(folder: str | os.PathLike) -> Answer | None:
 
     Raises:
         UnreadError: transformers cannot read it.
-        DataError: One of its files is no ordinary file.
-        MissingExtra: There is no transformers.
+        DataError: One of its files is not an ordinary file.
+        MissingExtra: transformers is not installed.
     """
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
@@ -175,7 +175,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         Its fields; empty if there is no such file.
 
     Raises:
-        DataError: It is no JSON object, or no file of the folder.
+        DataError: It is not a JSON object, or leads out of the folder.
     """
     return read_object(folder, SETTINGS) or {}
 

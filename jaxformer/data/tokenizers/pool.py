@@ -1,4 +1,4 @@
-"""Tokenising in several processes, each with a tokenizer of its own.
+"""Tokenising in several processes, each with its own tokenizer.
 
 The threads of the tokenizers library share one cache and one interpreter, which limits how many are
 of use. The processes are new ones: a fork of a process that runs JAX can hang.

@@ -94,7 +94,7 @@ def _byt5(said: Said, files: Mapping[str, Path]) -> Tokenizer:
 
 
 def _m2m100(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
-    """The pieces of a SentencePiece model, with ids of their own."""
+    """The pieces of a SentencePiece model, with the ids of the class."""
     model, ids = read_sentencepiece(files["sentencepiece.bpe.model"]), said["vocabulary"]
     pieces = {piece.text: piece for piece in model.pieces if piece.kind in IN_TEXT}
     if not pieces.keys() <= ids.keys():

@@ -136,7 +136,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 def _unknown_in_names(pieces: Sequence[Piece]) -> str:
     """Returns a pattern of the first unknown characters in the names of special tokens.
 
-    Where a text holds such a name, the unknown characters are a token of their own. Set apart, they
+    Where a text holds such a name, the unknown characters are a separate token. Set apart, they
     keep a unigram model, for which nothing is worse than what is unknown, from finding the name.
     """
     known = {piece.text for piece in pieces if piece.kind in IN_TEXT and len(piece.text) == 1}

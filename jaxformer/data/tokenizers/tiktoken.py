@@ -89,7 +89,7 @@ def tiktoken_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
         The tokenizer.
 
     Raises:
-        DataError: It is no such file.
+        DataError: It is not such a file.
     """
     encoding = _encoding(path, pattern)
     ranks = _read_ranks(path)

@@ -67,7 +67,9 @@ class Tokenizer(abc.ABC):
             ConfigError: There is no such token; names some that are like it.
         """
         if (found := self.find_id(name)) is None:
-            raise ConfigError(f"{name!r} is no token of the tokenizer{_alike(name, self.names())}")
+            raise ConfigError(
+                f"{name!r} is not a token of the tokenizer{_alike(name, self.names())}"
+            )
         return found
 
     def special_ids(self, role: Role) -> np.ndarray:

@@ -56,7 +56,7 @@ def number(variables: Variables, name: str, least: int = 0) -> int | None:
         None where the variable is not set or empty.
 
     Raises:
-        ConfigError: It is no integer, or too small.
+        ConfigError: It is not an integer, or too small.
     """
     text = variables.get(name, "").strip()
     if not text:

@@ -42,7 +42,7 @@ class CloudTpuVm(Launcher):
     """Hosts that Google's metadata server lists: a shell on a Cloud TPU VM has no variables.
 
     Args:
-        metadata: Reads an attribute of this machine; None: there is no such attribute.
+        metadata: Reads an attribute of this machine; None where it does not exist.
         has_tpu: Whether this machine has TPU chips; others are not asked.
     """
 
@@ -111,7 +111,7 @@ def _tpu_env(text: str) -> dict[str, str]:
 
 
 def _has_tpu() -> bool:
-    """Whether a PCI device is Google's, and no disk or network card of a virtual machine."""
+    """Whether a PCI device is Google's, other than a virtual machine's disk or network card."""
     for vendor in _DEVICES.glob("*/vendor"):
         kind = vendor.with_name("class").read_text()
         if vendor.read_text().strip() == _GOOGLE and not kind.startswith(("0x01", "0x02")):

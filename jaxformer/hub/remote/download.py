@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import CONFIG
 from jaxformer.hub.peft.config import CONFIG as ADAPTER_CONFIG
-from jaxformer.hub.remote.errors import Asked, cache_folder, explained, hub_library, unreachable
+from jaxformer.hub.remote.errors import (
+    HubRequest,
+    cache_folder,
+    explained,
+    hub_library,
+    unreachable,
+)
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
 from jaxformer.io.digests import sha256_of
@@ -56,15 +62,15 @@ def fetch(
             read, or the hub cannot be reached and the cache has no complete copy.
         DataError: A file did not arrive as it is on the hub.
     """
-    asked = Asked(field, name)
-    hub = hub_library(str(asked))
+    request = HubRequest(field, name)
+    hub = hub_library(str(request))
     cache_dir = None if cache_dir is None else os.path.expanduser(cache_dir)
-    asked = asked._replace(cache=cache_folder(hub, cache_dir))
-    key = (name, asked.cache, hub.constants.ENDPOINT, token, weights)
+    request = request._replace(cache=cache_folder(hub, cache_dir))
+    key = (name, request.cache, hub.constants.ENDPOINT, token, weights)
     if name.is_commit and key in _fetched and _fetched[key].is_dir():
         return _fetched[key]
-    with explained(hub, asked):
-        folder = _Repository(hub, asked, token, cache_dir).folder(weights, check)
+    with explained(hub, request):
+        folder = _Repository(hub, request, token, cache_dir).folder(weights, check)
     if name.is_commit:
         _fetched[key] = folder
     return folder
@@ -73,8 +79,10 @@ def fetch(
 class _Repository:
     """A model on the hub."""
 
-    def __init__(self, hub: ModuleType, asked: Asked, token: str | None, cache_dir: str | None):
-        self._hub, self._asked = hub, asked
+    def __init__(
+        self, hub: ModuleType, request: HubRequest, token: str | None, cache_dir: str | None
+    ):
+        self._hub, self._request = hub, request
         self._token, self._cache = token, cache_dir
 
     def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
@@ -87,12 +95,12 @@ class _Repository:
             return self._cached(weights, error)
 
     def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
-        repo, revision = self._asked.name
+        repo, revision = self._request.name
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
         info = self._asking(api.model_info, repo, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         if weights:
-            check_has_weights(f"{self._asked}: {repo}", files, f'from_pretrained("{repo}")')
+            check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
         names, index = settings_of(files), index_of(files)
         folder = self._get([*names, index] if index and weights else names, files, info.sha)
         if weights:
@@ -121,16 +129,16 @@ class _Repository:
         if folder is None or not self._complete(folder, weights):
             raise error
         quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
-        if not (quiet or self._asked.name.is_commit):
+        if not (quiet or self._request.name.is_commit):
             _log.warning(
                 "%s: the hub cannot be reached; commit %s of the cache is taken",
-                self._asked, folder.name,
+                self._request, folder.name,
             )  # fmt: skip
         return folder
 
     def _known(self) -> Path | None:
         """The folder of the cache for the revision, as of the last time that it was asked for."""
-        repo, revision = self._asked.name
+        repo, revision = self._request.name
         for config in (CONFIG, ADAPTER_CONFIG):
             found = self._hub.try_to_load_from_cache(
                 repo, config, cache_dir=self._cache, revision=revision
@@ -150,11 +158,11 @@ class _Repository:
         try:
             return weights_of(names, lambda name: read_object(folder, name))
         except DataError as error:
-            raise DataError(f"{self._asked}: {error}") from error
+            raise DataError(f"{self._request}: {error}") from error
 
     def _get(self, names: list[str], files: Mapping[str, Any], commit: str) -> Path:
         """Downloads files that are not in the cache; returns the folder of the commit."""
-        repo, cache = self._asked.name.repo, self._cache
+        repo, cache = self._request.name.repo, self._cache
         at_commit = {"cache_dir": cache, "revision": commit}
         new = [
             name
@@ -169,7 +177,7 @@ class _Repository:
                 self._hub.snapshot_download,
                 repo,
                 # A branch, so that the cache knows its commit when there is no network.
-                revision=self._asked.name.revision,
+                revision=self._request.name.revision,
                 cache_dir=cache,
                 token=self._token,
                 library_name="jaxformer",
@@ -177,7 +185,7 @@ class _Repository:
             )
         )
         if folder.name != commit:
-            raise ConfigError(f"{self._asked}: it changed just now; run the same again")
+            raise ConfigError(f"{self._request}: it changed just now; run the same again")
         for name in new:
             self._check(folder / name, files[name])
         return folder
@@ -185,7 +193,7 @@ class _Repository:
     def _check(self, path: Path, expected: Any) -> None:
         """Removes a file from the cache that is not what the hub has, and raises a DataError."""
         if not path.exists():
-            raise DataError(f"{self._asked}: {path.name} was not downloaded; run the same again")
+            raise DataError(f"{self._request}: {path.name} was not downloaded; run the same again")
         size = path.stat().st_size
         wrong = f"has {size:,} bytes, not {expected.size:,}"
         if expected.size in (None, size):
@@ -199,8 +207,8 @@ class _Repository:
             wrong = f"has the {kind} {found}, not {hash_}"
         _remove(path)
         raise DataError(
-            f"{self._asked}: {path.name} is damaged: as it arrived it {wrong}; it was removed from "
-            "the cache: run the same again"
+            f"{self._request}: {path.name} is damaged: as it arrived it {wrong}; it was removed "
+            "from the cache: run the same again"
         )
 
 

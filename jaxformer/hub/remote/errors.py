@@ -22,7 +22,7 @@ _ROOM = "free some space, or set HF_HOME to a folder with more, and run the same
 _BUSY = (408, 429, 500, 502, 503, 504)
 
 
-class Asked(NamedTuple):
+class HubRequest(NamedTuple):
     """What the user asked for, for messages."""
 
     field: str
@@ -52,7 +52,7 @@ def hub_library(purpose: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
+def explained(hub: ModuleType, request: HubRequest) -> Iterator[None]:
     """Raises what ``huggingface_hub`` raises as one sentence that says what to do.
 
     Its warnings of each retry are not shown, nor its progress bars unless a terminal shows them.
@@ -75,7 +75,7 @@ def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
     except (ConfigError, DataError):
         raise
     except (OSError, RuntimeError, ValueError, hub.errors.HTTPError) as error:
-        problem = _explanation(hub, asked, _cause(hub, error))
+        problem = _explanation(hub, request, _cause(hub, error))
         raise problem from error
     finally:
         log.setLevel(level)
@@ -98,21 +98,21 @@ def _cause(hub: ModuleType, error: Exception) -> Exception:
     return error
 
 
-def _explanation(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | DataError:
+def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> ConfigError | DataError:
     """The sentence for an error: of the first row of the tables that is true."""
-    errors, endpoint, repo = hub.errors, hub.constants.ENDPOINT, asked.name.repo
+    errors, endpoint, repo = hub.errors, hub.constants.ENDPOINT, request.name.repo
     is_a = partial(isinstance, error)
     status = error.response.status_code if is_a(errors.HfHubHTTPError) else None
     number = error.errno if is_a(OSError) else None
     said = first_line(error)
     where = said if status is None else error.response.url
     page = f"{endpoint}/{repo}"
-    expected = f"{asked.expected} that may be read at {endpoint}"
-    lacking = f"{asked.cache} has no complete copy of {repo}"
-    offline = f"{asked.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
-    lost = f"no connection to {endpoint} ({said}){'' if asked.writes else f', and {lacking}'}"
+    expected = f"{request.expected} that may be read at {endpoint}"
+    lacking = f"{request.cache} has no complete copy of {repo}"
+    offline = f"{request.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
+    lost = f"no connection to {endpoint} ({said}){'' if request.writes else f', and {lacking}'}"
     refused = [
-        (is_a(errors.OfflineModeIsEnabled) and asked.writes, _UNSET),
+        (is_a(errors.OfflineModeIsEnabled) and request.writes, _UNSET),
         (is_a(errors.OfflineModeIsEnabled), offline),
         (
             is_a(errors.GatedRepoError),
@@ -120,7 +120,7 @@ def _explanation(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError
         ),
         (is_a(errors.RevisionNotFoundError), f"{repo} {_NO_REVISION}; see {page}"),
         (is_a(errors.RemoteEntryNotFoundError), f"a file is missing on the hub: {where}"),
-        (is_a(errors.RepositoryNotFoundError) and not asked.writes, f"{expected}; {_SPELLING}"),
+        (is_a(errors.RepositoryNotFoundError) and not request.writes, f"{expected}; {_SPELLING}"),
         (status == 401, f"the hub refused the token; {_LOGIN}"),
         (status in (403, 404), f"the token does not allow this; take one that does: {_LOGIN}"),
         (status in _BUSY, f"{endpoint} answered {status}; run the same again later"),
@@ -129,14 +129,14 @@ def _explanation(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError
         (unreachable(hub, error), f"{lost}; check the network, and run the same again"),
     ]
     failed = [
-        (number in (errno.ENOSPC, errno.EDQUOT), f"the disk of {asked.cache} is full: {_ROOM}"),
+        (number in (errno.ENOSPC, errno.EDQUOT), f"the disk of {request.cache} is full: {_ROOM}"),
         (number is not None, system_message(error) if is_a(OSError) else ""),
         (is_a(OSError), f"a download was incomplete and was dropped ({said}); run the same again"),
         (True, f"{endpoint} does not answer as a hub does ({said}); check HF_ENDPOINT"),
     ]
     kinds = [*((ConfigError, row) for row in refused), *((DataError, row) for row in failed)]
     kind, sentence = next((kind, sentence) for kind, (holds, sentence) in kinds if holds)
-    return kind(f"{asked}: {sentence}")
+    return kind(f"{request}: {sentence}")
 
 
 def cache_folder(hub: ModuleType, cache_dir: str | os.PathLike | None = None) -> str:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxformer.hub.remote.errors import Asked, explained, hub_library
+from jaxformer.hub.remote.errors import HubRequest, explained, hub_library
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import pushed_of, stale_of
 from jaxformer.io.model_files import file_in, read_object
@@ -37,11 +37,11 @@ def upload(
     Raises:
         ConfigError: The token may not do this, or the hub cannot be reached.
     """
-    asked = Asked("NAME", name, writes=True)
-    hub = hub_library(str(asked))
+    request = HubRequest("NAME", name, writes=True)
+    hub = hub_library(str(request))
     local = sorted(_names(folder))
     names = pushed_of(local, lambda index: read_object(folder, index))
-    with explained(hub, asked):
+    with explained(hub, request):
         api = hub.HfApi(token=token, library_name="jaxformer")
         repo = api.create_repo(name.repo, private=private or None, exist_ok=True).repo_id
         if name.revision is not None:

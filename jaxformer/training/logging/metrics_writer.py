@@ -88,7 +88,7 @@ class MetricsLog:
         Args:
             step: Updates done.
             metrics: The final metrics.
-            picture: The loss curve; None: there is none.
+            picture: The loss curve, if there is one.
         """
         for writer in self._writers:
             writer.conclude(step, metrics, picture)
@@ -145,9 +145,9 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     numbers = [value for name, value in row.items() if name != "split" and value is not None]
     # NaN compares as false; JSON knows no other numbers that are not finite.
     if not all(type(n) in (int, float) and abs(n) <= sys.float_info.max for n in numbers):
-        raise DataError(f"{where}: a value is no finite number")
+        raise DataError(f"{where}: a value is not a finite number")
     if type(row.get("step")) is not int or row["step"] < 0 or type(row.get("split")) is not str:
-        raise DataError(f"{where}: no row of metrics with its step and split")
+        raise DataError(f"{where}: not a row of metrics with its step and split")
     return row
 
 

@@ -95,7 +95,7 @@ class RunLogger:
     def before(self, step: int) -> None:
         """Reads pending metrics before a step whose batch has a new shape.
 
-        Compiling it holds up everything else, which is no time of the step before.
+        Its compilation must not count as time of the step before.
 
         Args:
             step: The number of the step, counted from 1.

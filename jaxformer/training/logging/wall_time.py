@@ -122,7 +122,7 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """The lines that are kept; what is no file is moved aside, as it is no reason not to train."""
+    """The lines that are kept; a folder of that name is moved aside, so that training can start."""
     try:
         return _lines(path)
     except DataError as error:
@@ -133,7 +133,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def _lines(path: AnyPath) -> list[bytes]:
-    """The whole lines of a file, none where there is no file."""
+    """The whole lines of a file; empty if it does not exist."""
     return read_bytes(path).split(b"\n")[:-1] if path.exists() else []
 
 

@@ -69,7 +69,7 @@ class CallSyntax:
     def find(self, text: str, names: Sequence[str]) -> Found:
         """Returns the calls in an answer.
 
-        White space around the parts does not count. What is no whole call stays text.
+        White space around the parts does not count. An incomplete call stays text.
 
         Args:
             text: The answer.

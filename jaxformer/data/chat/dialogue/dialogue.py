@@ -64,7 +64,7 @@ class Dialogue:
             tools: The functions that the assistant may call.
 
         Raises:
-            ArgumentError: A tool is no JSON schema of a function.
+            ArgumentError: A tool is not a JSON schema of a function.
             DataError: A message is wrong, the template rejects the conversation, or it would leave
                 out tools, calls or what tools answered.
         """
@@ -178,7 +178,7 @@ def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
             docstring.
 
     Raises:
-        ArgumentError: One is no schema of a function, or a function without annotations or
+        ArgumentError: One is not a schema of a function, or a function without annotations or
             docstring.
     """
     if tools is None:

@@ -1,7 +1,7 @@
 """Reads answers by a `response_template`, with transformers; `responses.py` runs it as a script.
 
 Such a template has regular expressions of the model's publisher, which may take for ever. This
-imports nothing of this library, and no PyTorch.
+imports neither this library nor PyTorch.
 """
 
 import json

@@ -37,7 +37,7 @@ def response_template(folder: Path) -> Mapping[str, Any] | None:
         folder: The tokenizer's folder.
 
     Raises:
-        DataError: It is no object.
+        DataError: It is not an object.
     """
     found = read_settings(folder).get(_FIELD)
     if found is not None and not isinstance(found, dict):
@@ -52,7 +52,7 @@ def read_responses(
 
     Returns:
         The message of each; None for one that the template does not fit, which a warning says. None
-        instead of the list if there is no transformers that reads them.
+        instead of the list if transformers is too old to read them.
 
     Raises:
         DataError: The template needs too much time.

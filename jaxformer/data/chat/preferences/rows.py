@@ -117,7 +117,7 @@ def _is_text(value: object) -> bool:
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one by `role`, and no prompt is no message."""
+    """The messages in a column; a text is one message by `role`, and null is none."""
     value = record.values.get(column)
     if value is None:
         return []
