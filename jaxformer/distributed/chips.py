@@ -59,6 +59,7 @@ class Chip:
 
 _DOCS = "https://docs.cloud.google.com/tpu/docs/"
 _BOOK = "https://jax-ml.github.io/scaling-book/tpus/"
+_NVL72 = "gb200-nvl72/"
 _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
 _COMPILER = "the limit in libtpu 0.0.52's message E1000 (CompileTimeHbmOom)"
 _ASSIGNED = "the most that libtpu 0.0.52 assigns of it to the arrays of a training step"
@@ -86,14 +87,6 @@ def _docs(value: float, page: str) -> Figure:
 
 def _book(value: float) -> Figure:
     return Figure(value, _BOOK, "2026-11")
-
-
-def _nvidia(value: float, page: str) -> Figure:
-    return Figure(value, _NVIDIA + page, "2026-11")
-
-
-def _gpu_memory(size: float, page: str) -> Figure:
-    return Figure(GPU_MEMORY_FRACTION * size, f"{_NVIDIA}{page}; {_SHARE}", "2026-11")
 
 
 _TPUS = (
@@ -164,67 +157,43 @@ _TPUS = (
         torus_dimensions=3,
     ),
 )
+
+
+def _gpu(
+    name: str,
+    page: str,
+    *figures: float,
+    network_page: str | None = None,
+    chips_per_host: int = 8,
+    link_domain: int = 8,
+) -> Chip:
+    """A GPU, with the figures of a page of NVIDIA's in the order of the table."""
+    flops, memory, bandwidth, link, network = figures
+
+    def figure(value: float, page: str = page) -> Figure:
+        return Figure(value, _NVIDIA + page, "2026-11")
+
+    return Chip(
+        name=name,
+        kind="gpu",
+        device_kind=name.upper(),
+        chips_per_host=chips_per_host,
+        peak_flops=figure(flops),
+        memory=figure(GPU_MEMORY_FRACTION * memory, f"{page}; {_SHARE}"),
+        memory_bandwidth=figure(bandwidth),
+        link_bandwidth=figure(link),
+        network_bandwidth=figure(network / 8, network_page or page),
+        link_domain=link_domain,
+    )
+
+
+# FLOP/s, bytes of memory, its bytes per second, those of NVLink, and the network's bits per second.
 _GPUS = (
-    Chip(
-        name="a100",
-        kind="gpu",
-        device_kind="A100",
-        chips_per_host=8,
-        peak_flops=_nvidia(312e12, "a100/"),
-        memory=_gpu_memory(80e9, "a100/"),
-        memory_bandwidth=_nvidia(2039e9, "a100/"),
-        link_bandwidth=_nvidia(300e9, "a100/"),
-        network_bandwidth=_nvidia(200e9 / 8, "dgx-a100/"),
-        link_domain=8,
-    ),
-    Chip(
-        name="h100",
-        kind="gpu",
-        device_kind="H100",
-        chips_per_host=8,
-        peak_flops=_nvidia(989e12, "h100/"),
-        memory=_gpu_memory(80e9, "h100/"),
-        memory_bandwidth=_nvidia(3350e9, "h100/"),
-        link_bandwidth=_nvidia(450e9, "h100/"),
-        network_bandwidth=_nvidia(400e9 / 8, "dgx-h100/"),
-        link_domain=8,
-    ),
-    Chip(
-        name="h200",
-        kind="gpu",
-        device_kind="H200",
-        chips_per_host=8,
-        peak_flops=_nvidia(989e12, "h200/"),
-        memory=_gpu_memory(141e9, "h200/"),
-        memory_bandwidth=_nvidia(4800e9, "h200/"),
-        link_bandwidth=_nvidia(450e9, "h200/"),
-        network_bandwidth=_nvidia(400e9 / 8, "dgx-h200/"),
-        link_domain=8,
-    ),
-    Chip(
-        name="b200",
-        kind="gpu",
-        device_kind="B200",
-        chips_per_host=8,
-        peak_flops=_nvidia(2250e12, "dgx-b200/"),
-        memory=_gpu_memory(180e9, "dgx-b200/"),
-        memory_bandwidth=_nvidia(8000e9, "dgx-b200/"),
-        link_bandwidth=_nvidia(900e9, "dgx-b200/"),
-        network_bandwidth=_nvidia(400e9 / 8, "dgx-b200/"),
-        link_domain=8,
-    ),
-    Chip(
-        name="gb200",
-        kind="gpu",
-        device_kind="GB200",
-        chips_per_host=4,
-        peak_flops=_nvidia(2500e12, "gb200-nvl72/"),
-        memory=_gpu_memory(186e9, "gb200-nvl72/"),
-        memory_bandwidth=_nvidia(8000e9, "gb200-nvl72/"),
-        link_bandwidth=_nvidia(900e9, "gb200-nvl72/"),
-        network_bandwidth=_nvidia(400e9 / 8, "gb200-nvl72/"),
-        link_domain=72,
-    ),
+    _gpu("a100", "a100/", 312e12, 80e9, 2039e9, 300e9, 200e9, network_page="dgx-a100/"),
+    _gpu("h100", "h100/", 989e12, 80e9, 3350e9, 450e9, 400e9, network_page="dgx-h100/"),
+    _gpu("h200", "h200/", 989e12, 141e9, 4800e9, 450e9, 400e9, network_page="dgx-h200/"),
+    _gpu("b200", "dgx-b200/", 2250e12, 180e9, 8000e9, 900e9, 400e9),
+    _gpu("gb200", _NVL72, 2500e12, 186e9, 8000e9, 900e9, 400e9, chips_per_host=4, link_domain=72),
 )
 CHIPS = {chip.name: chip for chip in (*_TPUS, *_GPUS)}
 """Every chip that can be planned for, by name."""
