@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.data import Bytes, TokenizerFile
 from jaxformer.data.chat.preferences.config import PreferenceData
-from jaxformer.data.chat.preferences.pairs import Answer, Pair, Pairs
+from jaxformer.data.chat.preferences.pairs import Answer, FittingRows, Pair
 from jaxformer.data.chat.preferences.rows import Preference
 from jaxformer.data.files.tables import Record
 from jaxformer.errors import ConfigError, DataError
@@ -191,22 +191,25 @@ def test_the_prompt_is_cut_first_and_alike_on_both_sides():
 
 def test_what_is_too_long():
     pairs = [pair(4, 2, 3), pair(10, 6, 4), pair(4, 3, 2)]
-    assert len(Pairs.fitting(pairs, 16, "error").kept) == 3
+    assert len(FittingRows.of(pairs, 16, "error", "pair").kept) == 3
     with pytest.raises(DataError, match=r"file:1: 16 tokens, more than data.sequence_length = 15"):
-        Pairs.fitting(pairs, 15, "error")
-    dropped = Pairs.fitting(pairs, 15, "drop")
-    assert (len(dropped.kept), dropped.num_dropped, dropped.num_cut) == (2, 1, 0)
-    assert "1 longer ones left out" in dropped.in_words()
-    cut = Pairs.fitting(pairs, 15, "cut")
-    assert (len(cut.kept), cut.num_dropped, cut.num_cut) == (3, 0, 1)
+        FittingRows.of(pairs, 15, "error", "pair")
+    dropped = FittingRows.of(pairs, 15, "drop", "pair")
+    assert len(dropped.kept) == 2
+    assert dropped.in_words().endswith("; 1 longer ones left out")
+    cut = FittingRows.of(pairs, 15, "cut", "pair")
+    assert len(cut.kept) == 3
+    assert cut.in_words().endswith("; 1 cut to 15 tokens")
     with pytest.raises(DataError, match=r"no pair fits into data.sequence_length = 3"):
-        Pairs.fitting(pairs, 3, "drop")
+        FittingRows.of(pairs, 3, "drop", "pair")
+    with pytest.raises(DataError, match=r"no answer fits into"):
+        FittingRows.of([], 3, "drop", "answer")
 
 
 def test_answers_of_the_same_tokens():
     same = pair(4, 2, 3)
     with pytest.raises(DataError, match=r"file:1: both answers become the same tokens"):
-        Pairs.fitting([same._replace(rejected=same.chosen)], 16, "drop")
+        same._replace(rejected=same.chosen).check()
 
 
 def test_answers_begin_at_the_same_token():

@@ -11,7 +11,7 @@ from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers.spans import said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
-from jaxformer.data.chat.preferences.pairs import PairExamples, Pairs, encoded_pairs
+from jaxformer.data.chat.preferences.pairs import FittingRows, PairExamples, encoded_pairs
 from jaxformer.data.chat.preferences.rows import Preference, PreferenceRow
 from jaxformer.data.tokenizers.specs import Tokenizer
 
@@ -54,12 +54,12 @@ class PreferenceData(ConversationData[PreferenceRow]):
         tokenizer: Tokenizer,
         folder: str | os.PathLike,
         bad: BadRows,
-    ) -> Pairs:
+    ) -> FittingRows:
         sides, found = [side for row in rows for side in row], []
         for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
             both = list(zip(own[::2], own[1::2], strict=True))
             found += (pair for _, pair in each(partial(encoded_pairs, encoder), both, bad))
-        return Pairs.fitting(found, self.sequence_length, self.too_long)
+        return FittingRows.of(found, self.sequence_length, self.too_long, "pair")
 
-    def examples(self, rendered: Pairs, tokenizer: Tokenizer) -> PairExamples:
+    def examples(self, rendered: FittingRows, tokenizer: Tokenizer) -> PairExamples:
         return PairExamples(rendered.kept, self.sequence_length, tokenizer.pad_id)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
                 f"{self.where}: no answer: the chat template writes nothing of it, or does not "
                 "mark it as the assistant's"
             )
-        if not self.differs:
+        if not self.is_learned:
             raise DataError(
                 f"{self.where}: both answers become the same tokens, so there is nothing to prefer"
             )
@@ -72,12 +72,17 @@ class Pair(NamedTuple):
     @property
     def has_answers(self) -> bool:
         """Whether both sides have a token to predict."""
-        return all(bool(side.learned[1:].any()) for side in self[:2])
+        return all(bool(side.learned[1:].any()) for side in self.answers)
 
     @property
-    def differs(self) -> bool:
+    def answers(self) -> tuple[Answer, Answer]:
+        """Both sides."""
+        return self.chosen, self.rejected
+
+    @property
+    def is_learned(self) -> bool:
         """Whether the answers differ, and both have a token to predict."""
-        chosen, rejected = (side.tokens for side in self[:2])
+        chosen, rejected = (side.tokens for side in self.answers)
         return self.has_answers and not np.array_equal(chosen, rejected)
 
     @property
@@ -97,7 +102,7 @@ class Pair(NamedTuple):
         answers.
         """
         start = min(max(self.size - size, 0), max(self.prompt_size - 1, 0))
-        return Pair(*(side.part(start, size) for side in self[:2]), self.where)
+        return Pair(*(side.part(start, size) for side in self.answers), self.where)
 
 
 def encoded_pairs(
@@ -111,44 +116,44 @@ def encoded_pairs(
     return pairs
 
 
-class Pairs(NamedTuple):
-    """Pairs that fit into rows."""
+class FittingRows(NamedTuple):
+    """Pairs or judged answers that fit into rows."""
 
-    kept: list[Pair]
-    """The pairs, cut where that was asked for."""
-    limit: int
-    """The most tokens of a side."""
-    num_cut: int
-    """How many of them were longer."""
-    num_dropped: int
-    """How many pairs were left out."""
+    kept: list[Any]
+    """The pairs or answers, cut where that was asked for."""
+    name: str
+    """What one is called: "pair"."""
+    changes: list[str]
+    """What became of longer ones, in words."""
 
     @classmethod
-    def fitting(cls, pairs: Sequence[Pair], limit: int, too_long: TooLong) -> "Pairs":
-        """Cuts, drops or refuses pairs that are longer than a row."""
-        for pair in pairs:
-            pair.check()
-        sizes = [pair.size for pair in pairs]
-        check_sizes(sizes, [pair.where for pair in pairs], limit, too_long, "pairs")
-        fitting = pairs if too_long == "cut" else [pair for pair in pairs if pair.size <= limit]
-        # What is left of two answers may be the same.
-        kept = [pair for pair in (pair.cut(limit) for pair in fitting) if pair.differs]
+    def of(cls, rows: Sequence[Any], limit: int, too_long: TooLong, name: str) -> "FittingRows":
+        """Cuts, drops or refuses rows of more than `limit` tokens a side."""
+        sizes = [row.size for row in rows]
+        check_sizes(sizes, [row.where for row in rows], limit, too_long, f"{name}s")
+        fitting = rows if too_long == "cut" else [row for row in rows if row.size <= limit]
+        # What is left of a row may teach nothing: two answers may be the same.
+        kept = [row for row in (row.cut(limit) for row in fitting) if row.is_learned]
         if not kept:
+            where = f"{rows[0].where}: " if rows else ""
             raise DataError(
-                f"{pairs[0].where}: no pair fits into data.sequence_length = {limit} tokens: raise "
-                f"it to {max(sizes)}"
+                f"{where}no {name} fits into data.sequence_length = {limit} tokens: raise it to "
+                f"{max(sizes, default=limit)}"
             )
-        cut = sum(pair.size > limit for pair in fitting)
-        return cls(kept, limit, cut, len(pairs) - len(kept))
+        num_cut = sum(row.size > limit for row in fitting)
+        return cls(kept, name, changes_in_words(num_cut, len(rows) - len(kept), limit))
 
     def in_words(self) -> str:
         """Returns how much there is."""
-        sides = [side for pair in self.kept for side in pair[:2]]
-        total = sum(len(side.tokens) for side in sides)
-        learned = sum(int(side.learned.sum()) for side in sides)
-        count = "1 pair" if len(self.kept) == 1 else f"{len(self.kept):,} pairs"
-        what = f"{count}, {total:,} tokens, {learned:,} of them in answers"
-        return "; ".join([what, *changes_in_words(self.num_cut, self.num_dropped, self.limit)])
+        answers = [answer for row in self.kept for answer in row.answers]
+        judged = [row.desirable for row in self.kept if hasattr(row, "desirable")]
+        parts = [
+            f"{len(self.kept):,} {self.name}{'' if len(self.kept) == 1 else 's'}",
+            *([f"{sum(judged):,} desirable and {judged.count(False):,} not"] if judged else []),
+            f"{sum(len(answer.tokens) for answer in answers):,} tokens",
+            f"{sum(int(answer.learned.sum()) for answer in answers):,} of them in answers",
+        ]
+        return "; ".join([", ".join(parts), *self.changes])
 
 
 class PairExamples(ExampleSource):
@@ -174,7 +179,7 @@ class PairExamples(ExampleSource):
         """
         del rng
         row = self.blank()
-        for place, side in enumerate(self.pairs[index][:2]):
+        for place, side in enumerate(self.pairs[index].answers):
             size = len(side.tokens) - 1
             row["inputs"][place, :size] = side.tokens[:-1]
             row["targets"][place, :size] = side.tokens[1:]
@@ -194,7 +199,7 @@ class PairExamples(ExampleSource):
         """Returns a digest of all tokens, and of which belong to the answers."""
         digest = hashlib.sha256()
         for pair in self.pairs:
-            for tokens, learned in pair[:2]:
+            for tokens, learned in pair.answers:
                 digest.update(len(tokens).to_bytes(8, "little"))
                 digest.update(tokens.astype("<i4").tobytes())
                 digest.update(learned.astype(bool).tobytes())

@@ -15,8 +15,7 @@ from jaxformer.data.chat.answers.spans import last_alone, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
-from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
-from jaxformer.data.chat.preferences.pairs import Answer, Pair, PairExamples
+from jaxformer.data.chat.preferences.pairs import Answer, FittingRows, Pair, PairExamples
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat, judgement
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch
@@ -89,16 +88,16 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         tokenizer: Tokenizer,
         folder: str | os.PathLike,
         bad: BadRows,
-    ) -> "JudgedAnswers":
+    ) -> FittingRows:
         found = []
         labels = {row.chat.where: row.desirable for row in rows}
         chats = [row.chat for row in rows]
         for encoder, own in encoders(chats, folder, self.template, self.tokenizer, tokenizer):
             for chat, answer in each(partial(_encoded, encoder), own, bad):
                 found.append(JudgedAnswer(answer, labels[chat.where], chat.where))
-        return JudgedAnswers.fitting(found, self.sequence_length, self.too_long)
+        return FittingRows.of(found, self.sequence_length, self.too_long, "answer")
 
-    def examples(self, rendered: "JudgedAnswers", tokenizer: Tokenizer) -> "JudgedExamples":
+    def examples(self, rendered: FittingRows, tokenizer: Tokenizer) -> "JudgedExamples":
         return JudgedExamples(
             rendered.kept, self.sequence_length, tokenizer.pad_id, self.split_seed
         )
@@ -112,53 +111,24 @@ class JudgedAnswer(NamedTuple):
     where: str
     """ "file:line"."""
 
+    @property
+    def answers(self) -> tuple[Answer]:
+        """The only side."""
+        return (self.answer,)
 
-class JudgedAnswers(NamedTuple):
-    """Answers that fit into rows."""
+    @property
+    def size(self) -> int:
+        """The tokens."""
+        return len(self.answer.tokens)
 
-    kept: list[JudgedAnswer]
-    """The answers, cut where that was asked for."""
-    limit: int
-    """The most tokens of a row."""
-    num_cut: int
-    """How many of them were longer."""
-    num_dropped: int
-    """How many were left out."""
+    @property
+    def is_learned(self) -> bool:
+        """Whether there is a token to predict."""
+        return bool(self.answer.learned[1:].any())
 
-    @classmethod
-    def fitting(
-        cls, answers: Sequence[JudgedAnswer], limit: int, too_long: TooLong
-    ) -> "JudgedAnswers":
-        """Cuts, drops or refuses answers that are longer than a row."""
-        sizes = [len(row.answer.tokens) for row in answers]
-        check_sizes(sizes, [row.where for row in answers], limit, too_long, "answers")
-        num_long = sum(size > limit for size in sizes)
-        fitting = [
-            row
-            for row, size in zip(answers, sizes, strict=True)
-            if size <= limit or too_long == "cut"
-        ]
-        cut = [row._replace(answer=row.answer.cut(limit)) for row in fitting]
-        kept = [row for row in cut if row.answer.learned[1:].any()]
-        if not kept:
-            raise DataError(
-                f"no answer fits into data.sequence_length = {limit} tokens: raise it to "
-                f"{max(sizes, default=limit)}"
-            )
-        return cls(kept, limit, num_long if too_long == "cut" else 0, len(answers) - len(kept))
-
-    def in_words(self) -> str:
-        """Returns how much there is."""
-        desirable = sum(row.desirable for row in self.kept)
-        total = sum(len(row.answer.tokens) for row in self.kept)
-        learned = sum(int(row.answer.learned.sum()) for row in self.kept)
-        count = "1 answer" if len(self.kept) == 1 else f"{len(self.kept):,} answers"
-        parts = [
-            f"{count}, {desirable:,} desirable and {len(self.kept) - desirable:,} not, {total:,} "
-            f"tokens, {learned:,} of them in answers",
-            *changes_in_words(self.num_cut, self.num_dropped, self.limit),
-        ]
-        return "; ".join(parts)
+    def cut(self, size: int) -> "JudgedAnswer":
+        """Returns at most `size` tokens, see `Answer.cut`."""
+        return self._replace(answer=self.answer.cut(size))
 
 
 class JudgedExamples(PairExamples):
