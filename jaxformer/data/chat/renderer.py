@@ -33,6 +33,7 @@ MARK = "\ufdd2"
 
 def main() -> None:
     """Compiles the template in the first line of input, and renders a chat for each other line."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # this process may have inherited another
     for answer in answers(sys.stdin):
         print(json.dumps(answer), flush=True)
 
