@@ -151,7 +151,8 @@ class Checkpointer:
         self._check_owned()
         self._before_save()
         measured = {k: float(v) for k, v in (validation or {}).items() if math.isfinite(v)}
-        self._saving, self._costs[step] = step, self._best_fn(measured)
+        self._saving = step
+        self._costs[step] = self._best_fn(measured)
         arrays, key_types = _to_savable(state)
         meta = {
             "format": FORMAT,

@@ -294,8 +294,10 @@ class _PackedRows(Rows):
             start, length = int(self._starts[piece]), int(self._lengths[piece])
             tokens = self._stream.tokens[start : start + length + 1]
             place = slice(end, end + length)
-            row.tokens[place], row.following[place] = tokens[:-1], tokens[1:]
-            row.valid[place], row.segments[place] = True, segment
+            row.tokens[place] = tokens[:-1]
+            row.following[place] = tokens[1:]
+            row.valid[place] = True
+            row.segments[place] = segment
             row.positions[place] = np.arange(length)
             end += length
         return row
@@ -358,6 +360,8 @@ def _fill(piece: np.ndarray, size: int, pad_id: int) -> tuple[np.ndarray, np.nda
     """Lays a piece and the token after it out as tokens, following and valid, each [size]."""
     padded = np.full(size + 1, pad_id, np.int32)
     length = len(piece) - 1
-    tokens, following = padded.copy(), padded
-    tokens[:length], following[:length] = piece[:-1], piece[1:]
+    tokens = padded.copy()
+    tokens[:length] = piece[:-1]
+    following = padded
+    following[:length] = piece[1:]
     return tokens[:size], following[:size], np.arange(size) < length

@@ -22,7 +22,12 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
 
 _SPACE = "\u2581"
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # the kinds of pieces
+# The kinds of pieces.
+_NORMAL = 1
+_UNKNOWN = 2
+_CONTROL = 3
+_USER_DEFINED = 4
+UNUSED = 5
 IN_TEXT = (_NORMAL, _USER_DEFINED)
 _UNIGRAM, _BPE = 1, 2
 # Below every score of a learned piece: what SentencePiece never finds in a text.
