@@ -18,6 +18,7 @@ _LOGIN = "set HF_TOKEN, or run: hf auth login"
 _UNSET = "HF_HUB_OFFLINE is set: unset it to upload"
 _NO_REVISION = "has no such revision: must be a branch, a tag or a commit"
 _SPELLING = f"check the spelling, or for a private model {_LOGIN}"
+_DROPPED = "a download did not arrive whole and was dropped"
 _ROOM = "free some space, or set HF_HOME to a folder with more, and run the same again"
 _BUSY = (408, 429, 500, 502, 503, 504)
 
@@ -131,7 +132,7 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
     failed = [
         (number in (errno.ENOSPC, errno.EDQUOT), f"the disk of {request.cache} is full: {_ROOM}"),
         (number is not None, system_message(error) if is_a(OSError) else ""),
-        (is_a(OSError), f"a download was incomplete and was dropped ({said}); run the same again"),
+        (is_a(OSError), f"{_DROPPED} ({said}); run the same again"),
         (True, f"{endpoint} does not answer as a hub does ({said}); check HF_ENDPOINT"),
     ]
     kinds = [*((ConfigError, row) for row in refused), *((DataError, row) for row in failed)]
