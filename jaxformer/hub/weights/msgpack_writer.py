@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import msgpack
 import numpy as np
 from flax.serialization import msgpack_serialize
 
@@ -53,10 +52,9 @@ def write_tree(
 
 
 def _write(file: BinaryIO, tree: dict[str, Any], arrays: Iterator[np.ndarray], chunk: int) -> None:
-    packer = msgpack.Packer()
-    file.write(packer.pack_map_header(len(tree)))
+    file.write(_map_header(len(tree)))
     for key, value in tree.items():
-        file.write(packer.pack(key))
+        file.write(msgpack_serialize(key))
         if isinstance(value, dict):
             _write(file, value, arrays, chunk)
         else:
@@ -77,9 +75,16 @@ def _write_array(file: BinaryIO, described: Array, array: np.ndarray, chunk: int
     flat = copied.reshape(-1)
     step = max(1, chunk // dtype.itemsize)
     starts = range(0, flat.size, step)
-    packer = msgpack.Packer()
-    file.write(packer.pack_map_header(3) + packer.pack(CHUNKED) + packer.pack(True))
-    file.write(packer.pack("shape") + packer.pack({str(n): size for n, size in enumerate(shape)}))
-    file.write(packer.pack("chunks") + packer.pack_map_header(len(starts)))
+    file.write(_map_header(3) + msgpack_serialize(CHUNKED) + msgpack_serialize(True))
+    sizes = {str(number): size for number, size in enumerate(shape)}
+    file.write(msgpack_serialize("shape") + msgpack_serialize(sizes, in_place=True))
+    file.write(msgpack_serialize("chunks") + _map_header(len(starts)))
     for number, start in enumerate(starts):
-        file.write(packer.pack(str(number)) + msgpack_serialize(flat[start : start + step]))
+        piece = msgpack_serialize(flat[start : start + step])
+        file.write(msgpack_serialize(str(number)) + piece)
+
+
+def _map_header(size: int) -> bytes:
+    if size < 16:
+        return bytes([0x80 | size])
+    return b"\xde" + size.to_bytes(2, "big") if size < 2**16 else b"\xdf" + size.to_bytes(4, "big")
