@@ -166,15 +166,7 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
 
 
 def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
-    """Checks that a model is not far larger than its files, before its arrays are described.
-
-    Args:
-        checkpoint: The model.
-        files: Its tensors. Those that an ordinary model lacks are reported one by one later.
-
-    Raises:
-        ConfigError: A size is larger than the number of all weights.
-    """
+    """Refuses a model that is far larger than its files, before its arrays are described."""
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
 
     def check(config: ModelConfig) -> ModelConfig:

@@ -296,16 +296,7 @@ def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) 
 
 
 def layer_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
-    """Returns the window of each layer, by the type that "layer_types" gives it.
-
-    Args:
-        hf_config: The values of a config.json.
-        usual: The layer types if the file does not have them.
-        window: How many tokens a "sliding_attention" layer sees, including the current one.
-
-    Raises:
-        ConfigError: The number of types is wrong, one is unknown, or there is no window.
-    """
+    """Returns the window of each layer, with the current token, from "layer_types" or `usual`."""
     kinds = hf_config.take("layer_types", None) or usual
     if len(kinds) != len(usual) or not set(kinds) <= {FULL, SLIDING}:
         raise ConfigError(

@@ -109,11 +109,7 @@ class HFConfig:
         return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
 
     def take(self, name: str, default: Any = REQUIRED) -> Any:
-        """Returns the value of a field, or the default that transformers has for it.
-
-        Raises:
-            ConfigError: The field is missing and has no default, or has a number out of range.
-        """
+        """Returns the value of a field, or its default in transformers; `REQUIRED` means none."""
         self._read.pop(name, None)
         self._read[name] = None
         if name in self.values:

@@ -213,7 +213,7 @@ def _check_labels(
 
 
 def _check_visual_tokens(labels: np.ndarray, arrays: Mapping[str, np.ndarray], size: int) -> None:
-    """Checks the labels of masked patches: those of all images in one row."""
+    """Checks the labels of masked patches, concatenated over all images."""
     hidden = arrays.get("bool_masked_pos")
     if hidden is None:
         raise DataError("inputs: labels belong to masked patches: give bool_masked_pos too")

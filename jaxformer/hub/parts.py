@@ -47,13 +47,7 @@ class PartsMap(ConfigMap):
 def with_parts(
     model_format: ModelFormat, parts: Mapping[str, Section], own: WeightMap
 ) -> ModelFormat:
-    """Returns a format whose files combine those of its parts.
-
-    Args:
-        model_format: The format, whose fields are those outside of the parts.
-        parts: Field of our configuration -> the part.
-        own: The names of the tensors outside of the parts.
-    """
+    """Returns a format whose files combine those of its parts with the tensors of `own`."""
     aliases = {
         # Older files repeat the prefix that a part has when it is saved alone.
         f"^{re.escape(part.prefix + part.model_format.prefix)}": part.prefix

@@ -81,18 +81,7 @@ def read_rope(
     synonyms: Mapping[str, str] | None = None,
     layout: str = "half",
 ) -> RoPE:
-    """Returns the scheme in a config.json, in the spelling of either version; see `Rope`.
-
-    Args:
-        hf_config: The values of the file.
-        theta: The base if the file does not have it.
-        fraction: The default share of rotating channels; None: all rotate, and the file may not
-            have another share.
-        theta_field: The name of the base in version 4 ("rotary_emb_base" in GPT-NeoX).
-        fraction_field: The name of the share in version 4 ("rotary_pct" in GPT-NeoX).
-        synonyms: Old name of a scaling -> its current name.
-        layout: Which channels form a pair, see `RoPE`.
-    """
+    """Returns the scheme in a config.json, in the spelling of either version; see `Rope`."""
     current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
     where = "rope_scaling" if old else "rope_parameters"
     # As in transformers, the old spelling takes precedence.
@@ -190,7 +179,7 @@ def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
     name = next((name for name, kind in _KINDS.items() if kind.scaling is type(scaling)), None)
     if name is None:
         raise ConfigError(
-            f"the scaling {scaling!r} is unknown to transformers: must be {', '.join(_KINDS)}"
+            f"the scaling {scaling!r} is not in transformers: must be one of {', '.join(_KINDS)}"
         )
     usual = {field.name: field.default for field in fields(scaling)}
     values = {theirs: (getattr(scaling, ours), ours) for theirs, ours in _KINDS[name].names.items()}
@@ -268,7 +257,7 @@ def _value(own: HFConfig, name: str) -> Any:
 
 @dataclass(frozen=True)
 class Rope(Field):
-    """The rotary scheme of all layers, see `read_rope`."""
+    """The rotary scheme of all layers."""
 
     theta: float = 10_000.0
     """The base if config.json does not have it."""

@@ -71,16 +71,7 @@ def only_zeros(array: np.ndarray) -> bool:
 
 
 def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = None) -> None:
-    """Checks that weights are finite, perhaps after a cast.
-
-    Args:
-        where: The file and the tensor, for messages.
-        array: The weights, contiguous.
-        original: The weights before the cast, if any.
-
-    Raises:
-        DataError: Some are NaN or infinite, or too large for the new dtype.
-    """
+    """Refuses weights that are NaN or infinite, or became so in a cast from `original`."""
     if all_finite(array):
         return
     original = array if original is None else original
@@ -88,7 +79,7 @@ def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = No
     if nans or infinite:
         raise DataError(
             f"{where} has {nans:,} NaN and {infinite:,} infinite values among {original.size:,}: "
-            "nothing that is computed with them is right; fetch or train the model again"
+            "results would be wrong; fetch or train the model again"
         )
     largest = float(np.max(np.abs(original.astype(np.float64))))
     raise DataError(

@@ -62,11 +62,7 @@ class FileLayout:
 
     @classmethod
     def read(cls, file: Path) -> "FileLayout":
-        """Returns the layout that `write` wrote.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Returns the layout that `write` wrote."""
         try:
             return cls(**read_json(file))
         except TypeError as error:

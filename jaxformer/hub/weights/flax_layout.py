@@ -49,11 +49,7 @@ class FlaxLayout:
 
     @classmethod
     def read(cls, file: Path) -> "FlaxLayout":
-        """Returns the layout that `write` wrote.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Returns the layout that `write` wrote."""
         try:
             return cls(**read_json(file))
         except TypeError as error:

@@ -50,11 +50,7 @@ class View(NamedTuple):
 
 
 def views_of(name: str, shape: Shape) -> dict[str, View]:
-    """Returns PyTorch's tensors in an array with this path: one, or one for each of its layers.
-
-    Raises:
-        DataError: It has too many layers.
-    """
+    """Returns PyTorch's tensors in an array with this path: one, or one for each of its layers."""
     *modules, last = name.split(".")
     stacked = [number for number, key in enumerate(modules) if _SCANNED.fullmatch(key)]
     if any(size > MOST_LAYERS for size in shape[: len(stacked)]):
@@ -97,16 +93,7 @@ class FlaxTensors:
     def __init__(
         self, source: Tensors, fixed: Mapping[str, np.ndarray], unused: Sequence[str] = ()
     ):
-        """Names the tensors.
-
-        Args:
-            source: The arrays.
-            fixed: Tables that Flax computes and PyTorch stores, by PyTorch's names.
-            unused: Tensors that a model may ignore, by PyTorch's names.
-
-        Raises:
-            DataError: Two arrays are the same tensor.
-        """
+        """Names the tensors of `source`, and those of `fixed`, which Flax computes itself."""
         self.source, self.folder, self.views = source, source.folder, {}
         self._fixed, self.unused, self.computed = fixed, unused, frozenset(fixed)
         self.tensors = {name: Tensor(x.shape, x.dtype) for name, x in fixed.items()}

@@ -42,11 +42,7 @@ class FlaxArray(NamedTuple):
 
 
 def flax_class(checkpoint: HFCheckpoint) -> str:
-    """Returns the name of a model's Flax class in transformers 4.
-
-    Raises:
-        ConfigError: There was none.
-    """
+    """Returns the name of a model's Flax class in transformers 4, or raises ConfigError."""
     own = checkpoint.architecture.name
     names = (own, *checkpoint.architecture.aliases)
     name = next((each for each in names if each in _CLASSES), None)
@@ -78,13 +74,7 @@ def flax_placements(checkpoint: HFCheckpoint, placements: list[Placement]) -> li
 def check_fixed(
     checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
 ) -> None:
-    """Checks that a model's tables are the ones that its Flax class computes.
-
-    `placements` are the tensors of PyTorch's file.
-
-    Raises:
-        ConfigError: A table has other values.
-    """
+    """Refuses a model whose tables differ from the ones that its Flax class computes."""
     fixed = _computed_tables(checkpoint)
     for placement in placements:
         if (table := fixed.get(placement.tensor)) is None:
@@ -142,16 +132,8 @@ def write_flax(
 ) -> None:
     """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
 
-    Args:
-        folder: An existing folder.
-        arrays: The arrays of the tree.
-        parameters: The parameters of the model.
-        dtypes: Name of a PyTorch tensor -> the dtype to write.
-        usual: The dtype of arrays without such a tensor.
-        max_bytes: The largest size of a file, unless a single array is larger.
-
-    Raises:
-        DataError: A weight is not finite, or too large for its new dtype.
+    `dtypes` are by the names of PyTorch's tensors, and `usual` is the dtype of unused arrays. A
+    file is larger than `max_bytes` only if it has a single array.
     """
     shards: list[list[tuple[FlaxArray, Array]]] = [[]]
     held = total = 0

@@ -216,13 +216,7 @@ def write_with_header(
     described: Mapping[str, Tensor],
     tensors: Iterator[tuple[str, np.ndarray]],
 ) -> None:
-    """Writes a safetensors file with a given header, which describes these tensors.
-
-    The tensors come in the order of `described` and are cast to its dtypes.
-
-    Raises:
-        ValueError: The tensors come in another order or shape.
-    """
+    """Writes a safetensors file with this header; tensors come in the order of `described`."""
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         # One buffer for all tensors: allocating memory costs as much as the copy.

@@ -108,11 +108,7 @@ class WeightFile:
         self._overruled = [*overruled, *(p.tensor for p in self._found if self._is_overruled(p))]
 
     def _use_copied_biases(self, known: KnownNames, model_format: ModelFormat) -> list[str]:
-        """Reads the second of two biases that should be equal, as transformers does.
-
-        Returns:
-            The names in the files of the biases that are ignored for this reason.
-        """
+        """Reads the second of two biases that should be equal, and returns those not read."""
         overruled = []
         for copy, original in model_format.copies.items():
             name, first = known.find(copy), self.names.get(original)
@@ -141,7 +137,7 @@ class WeightFile:
             if tensors[self.names[p.tensor]].shape != p.shape
         ]
         problems += [
-            f"{name} is {tensors[name].dtype}: must be floating-point, as quantised weights "
+            f"{name} holds {tensors[name].dtype}: must be floating-point; quantised weights "
             "cannot be read"
             for name in self.names.values()
             if not jnp.issubdtype(tensors[name].dtype, jnp.floating)
@@ -308,17 +304,7 @@ class WeightFile:
 def load_parameters(
     file: WeightFile, abstract_model: AbstractModel, shardings: Shardings, dtype: Any = None
 ) -> Parameters:
-    """Returns the parameters of a file, read one at a time, each directly into its sharding.
-
-    Args:
-        file: The tensors.
-        abstract_model: The structure of the model.
-        shardings: The shardings of the parameters to read, by name.
-        dtype: The dtype to cast to; None: the dtype in the files.
-
-    Raises:
-        DataError: A weight is not finite, or too large for the new dtype.
-    """
+    """Returns the parameters, read one by one into their shardings; dtype None: as in the files."""
     shapes = {name: abstract_model.shapes[name].shape for name in shardings}
     parameters = {
         name: jax.make_array_from_callback(shape, shardings[name], file.reader(name, shape, dtype))

@@ -69,12 +69,7 @@ class WeightMap:
     """Tensor that is computed, not learned -> its values."""
 
     def within(self, part: str, renamed: Callable[[str], str]) -> "WeightMap":
-        """Returns the map of this model as a part of another.
-
-        Args:
-            part: Our name of the part, the prefix of its modules' paths: "encoder".
-            renamed: Returns the name of one of its tensors in the other model's files.
-        """
+        """Returns the map of this model as a part ("encoder") of another, with renamed tensors."""
         return WeightMap(
             {f"{part}.{path}": renamed(tensor) for path, tensor in self.names.items()},
             [

@@ -17,14 +17,7 @@ _ANYWHERE = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wr
 
 
 def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
-    """Returns the tensors under their names without the modules that wrap the model.
-
-    Models that were compiled with `torch.compile` or saved within another module have such names.
-    Warns if names are changed.
-
-    Raises:
-        DataError: Two tensors get the same name.
-    """
+    """Returns the tensors named as without wrapping modules (`torch.compile`), with a warning."""
     names = {_ANYWHERE.sub("", name): name for name in files.tensors}
     if len(names) < len(files.tensors):
         raise DataError(f"{files.folder}: two tensors have one name without {_ANYWHERE.pattern}")
