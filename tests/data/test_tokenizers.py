@@ -330,11 +330,11 @@ def test_a_file_that_is_none_is_refused(tmp_path):
 def test_a_token_that_is_not_there_is_named_with_those_like_it():
     tokenizer = Bytes().fit([], ("mask",))
     assert tokenizer.token_id("[MASK]") == tokenizer.special_ids("mask")[0]
-    with pytest.raises(ConfigError, match=r"'<mask>' is no token .* did you mean '\[MASK\]'"):
+    with pytest.raises(ConfigError, match=r"'<mask>' is not a token .* did you mean '\[MASK\]'"):
         tokenizer.token_id("<mask>")
-    with pytest.raises(ConfigError, match=r"'house' is no token .* there are .*endoftext"):
+    with pytest.raises(ConfigError, match=r"'house' is not a token .* there are .*endoftext"):
         tokenizer.token_id("house")
     learned = TrainTokenizer(vocab_size=300).fit(["a house by the house"] * 9, ("cls", "mask"))
-    with pytest.raises(ConfigError, match=r"'house' is no token .* did you mean .*Ġhouse"):
+    with pytest.raises(ConfigError, match=r"'house' is not a token .* did you mean .*Ġhouse"):
         learned.token_id("house")
     assert learned.token_id("Ġhouse") == learned.find_id("Ġhouse") is not None

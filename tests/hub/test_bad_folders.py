@@ -58,7 +58,7 @@ def test_a_folder_of_a_cache_is_imported(llama, tmp_path):
 @pytest.mark.parametrize("command", ["evaluate", "inspect", "merge"])
 def test_commands_that_want_a_run(command, llama, tmp_path, refused):
     message = refused(command, llama, *([tmp_path / "out"] if command == "merge" else []))
-    assert f"make one of it first: python -m jaxformer import {llama} RUN_DIR" in message
+    assert f"import it first: python -m jaxformer import {llama} RUN_DIR" in message
 
 
 @pytest.mark.parametrize(
