@@ -14,9 +14,9 @@ import argparse
 from pathlib import Path
 
 import jax
+import plan_receipt as receipts
 
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.plan import receipts
 
 ROOT = Path(__file__).parents[1]
 # Not seen when the first rules of the closed form were made.

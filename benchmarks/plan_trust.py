@@ -14,8 +14,9 @@ import math
 from itertools import product
 from pathlib import Path
 
-from jaxformer.plan import receipts
-from jaxformer.plan.published import ROWS, Row, work_of_row
+import plan_receipt as receipts
+from plan_published import ROWS, Row, work_of_row
+
 from jaxformer.plan.roofline import Shares, Work, time_of
 from jaxformer.plan.slices import parse_chips
 

@@ -18,7 +18,7 @@ import jax
 from jaxformer.config import Config, validate
 from jaxformer.distributed.sharding import MESH_AXES, make_mesh
 from jaxformer.errors import RunError
-from jaxformer.plan.buffers import Buffer, largest_buffers, read_assignment
+from jaxformer.plan.assignment import CompiledBuffer, largest_buffers, read_assignment
 from jaxformer.plan.collectives import Collective, collectives
 from jaxformer.plan.hlo import Module
 from jaxformer.plan.slices import Slice
@@ -56,7 +56,7 @@ class CompiledStep:
     """How long it took to compile."""
     collectives: list[Collective]
     """What one step sends between devices."""
-    buffers: list[Buffer]
+    buffers: list[CompiledBuffer]
     """The largest arrays at the moment at which the step needs most."""
 
     @property
