@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxformer.models import DecoderConfig
-from jaxformer.plan.closed_form import layer_products, sent
-from jaxformer.plan.roofline import Shares, StepTime, Work, time_of
+from jaxformer.plan.closed_form import Work, layer_products, sent
+from jaxformer.plan.roofline import Shares, StepTime, time_of
 from jaxformer.plan.slices import parse_chips
 from jaxformer.zoo.recipes import choose
 

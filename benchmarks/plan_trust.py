@@ -17,7 +17,8 @@ from pathlib import Path
 import plan_receipt as receipts
 from plan_published import ROWS, Row, work_of_row
 
-from jaxformer.plan.roofline import Shares, Work, time_of
+from jaxformer.plan.closed_form import Work
+from jaxformer.plan.roofline import Shares, time_of
 from jaxformer.plan.slices import parse_chips
 
 LIMIT = 0.25

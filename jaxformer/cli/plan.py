@@ -24,7 +24,6 @@ from jaxformer.io.console import console
 from jaxformer.io.files import replacing
 from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
-from jaxformer.plan.notes import remat_in_words
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
 from jaxformer.plan.slices import parse_chips
@@ -140,8 +139,8 @@ def _print(name: str, plan: Plan, out: Console) -> None:
     out.print(
         f"{name} on {slice_.name}: {_count(slice_.chips, 'chip')}, "
         f"{_count(slice_.num_devices, 'device')}, {_count(slice_.hosts, 'host')}\n"
-        f"mesh {sizes or 'of one device'}{idle}; {remat_in_words(config.model)}"
-        f"{f', {parts} parts' if parts > 1 else ''}; {plan.stages[-1].words} tokens; "
+        f"mesh {sizes or 'of one device'}{idle}; {search.remat_text(config.model)}"
+        f"{f', {parts} parts' if parts > 1 else ''}; {plan.stages[-1].batch_text} tokens; "
         f"{type(config.optimizer).__name__}",
         highlight=False,
     )

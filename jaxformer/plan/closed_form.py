@@ -207,4 +207,3 @@ def parameter_count(model: ModelConfig) -> int:
 @lru_cache(maxsize=8)
 def _count(build) -> int:
     return sum(prod(x.shape) for x in AbstractModel(build).shapes.values())
-

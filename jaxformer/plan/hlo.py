@@ -91,7 +91,9 @@ class Instruction:
     def count(self) -> int | None:
         """The value of a scalar integer constant; None for any other instruction."""
         is_integer = self.type.startswith(("s32[]", "u32[]", "s64[]"))
-        return int(self.rest.partition(")")[0]) if is_integer and self.opcode == "constant" else None
+        return (
+            int(self.rest.partition(")")[0]) if is_integer and self.opcode == "constant" else None
+        )
 
 
 class Module:
