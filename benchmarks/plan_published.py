@@ -9,10 +9,10 @@ rows of v5p: GPT-3 175B is in 8-bit integers, and what Llama 3.1 405B computes t
 from collections.abc import Callable
 from typing import NamedTuple
 
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.models import DecoderConfig
 from jaxformer.plan.closed_form import Work, layer_products, sent
 from jaxformer.plan.roofline import Shares, StepTime, time_of
-from jaxformer.plan.slices import parse_chips
 from jaxformer.zoo.recipes import choose
 
 _TPU = "https://github.com/AI-Hypercomputer/tpu-recipes/tree/c8cfe2f/training/"

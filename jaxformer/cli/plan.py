@@ -19,6 +19,7 @@ from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.io.console import console
 from jaxformer.io.files import replacing
@@ -26,7 +27,6 @@ from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import check, check_without_mesh, described
 from jaxformer.training.transfer.resolution import resolved
 

@@ -7,12 +7,12 @@ from math import prod
 
 from jaxformer.config import Config
 from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.remat import Remat, RematNames
 from jaxformer.plan.collectives import Collective
-from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import teacher_of
 
 _BFLOAT16_BYTES = 2

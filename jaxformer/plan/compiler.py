@@ -17,11 +17,11 @@ import jax
 
 from jaxformer.config import Config, validate
 from jaxformer.distributed.sharding import MESH_AXES, make_mesh
+from jaxformer.distributed.slices import Slice
 from jaxformer.errors import RunError
 from jaxformer.plan.assignment import CompiledBuffer, largest_buffers, read_assignment
 from jaxformer.plan.collectives import Collective, collectives
 from jaxformer.plan.hlo import Module
-from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import train_program
 
 INSTALL = (

@@ -134,11 +134,9 @@ class Module:
         return dict(total)
 
     def trips(self, instruction: Instruction) -> int:
-        """The trip count of a loop; 1 if it is not known, and for any other instruction.
-
-        Where XLA does not write the count, it is the constant that the loop's condition compares
-        with, over what the loop's body adds to the counter.
-        """
+        """How often an instruction runs what it calls; 1 if that is not known."""
+        # Where XLA does not write the trip count of a loop, it is the constant that the condition
+        # compares with, over what the body adds to the counter.
         if instruction.opcode != "while":
             return 1
         if found := _TRIPS.search(instruction.rest):

@@ -23,7 +23,7 @@ LANES, SUBLANES = 128, 8
 
 @dataclass(frozen=True)
 class Layout:
-    """What the memory of a program depends on besides the program."""
+    """How a chip stores the arrays of a program."""
 
     tiled: bool
     """Whether arrays are padded to tiles and products are fused with elementwise operations: on

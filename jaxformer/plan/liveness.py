@@ -8,6 +8,7 @@ operation that depends on it through elementwise ones.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import compress
 from math import prod
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ class Peak:
     """The moment of peak memory."""
 
     bytes: int
-    """Bytes besides the arguments."""
+    """Bytes in addition to the arguments."""
     arrays: list[Held] = field(default_factory=list)
     """The arrays that exist then."""
     on_chip: int = 0
@@ -64,7 +65,7 @@ class Peak:
 
 
 def peak(program: Program, layout: Layout) -> Peak:
-    """The peak memory of a program besides its inputs and outputs.
+    """The peak memory of a program in addition to its inputs and outputs.
 
     Args:
         program: The program.
@@ -74,7 +75,7 @@ def peak(program: Program, layout: Layout) -> Peak:
         The bytes, and the arrays that exist then.
     """
     walk = _Walk(program, layout, in_loop=False)
-    walk.run(set(), set())
+    walk.run([])
     return walk.highest()
 
 
@@ -101,19 +102,15 @@ class _Walk:
         self.summed_late: list[Value] = []  # what is summed over devices where it is read
         self.shares: list[tuple[Value, Value]] = []  # a result that may replace an array
 
-    def run(self, owned: set[Value], written: set[Value]) -> None:
-        """Walks through the program, whose memory has the inputs `owned`, not the outputs `written`."""
+    def run(self, owned: list[Value]) -> None:
+        """Walks through the program, whose memory has the inputs `owned`."""
         mark_row_major(self.program)
         for value in owned:
             self._make(value, 0, "loop state")
         for number, operation in enumerate(self.program.operations):
             self._operate(operation, 2 * number)
         for value in self.program.outputs:
-            if value is None or value in written:
-                continue
             self._read(value, self.end)
-            if self.in_loop and self._is_computed_late(value):
-                self.temporary[self.end].append((value, "loop state"))
         for value in self.summed_late:
             array = self.same.get(value, value)
             if array in self.last:
@@ -140,7 +137,7 @@ class _Walk:
                 self._sum_over_rows(op, parts, time)
 
     def _sum_over_rows(self, op: Operation, parts: int, time: int) -> None:
-        """The gradient of a device's rows has the size of the whole kernel until it is scattered."""
+        """The gradient of a device's rows is as large as the whole kernel until it is scattered."""
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
         if self.in_loop and self._waits(op, whole, parts):
@@ -194,7 +191,7 @@ class _Walk:
         self.open -= set(arrays)
 
     def _shrinks(self, result: Value, array: Value) -> bool:
-        """Whether a result, or what follows from it alone, needs no more memory than an array."""
+        """Whether a result, or what only it leads to, needs no more memory than an array."""
         while self.layout.bytes(result) > self.layout.bytes(array):
             readers = self.readers[result]
             if self.uses[result] != 1 or not readers or readers[0].name not in ELEMENTWISE:
@@ -216,21 +213,21 @@ class _Walk:
         result.source = result.source or array.source
 
     def _loop(self, op: Operation, time: int) -> None:
-        constants, state, num_carry, owned = _loop_parts(op)
-        for value in constants:
+        parts = _loop_parts(op)
+        for value in parts.constants:
             self._read(value, time, whole=True)
-        for value in state:
+        for value in parts.state:
             self._read(value, time, whole=True, moved=True)
         peaks = []
-        for body, (inputs, written) in zip(op.bodies, owned, strict=True):
+        for body, owned in zip(op.bodies, parts.owned, strict=True):
             walk = _Walk(body, self.layout, in_loop=True)
-            walk.run(inputs, written)
+            walk.run(owned)
             peaks.append(walk.highest())
         self.during[time] = max(peaks, key=lambda each: each.bytes)
         for number, value in enumerate(op.results):
             part = op.bodies[-1].outputs[number]
             value.row_major = part is not None and part.row_major
-            self._make(value, time if number >= num_carry else time + 1, "saved by the loop")
+            self._make(value, time if number >= parts.num_state else time + 1, "saved by the loop")
 
     def _is_computed_late(self, value: Value) -> bool:
         """Whether a value is in no memory, but computed where it is read."""
@@ -307,37 +304,41 @@ class _Walk:
         return kept, room - left
 
 
-def _loop_parts(op: Operation):
-    """What a loop or conditional reads, what it overwrites, how many results are state, and for
-    each body the inputs in its memory and the outputs in the memory of the caller.
-    """
-    params = op.equation.params
+class _LoopParts(NamedTuple):
+    """The operands and results of a loop or conditional."""
+
+    constants: list[Value | None]
+    """The operands that it only reads."""
+    state: list[Value | None]
+    """The operands that it may overwrite."""
+    num_state: int
+    """How many of the results are state; the others are stacks."""
+    owned: list[list[Value]]
+    """For each body, the inputs in its own memory: the state."""
+
+
+def _loop_parts(op: Operation) -> _LoopParts:
+    """The parts of a `scan`, `while` or `cond`."""
+    params, operands = op.equation.params, op.operands
     if op.name == "scan":
         consts, carry = params["num_consts"], params["num_carry"]
-        (body,) = op.bodies
-        state, slices = body.inputs[consts : consts + carry], body.inputs[consts + carry :]
-        # A slice that several operations read is copied out of its stack.
-        readers = Counter(value for each in body.operations for value in {*each.operands})
-        copied = {value for value in slices if readers[value] > 1}
-        written = {*body.outputs[carry:]} - {None} - {*body.outputs[:carry]}
-        constants = op.operands[:consts] + op.operands[consts + carry :]
-        moved = op.operands[consts : consts + carry]
-        return constants, moved, carry, [({*state} | copied, written)]
+        constants, state = operands[:consts], operands[consts : consts + carry]
+        owned = op.bodies[0].inputs[consts : consts + carry]
+        return _LoopParts(constants + operands[consts + carry :], state, carry, [owned])
     if op.name == "while":
         consts = params["cond_nconsts"] + params["body_nconsts"]
-        state = {*op.bodies[-1].inputs[params["body_nconsts"] :]}
-        owned = [(state if body is op.bodies[-1] else set(), set()) for body in op.bodies]
-        return op.operands[:consts], op.operands[consts:], len(op.results), owned
+        owned = [[], op.bodies[1].inputs[params["body_nconsts"] :]]
+        return _LoopParts(operands[:consts], operands[consts:], len(op.results), owned)
     # A branch may write its result over an operand of the same shape.
-    kinds = {(value.shape, value.dtype) for value in op.results}
-    moves = [v is not None and (v.shape, v.dtype) in kinds for v in op.operands[1:]]
-    moved = [v for v, is_moved in zip(op.operands[1:], moves, strict=True) if is_moved]
-    rest = [v for v, is_moved in zip(op.operands[1:], moves, strict=True) if not is_moved]
-    owned = [
-        ({v for v, is_moved in zip(body.inputs, moves, strict=True) if is_moved}, set())
-        for body in op.bodies
-    ]
-    return [op.operands[0], *rest], moved, len(op.results), owned
+    shapes = {(value.shape, value.dtype) for value in op.results}
+    moves = [v is not None and (v.shape, v.dtype) in shapes for v in operands[1:]]
+    constants = [v for v, is_moved in zip(operands[1:], moves, strict=True) if not is_moved]
+    return _LoopParts(
+        [operands[0], *constants],
+        list(compress(operands[1:], moves)),
+        len(op.results),
+        [list(compress(body.inputs, moves)) for body in op.bodies],
+    )
 
 
 def mark_row_major(program: Program) -> None:

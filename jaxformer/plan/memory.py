@@ -56,7 +56,7 @@ class MemoryEstimate:
 
 
 def estimate(step: TracedStep) -> MemoryEstimate:
-    """The memory of a training step, from its trace alone.
+    """Estimates the memory of a training step from its trace.
 
     State and batch are exact. The rest are the arrays that exist at the same time in the traced
     program, see `plan.liveness`.

@@ -103,7 +103,7 @@ def flattened(traced: ClosedJaxpr | Jaxpr) -> Program:
     jaxpr = traced.jaxpr if isinstance(traced, ClosedJaxpr) else traced
     known = {var: value_of(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     operations: list[Operation] = []
-    outputs = _inline(jaxpr, known, operations, {})
+    outputs = _inline(jaxpr, known, operations)
     return Program([known[var] for var in jaxpr.invars], operations, outputs)
 
 
@@ -123,12 +123,9 @@ def value_of(aval: jax.core.ShapedArray, source: str = "") -> Value:
 
 
 def _inline(
-    jaxpr: Jaxpr, known: dict[Var, Value | None], operations: list[Operation], made: dict
+    jaxpr: Jaxpr, known: dict[Var, Value | None], operations: list[Operation]
 ) -> list[Value | None]:
-    """Appends the operations of a program; returns its outputs.
-
-    `made` has the results of casts and reshards, which XLA computes once for the same operand.
-    """
+    """Appends the operations of a program to `operations`, and gives its outputs."""
 
     def read(atom):
         return None if isinstance(atom, Literal) else known.get(atom)
@@ -138,16 +135,10 @@ def _inline(
         name = equation.primitive.name
         if name in _CALLS:
             body = _programs(equation)[0]
-            results = _inline(body, _bound(body, inputs), operations, made)
-        elif name == "scan" and equation.params["length"] == 1:
-            results = _inline_single_step(equation, inputs, operations, made)
-        elif (key := _key(equation, inputs)) in made:
-            results = made[key]
+            results = _inline(body, _bound(body, inputs), operations)
         else:
             results = [value_of(var.aval, _source(equation)) for var in equation.outvars]
             operations.append(_operation(equation, inputs, results, operations))
-            if key is not None:
-                made[key] = results
         known.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -170,38 +161,10 @@ def _operation(
     return Operation(name, operands, results, equation)
 
 
-def _inline_single_step(
-    equation: JaxprEqn, inputs: list[Value | None], operations: list[Operation], made: dict
-) -> list[Value | None]:
-    """Inlines a scan of length 1, as XLA does."""
-    body, params = _programs(equation)[0], equation.params
-    whole = params["num_consts"] + params["num_carry"]
-    inner = _bound(body, inputs)
-    for var, stack in zip(body.invars[whole:], inputs[whole:], strict=True):
-        inner[var] = value_of(var.aval, _source(equation))
-        if stack is not None:
-            operations.append(Operation("squeeze", [stack], [inner[var]], equation))
-    outputs = _inline(body, inner, operations, made)
-    results = outputs[: params["num_carry"]]
-    for var, part in zip(equation.outvars[len(results) :], outputs[len(results) :], strict=True):
-        stack = value_of(var.aval, _source(equation))
-        operations.append(Operation("expand_dims", [part] if part else [], [stack], equation))
-        results.append(stack)
-    return results
-
-
 def _bound(body: Jaxpr, inputs: list[Value | None]) -> dict[Var, Value | None]:
     """The values of a function's arguments and constants."""
     inner = dict(zip(body.invars, inputs, strict=True)) | dict.fromkeys(body.constvars)
     return {var: value_of(var.aval) if x is None else x for var, x in inner.items()}
-
-
-def _key(equation: JaxprEqn, inputs: list[Value | None]) -> tuple | None:
-    """What identifies a cast or a reshard."""
-    name = equation.primitive.name
-    if name in ("convert_element_type", "reshard") and inputs[0] is not None:
-        return name, inputs[0], str(equation.outvars[0].aval)
-    return None
 
 
 def _propagate_sharding(given: Value, made: Value, operations: list[Operation]) -> None:

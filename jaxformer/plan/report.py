@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.config import Config
 from jaxformer.distributed.sharding import parameter_shardings
+from jaxformer.distributed.slices import Slice
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
@@ -16,7 +17,6 @@ from jaxformer.plan.memory import MemoryEstimate
 from jaxformer.plan.program import Operation, each_operation
 from jaxformer.plan.roofline import StepTime, step_time
 from jaxformer.plan.search import Candidate
-from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import (
     TracedStep,
     check,

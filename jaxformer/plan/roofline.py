@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from jaxformer.distributed.chips import CHIPS, Chip
 from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.distributed.slices import Slice
 from jaxformer.plan.closed_form import Work, work_of
 from jaxformer.plan.collectives import Collective
-from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import TracedStep
 from jaxformer.training.logging.report import bytes_per_device
 

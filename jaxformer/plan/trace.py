@@ -11,10 +11,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh
 from jaxformer.config import Config, TrainConfig, validate
 from jaxformer.config.experiment import check_mesh
 from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, check_slices, on_mesh
+from jaxformer.distributed.slices import Slice
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models.model import ModelConfig
 from jaxformer.plan.program import Program, flattened
-from jaxformer.plan.slices import Slice
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import abstract_distillation_loss

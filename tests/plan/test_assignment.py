@@ -3,11 +3,11 @@
 import pytest
 from plan_cases import tiny
 
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import RunError
 from jaxformer.plan import compiler
 from jaxformer.plan.assignment import CompiledBuffer, largest_buffers, read_assignment
 from jaxformer.plan.hlo import Array, Module
-from jaxformer.plan.slices import parse_chips
 
 TEXT = """HloModule step
 

@@ -6,6 +6,7 @@ from math import prod
 import pytest
 from plan_cases import tiny, traced
 
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.nn.remat import RematNames
 from jaxformer.plan.closed_form import (
     layer_products,
@@ -15,7 +16,6 @@ from jaxformer.plan.closed_form import (
     work_of,
 )
 from jaxformer.plan.program import each_operation
-from jaxformer.plan.slices import parse_chips
 
 SLICE = parse_chips("v5e:2x2")
 

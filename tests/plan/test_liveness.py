@@ -8,12 +8,12 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from plan_cases import tiny, traced
 
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.functional import dropout
 from jaxformer.plan.layout import Layout, layout_of
 from jaxformer.plan.liveness import peak
 from jaxformer.plan.memory import estimate
 from jaxformer.plan.program import each_operation, flattened
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import trace_step
 from jaxformer.training.logging.report import bytes_per_device
 
@@ -76,20 +76,6 @@ def test_branches_of_a_condition_share_memory():
     flag = jax.ShapeDtypeStruct((), jnp.bool_)
     one_branch = peak_of(lambda x: (x @ x) @ x, SQUARE).bytes
     assert one_branch <= peak_of(branches, flag, SQUARE).bytes <= one_branch + 2 * ONE
-
-
-def test_a_loop_of_one_turn_is_no_loop():
-    stack = jax.ShapeDtypeStruct((1, SIZE, SIZE), jnp.float32)
-
-    def looped(x, stack):
-        return jax.lax.scan(lambda x, w: (x @ w, x), x, stack)
-
-    def written_out(x, stack):
-        return x @ stack[0], x[None]
-
-    assert peak_of(looped, SQUARE, stack).bytes == peak_of(written_out, SQUARE, stack).bytes
-    traced = jax.jit(looped).trace(SQUARE, stack)
-    assert "scan" not in {op.name for op in flattened(traced.jaxpr).operations}
 
 
 def test_random_numbers_are_computed_where_they_are_read():

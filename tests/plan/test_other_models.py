@@ -12,6 +12,7 @@ from jaxformer.data import SpanCorruption
 from jaxformer.data.chat import PreferenceData
 from jaxformer.data.tasks import ImageTextPairs
 from jaxformer.distributed.chips import Figure
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.models import DualEncoderConfig
 from jaxformer.models.parameters import AbstractModel
@@ -22,7 +23,6 @@ from jaxformer.plan.layout import layout_of
 from jaxformer.plan.memory import estimate
 from jaxformer.plan.report import notes_of
 from jaxformer.plan.search import best, evaluate, largest_batch
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import trace_step
 from jaxformer.training.logging.report import bytes_per_device, short_bytes
 

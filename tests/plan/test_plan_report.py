@@ -14,12 +14,12 @@ from jaxformer.config import load_config
 from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.chips import Figure
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.io.console import console
 from jaxformer.plan import compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.memory import ERROR, GAPS, MemoryEstimate
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import stages_of
 
 ROOT = Path(__file__).parents[2]

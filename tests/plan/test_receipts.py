@@ -9,10 +9,10 @@ import plan_receipt as receipts
 import pytest
 
 from jaxformer.distributed.compiler_options import has_sparse_cores
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import DataError
 from jaxformer.plan import compiler
 from jaxformer.plan.compiler import compile_step
-from jaxformer.plan.slices import parse_chips
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "benchmarks" / "results" / "plan_receipts.json"

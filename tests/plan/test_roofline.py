@@ -9,9 +9,9 @@ from plan_cases import traced
 from plan_published import ROWS, work_of_row
 
 from jaxformer.distributed.chips import CHIPS
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.plan.closed_form import work_of
 from jaxformer.plan.roofline import links, shares_of, step_time, time_of
-from jaxformer.plan.slices import parse_chips
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "plan_trust.json"
 names = [f"{row.model}-{row.chips}" for row in ROWS]

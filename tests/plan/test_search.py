@@ -7,10 +7,10 @@ from plan_cases import tiny
 
 from jaxformer.config import validate
 from jaxformer.distributed.chips import CHIPS, Figure
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.plan import search
 from jaxformer.plan.search import best, evaluate, largest_batch, smallest
-from jaxformer.plan.slices import parse_chips
 
 SLICE = parse_chips("v5e:2x2")
 
