@@ -63,15 +63,7 @@ class Assignment:
 
 
 def read_assignment(assignment: str, live_ranges: str) -> Assignment:
-    """Reads the memory of a program, which the compiler assigns before it generates code.
-
-    Args:
-        assignment: XLA's dump `...-buffer-assignment.txt`.
-        live_ranges: XLA's dump `...-live-range.txt`.
-
-    Returns:
-        The memory.
-    """
+    """Reads the memory of a program, which the compiler assigns before it generates code."""
     _, _, ranges = live_ranges.partition("BufferLiveRange:")
     lives = {
         name.replace("{}", ""): (int(first), int(last))
@@ -133,16 +125,7 @@ def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
 def largest_buffers(
     module: Module, assignment: Assignment, number: int = 12
 ) -> list[CompiledBuffer]:
-    """The largest arrays at the moment of peak memory.
-
-    Args:
-        module: The compiled program.
-        assignment: Its memory.
-        number: How many, at most.
-
-    Returns:
-        The arrays, largest first.
-    """
+    """The largest arrays at the moment of peak memory."""
     by_name = {each.name: each for each, _ in module.instructions()}
     placed = sorted((*assignment.at_peak, *assignment.arguments), key=lambda each: -each.bytes)
     found: list[CompiledBuffer] = []

@@ -85,15 +85,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
 
 
 def layer_products(config: TransformerConfig) -> dict[str, int]:
-    """Multiply-adds of a layer for each token.
-
-    Args:
-        config: The sizes.
-
-    Returns:
-        Those of each projection: "mlp" is the first one of the feed-forward layer with its gate,
-        "down" the last. "attention" has no parameters and is 0.
-    """
+    """Multiply-adds of a layer for each token."""
     dim, wide = config.model_dim, config.num_heads * config.head_width
     narrow = config.kv_heads * config.head_width
     return {

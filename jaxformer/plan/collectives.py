@@ -36,15 +36,7 @@ class Collective(NamedTuple):
 
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
-    """The collectives of one step of a compiled program, with those in loops.
-
-    Args:
-        module: The program.
-        mesh: The devices along each axis; device i is the i-th of the mesh in row-major order.
-
-    Returns:
-        One for each kind and set of axes, largest first.
-    """
+    """The collectives of one step of a compiled program, with those in loops."""
     total, count = Counter(), Counter()
     for instruction, computation in module.instructions():
         kind = instruction.opcode.removesuffix("-start")

@@ -81,17 +81,7 @@ def versions() -> dict[str, str]:
 
 
 def topology_devices(slice_: Slice) -> list[jax.Device]:
-    """The devices of a slice that is not at hand, for the compiler.
-
-    Args:
-        slice_: TPUs.
-
-    Returns:
-        The devices, on which nothing can run.
-
-    Raises:
-        RunError: libtpu is not installed.
-    """
+    """The devices of a slice that is not at hand, for the compiler."""
     if not is_installed():
         raise RunError(INSTALL)
     from jax.experimental import topologies
@@ -170,21 +160,7 @@ def _compile_on_cpu(folder: Path, experiment: bytes) -> None:
 
 
 def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
-    """Compiles a step with XLA's dump.
-
-    Args:
-        folder: Where XLA writes its dump.
-        config: The experiment.
-        slice_: TPUs.
-
-    Returns:
-        The program's `memory_analysis()`; None if it does not fit.
-
-    Raises:
-        RunError: libtpu is not installed.
-        ConfigError: The experiment cannot run on so many devices.
-        JaxRuntimeError: The compiler fails, not for lack of memory.
-    """
+    """Compiles a step with XLA's dump."""
     validate(config, slice_.num_devices)
     with _environment():
         mesh = make_mesh(config.mesh, topology_devices(slice_))
@@ -207,19 +183,7 @@ def has_assigned_memory(folder: Path) -> bool:
 
 
 def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
-    """Reads the dump of a step.
-
-    Args:
-        folder: The folder of `compile_into`, which may still be running.
-        config: The experiment.
-        slice_: TPUs.
-
-    Returns:
-        The step.
-
-    Raises:
-        RunError: This version of the compiler writes another format.
-    """
+    """Reads the dump of a step."""
     module = Module(_dumped(folder, ".txt"))
     assignment = read_assignment(
         _dumped(folder, "-buffer-assignment.txt"), _dumped(folder, "-live-range.txt")

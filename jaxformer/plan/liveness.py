@@ -65,15 +65,7 @@ class Peak:
 
 
 def peak(program: Program, layout: Layout) -> Peak:
-    """The peak memory of a program in addition to its inputs and outputs.
-
-    Args:
-        program: The program.
-        layout: The layout of the chip.
-
-    Returns:
-        The bytes, and the arrays that exist then.
-    """
+    """The peak memory of a program in addition to its inputs and outputs."""
     walk = _Walk(program, layout, in_loop=False)
     walk.run([])
     return walk.highest()

@@ -92,14 +92,7 @@ class Program:
 
 
 def flattened(traced: ClosedJaxpr | Jaxpr) -> Program:
-    """Inlines the functions that a traced program calls.
-
-    Args:
-        traced: The program; the types of its arrays have shardings.
-
-    Returns:
-        The program on the arrays of one device.
-    """
+    """Inlines the functions that a traced program calls."""
     jaxpr = traced.jaxpr if isinstance(traced, ClosedJaxpr) else traced
     known = {var: value_of(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     operations: list[Operation] = []

@@ -295,14 +295,7 @@ def _ramp_note(stages: list[StageTime], neediest: TracedStep) -> Iterator[str]:
 
 
 def notes_of(step: TracedStep) -> Iterator[str]:
-    """What the figures of a step leave out, and how those of special cases are counted.
-
-    Args:
-        step: The step.
-
-    Yields:
-        Sentences without their period.
-    """
+    """What the figures of a step leave out, and how those of special cases are counted."""
     config = step.config
     _, unknown = teacher_of(config.train)
     if unknown:

@@ -87,15 +87,7 @@ def evaluate(config: Config, slice_: Slice) -> Candidate:
 
 
 def neediest(config: Config, slice_: Slice) -> tuple[TracedStep, MemoryEstimate]:
-    """The stage of a run that needs the most memory.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        Its step and the memory of that step.
-    """
+    """The stage of a run that needs the most memory."""
     shapes = {_shape(stage.config): stage.config for stage in stages_of(config)}
     # A stage with no more rows than another and no longer ones needs no more memory.
     largest = [
@@ -147,18 +139,7 @@ def _ranked(traced: list[Candidate]) -> list[Candidate]:
 
 
 def winner(config: Config, slice_: Slice) -> Candidate:
-    """The fastest way to train an experiment on a slice.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        The candidate.
-
-    Raises:
-        ConfigError: None fits; names what has to change.
-    """
+    """The fastest way to train an experiment on a slice."""
     traced = _traced(config, slice_)
     if found := _ranked(traced):
         return found[0]
@@ -207,18 +188,7 @@ def _why_not_divided(config: Config, slice_: Slice) -> str:
 
 
 def smallest(config: Config, chip: Chip) -> Candidate:
-    """The best candidate on the smallest slice that holds an experiment.
-
-    Args:
-        config: The experiment.
-        chip: The chip.
-
-    Returns:
-        The candidate with its slice.
-
-    Raises:
-        ConfigError: No slice of this chip holds it.
-    """
+    """The best candidate on the smallest slice that holds an experiment."""
     least = 2 * _FLOAT_BYTES * parameter_count(config.model)  # parameters and gradients
     most_tensor = min(stack.num_heads for stack in config.model.stacks)
     for slice_ in slices_of(chip):

@@ -60,18 +60,7 @@ class TracedStep:
 
 
 def trace_step(config: Config, slice_: Slice) -> TracedStep:
-    """The training step of an experiment on a slice; the last step of a ramp of the batch size.
-
-    Args:
-        config: The experiment; an axis of its mesh may be -1.
-        slice_: The chips.
-
-    Returns:
-        The step. It is traced when `program` is first read.
-
-    Raises:
-        ConfigError: The experiment is inconsistent, or cannot run on the slice.
-    """
+    """The training step of an experiment on a slice; the last step of a ramp of the batch size."""
     check(config, slice_)
     chip, sizes = slice_.chip, config.mesh.sizes(slice_.num_devices)
     config = replace(config, mesh=MeshConfig(*sizes))
@@ -82,18 +71,7 @@ def trace_step(config: Config, slice_: Slice) -> TracedStep:
 
 
 def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
-    """The training program of an experiment, with shapes for the parameters of other models.
-
-    Args:
-        config: The experiment.
-        mesh: The devices.
-
-    Returns:
-        The program, which can be traced and lowered.
-
-    Raises:
-        ConfigError: The teacher does not fit the student.
-    """
+    """The training program of an experiment, with shapes for the parameters of other models."""
     train, loss = config.train, None
     if train.steps is None:  # the data decide; the schedule needs any number
         train = replace(train, steps=1)
@@ -107,15 +85,7 @@ def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
 
 
 def check(config: Config, slice_: Slice) -> None:
-    """Checks that an experiment can run on a slice with its own mesh.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Raises:
-        ConfigError: It cannot; names the fields and the remedy.
-    """
+    """Checks that an experiment can run on a slice with its own mesh."""
     devices, name = slice_.num_devices, slice_.name
     shape = "mesh data x fsdp x tensor = " + " x ".join(map(str, vars(config.mesh).values()))
     given = prod(size for size in vars(config.mesh).values() if size != -1)
@@ -135,14 +105,7 @@ def check(config: Config, slice_: Slice) -> None:
 
 
 def check_without_mesh(config: Config) -> None:
-    """Checks what does not depend on the mesh.
-
-    Args:
-        config: The experiment.
-
-    Raises:
-        ConfigError: The experiment is inconsistent; names the fields and the remedy.
-    """
+    """Checks what does not depend on the mesh."""
     validate(replace(config, mesh=MeshConfig()), 1)
 
 
@@ -175,15 +138,7 @@ def teacher_of(train: TrainConfig) -> tuple[ModelConfig | None, str]:
 
 @lru_cache(maxsize=8)
 def described(name: str, field: str) -> tuple[ModelConfig | None, str]:
-    """The model of a checkpoint or None, and the reason if it cannot be read.
-
-    Args:
-        name: The folder of a run or of a Hugging Face checkpoint, or a name on the hub.
-        field: The config field with the name.
-
-    Returns:
-        The model, and "" or the reason.
-    """
+    """The model of a checkpoint or None, and the reason if it cannot be read."""
     try:
         return model_of(name, field), ""
     except (ConfigError, DataError) as error:

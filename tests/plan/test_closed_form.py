@@ -29,13 +29,13 @@ def test_less_rematerialisation_keeps_more():
 
 def test_each_axis_sends_what_is_its_own():
     model = tiny().model
-    sizes = {"parameters": 1000, "tokens": 64}
+    sizes = {"parameters": 10**9, "tokens": 64}
     assert sent(model, {"data": 1, "fsdp": 1, "tensor": 1}, **sizes) == ()
     found = sent(model, {"data": 2, "fsdp": 4, "tensor": 2}, **sizes, parts=3)
     assert {(each.kind, each.axes): each.bytes for each in found[:3]} == {
-        ("all-gather", ("fsdp",)): 3 * 2 * 2 * 500,
-        ("reduce-scatter", ("fsdp",)): 3 * 4 * 500,
-        ("all-reduce", ("data",)): 3 * 4 * 125,
+        ("all-gather", ("fsdp",)): 3 * 2 * 2 * 10**9 // 2,
+        ("reduce-scatter", ("fsdp",)): 3 * 4 * 10**9 // 2,
+        ("all-reduce", ("data",)): 3 * 4 * 10**9 // 8,
     }
     assert found[3].axes == ("tensor",)
 
