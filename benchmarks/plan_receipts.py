@@ -141,8 +141,14 @@ def main() -> None:
 def table(found: dict[str, receipts.Receipt]) -> str:
     """The receipts as a table in Markdown: sizes in GiB, FLOPs and traffic of one step."""
     titles = (
-        *("recipe", "chips", "compiler, GiB", "predicted, GiB", "ratio", "PFLOPs of a step"),
-        *("sent, by the compiler", "sent, in closed form"),
+        "recipe",
+        "chips",
+        "compiler, GiB",
+        "predicted, GiB",
+        "ratio",
+        "PFLOPs of a step",
+        "sent, by the compiler",
+        "sent, in closed form",
     )
     lines = [titles, ["---"] * 2 + ["---:"] * 4 + ["---"] * 2]
     for each in found.values():

@@ -11,8 +11,13 @@ import numpy as np
 from jaxformer.plan.hlo import Instruction, Module
 
 KINDS = (
-    *("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "ragged-all-to-all"),
-    *("collective-permute", "collective-broadcast"),
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
 )
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")

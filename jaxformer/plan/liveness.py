@@ -16,28 +16,27 @@ from jaxformer.plan.layout import Layout
 from jaxformer.plan.program import LOOPS, Operation, Program, Value
 
 ALIASES = {
-    *("name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard"),
-    *("stop_gradient", "pvary"),
-}
+    "name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard",
+    "stop_gradient", "pvary",
+}  # fmt: skip
 """Operations whose result is the same array under another name."""
 ELEMENTWISE = {
-    *("abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil"),
-    *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div"),
-    *("dynamic_slice", "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor"),
-    *("ge", "gt", "imag", "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic"),
-    *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "or", "pad"),
-    *("population_count", "pow", "pvary", "random_bits", "random_unwrap", "random_wrap", "real"),
-    *("reduce_precision", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left"),
-    *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt"),
-    *("square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "threefry2x32"),
-    *("tile", "transpose", "xor"),
-}
+    "abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil",
+    "clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div", "dynamic_slice",
+    "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor", "ge", "gt", "imag",
+    "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "name", "ne", "neg", "nextafter", "not", "or", "pad", "population_count", "pow",
+    "pvary", "random_bits", "random_unwrap", "random_wrap", "real", "reduce_precision", "rem",
+    "reshape", "rev", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze", "stack",
+    "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "tile", "transpose", "xor",
+}  # fmt: skip
 """Operations that XLA computes where their result is read, or fuses into their producer."""
 NOT_FUSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
 """Operations that XLA never fuses with their consumers."""
 FUSES_OPERANDS = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 """Operations that XLA fuses with the producers of their operands."""
-_WAITING = {"saved by the loop", "loop state", "cast"}
+_WAITING = {"saved by the loop", "loop state"}
 """Makers of arrays that live too long to be kept on the chip."""
 
 

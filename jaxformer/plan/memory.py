@@ -100,8 +100,6 @@ def _gradient_shapes(shardings, shapes) -> set[tuple[int, ...]]:
 
 def _purpose(value: Value, maker: str, gradients: set[tuple[int, ...]]) -> str:
     """The purpose of an array."""
-    if maker == "cast":
-        return "parameters in the compute dtype"
     if value.shape in gradients and value.dtype.itemsize == 4 and len(value.shape) > 1:
         return "gradients"
     if maker == "reshard":
