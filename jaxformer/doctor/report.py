@@ -147,7 +147,8 @@ def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
         ended = {line["ended"]: line for line in lines if "ended" in line}
         begun = [line["begins"] for line in lines if "begins" in line]
         if not begun:
-            yield Finding(STARTS, "FAIL", _failure_message(run), "correct XLA_FLAGS or JAX_PLATFORMS")
+            remedy = "correct XLA_FLAGS or JAX_PLATFORMS"
+            yield Finding(STARTS, "FAIL", _failure_message(run), remedy)
             return
         for case in left[: len(begun)]:
             yield finding(case, ended.get(case.name, {"message": _how_it_ended(run)}))
