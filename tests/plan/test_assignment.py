@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_no_plan_that_fits(tmp_path, monkeypatch):
     for ending, text in texts.items():
         (tmp_path / f"module.jit__updated.after_optimizations{ending}.txt").write_text(text)
     monkeypatch.setattr(compiler, "versions", lambda: {"libtpu": "9.9"})
-    with pytest.raises(RunError, match=r"libtpu 9.9 writes down .* plan with --no-compile"):
+    with pytest.raises(RunError, match=r"libtpu 9\.9.*--no-compile"):
         compiler.read_dump(tmp_path, tiny(), parse_chips("v5e:1x1"))
 
 
