@@ -11,6 +11,7 @@ from jaxformer.models import Contrastive, Projection
 class ContrastiveTask(Task):
     """How well each text fits each image, and which of them belong together."""
 
+    head_types = (Contrastive,)
     head: Contrastive = Contrastive()
     """The loss."""
 

@@ -36,6 +36,8 @@ class DistilledClassificationTask(Task):
 class MaskedPixelsTask(Task):
     """The pixels of hidden patches (SimMIM)."""
 
+    head_types = (MaskedPixels,)
+
     def heads(self, hf_config):
         return (MaskedPixels(stride=hf_config.number("encoder_stride", 16)),)
 
@@ -67,6 +69,12 @@ class MaskedPixelsTask(Task):
 @dataclass(frozen=True)
 class MaskedAutoencoderTask(Task):
     """The pixels of the patches that were not read, by a decoder (MAE)."""
+
+    head_types = (MaskedAutoencoder,)
+
+    def teaches(self, kind):
+        """Whether data hide patches, whichever head restores them."""
+        return kind in (MaskedPixels.kind(), MaskedAutoencoder.kind())
 
     FIELDS: ClassVar = {
         "num_layers": "decoder_num_hidden_layers",

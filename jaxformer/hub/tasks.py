@@ -1,7 +1,7 @@
 """The heads, outputs and losses of the model classes in transformers."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -13,6 +13,7 @@ from jaxformer.errors import DataError
 from jaxformer.functional.losses import binary_cross_entropy
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.label_names import ONE_LABEL, SEVERAL_LABELS
+from jaxformer.io.components import imported_types
 from jaxformer.models import (
     Classification,
     Dense,
@@ -22,10 +23,11 @@ from jaxformer.models import (
     ModelOutput,
     MultiLabel,
     Projection,
+    Regression,
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads.base import pool
+from jaxformer.models.heads.base import head_class, pool
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import Model
 
@@ -48,6 +50,22 @@ class Task:
     """Whether its heads are those of pre-training, which files of a body alone often lack."""
     labels_are_decoder_targets: ClassVar[bool] = False
     """Whether a decoder that is given no inputs reads the labels, shifted."""
+    head_types: ClassVar[tuple[type[Head], ...]] = ()
+    """The heads that data may ask for, see `Data.head`, and that this class of transformers has."""
+
+    def teaches(self, kind: str) -> bool:
+        """Whether data that ask for a kind of head, see `Head.kind`, train this class."""
+        return kind in [head.kind() for head in self.head_types]
+
+    def heads_for(self, kind: str, hf_config: HFConfig) -> tuple[Head, ...]:
+        """Returns the heads of the class for data that ask for a kind of head.
+
+        Args:
+            kind: The kind, one that the class teaches.
+            hf_config: The values of config.json.
+        """
+        del kind
+        return self.heads(hf_config)
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
         """Returns the heads of the class."""
@@ -96,6 +114,7 @@ class Task:
 class CausalLMTask(Task):
     """The next token at each position."""
 
+    head_types = (LanguageModel,)
     pre_trains = True
 
     def heads(self, hf_config):
@@ -120,6 +139,7 @@ class UnshiftedCausalLMTask(CausalLMTask):
 class Seq2SeqLMTask(Task):
     """The decoder's token at each position."""
 
+    head_types = (LanguageModel,)
     labels_are_decoder_targets = True
     pre_trains = True
 
@@ -134,6 +154,7 @@ class Seq2SeqLMTask(Task):
 class MaskedLMTask(Task):
     """The original token at each position."""
 
+    head_types = (MaskedLanguageModel,)
     pre_trains = True
 
     activation: str | None = None
@@ -157,6 +178,9 @@ class PreTrainingTask(Task):
     """The label of the pair."""
     scores_name: str
     """The name of the pair's scores: "seq_relationship_logits"."""
+
+    def teaches(self, kind):
+        return kind == self.label
 
     def heads(self, hf_config):
         return (MaskedLanguageModel(), Classification(label=self.label))
@@ -189,12 +213,17 @@ class NextSentenceTask(Task):
 class SequenceClassificationTask(Task):
     """A label, several labels or numbers for a whole sequence or image."""
 
+    head_types = (Classification, MultiLabel, Regression)
     pooling: Pooling = "first"
     """How the state is pooled."""
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
     """A layer before the output layer."""
+
+    def heads_for(self, kind, hf_config):
+        head = head_class(kind)
+        return tuple(head.like(each) for each in self.heads(hf_config))
 
     def heads(self, hf_config):
         options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
@@ -226,6 +255,8 @@ class EndTokenClassificationTask(SequenceClassificationTask):
 class TokenClassificationTask(Task):
     """A label for each token."""
 
+    head_types = (TokenClassification,)
+
     def heads(self, hf_config):
         return (TokenClassification(num_labels=num_labels(hf_config)),)
 
@@ -236,6 +267,8 @@ class TokenClassificationTask(Task):
 @dataclass(frozen=True)
 class QuestionAnsweringTask(Task):
     """The first and the last token of an answer."""
+
+    head_types = (Span,)
 
     def heads(self, hf_config):
         return (Span(),)
@@ -315,6 +348,45 @@ class LastTokenTask(Task):
 
     def outputs(self, model, states, inputs, hf_config):
         return {"pooler_output": model.heads["projection"].scores(states._replace(valid=None))}
+
+
+@dataclass(frozen=True)
+class OwnHeadsTask(Task):
+    """Heads that no class of transformers has: "logits", or "<head>_logits" of each of several."""
+
+    def outputs(self, model, states, inputs, hf_config):
+        found = {name: head.scores(states) for name, head in model.heads.items()}
+        return {
+            "logits" if len(found) == 1 else f"{name}_logits": scores
+            for name, scores in found.items()
+            if scores is not None  # of images without texts, say
+        }
+
+
+def task_of(heads: Sequence[Head], language_model_task: type[Task]) -> Task:
+    """Returns the task of a model with these heads, which no class of transformers has.
+
+    Args:
+        heads: The heads.
+        language_model_task: The task of a language model of its family.
+    """
+    if not heads:
+        return Task()
+    types = [type(head) for head in heads]
+    head = next((each for each in heads if not each.over_vocabulary), heads[0])
+    if MaskedLanguageModel in types and type(head) is Classification:
+        return PreTrainingTask(head.label, f"{head.label}_logits")
+    if head == Classification(label="next_sentence"):
+        return NextSentenceTask()
+    if type(head) is LanguageModel:
+        return language_model_task()
+    for task in imported_types(Task):
+        if type(head) not in vars(task).get("head_types", ()):
+            continue
+        if head.name == type(head)().name:  # by which the task looks it up
+            shared = {field.name for field in fields(task)} & {field.name for field in fields(head)}
+            return task(**{name: getattr(head, name) for name in shared})
+    return OwnHeadsTask()
 
 
 def num_labels(hf_config: HFConfig) -> int:

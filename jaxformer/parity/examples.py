@@ -14,7 +14,6 @@ from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.model_format import section
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     IGNORED,
     CausalLMTask,
@@ -63,7 +62,7 @@ def example_inputs(
         of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
     rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
-    if isinstance(task, MultipleChoiceTask):
+    if any(head.unit == "choice" for head in config.heads):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
     names, inputs = family_of(config).inputs, {}
     if "input_ids" in names:

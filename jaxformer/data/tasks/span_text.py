@@ -32,6 +32,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.json_files import read_json
 from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import any_path
+from jaxformer.models.heads.base import HeadResult
 
 
 @dataclass(frozen=True)
@@ -319,6 +320,26 @@ class SpanExamples(ExampleSource):
             return ""
         context = self.questions[window.question].context
         return context[window.characters[first, 0] : window.characters[last, 1]]
+
+    def best_answers(self, result: HeadResult) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Returns the predicted answer to each question, and the references.
+
+        Of a question's windows the one whose span scores highest answers; there is no answer where
+        even that is less than what each of them gives to having none.
+
+        Args:
+            result: The results of the span head on these rows.
+        """
+        best: dict[int, tuple[float, str]] = {}
+        nothing: dict[int, float] = {}
+        spans, scores = result.predictions.predicted, result.predictions.scores
+        for row, span, (score, none) in zip(result.rows, spans, scores, strict=True):
+            question = self.windows[row].question
+            nothing[question] = min(none, nothing.get(question, math.inf))
+            if question not in best or score > best[question][0]:
+                best[question] = score, self.answer(row, *span)
+        texts = [text if score > nothing[q] else "" for q, (score, text) in best.items()]
+        return texts, [self.questions[question].answers for question in best]
 
 
 class _Tokens(NamedTuple):

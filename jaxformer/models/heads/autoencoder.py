@@ -15,7 +15,7 @@ from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.models.flops import block_products
-from jaxformer.models.heads.base import Head, HeadModule, array
+from jaxformer.models.heads.base import Head, HeadModule, Unit, array
 from jaxformer.nn import Linear, Transformer
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
@@ -38,6 +38,7 @@ class MaskedAutoencoder(Head):
     """
 
     over_patches: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "patch"
     num_layers: int = 8
     """Blocks of the decoder."""
     model_dim: int = 512

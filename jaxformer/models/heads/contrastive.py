@@ -13,6 +13,7 @@ from jaxformer.functional.contrastive import (
     sigmoid_contrastive_loss,
 )
 from jaxformer.functional.losses import LossSums
+from jaxformer.models.heads import metrics
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, array
 
 
@@ -53,6 +54,10 @@ class Contrastive(Head):
     def reads(self, rows, length):
         del length
         return {"pair_weights": array(rows, dtype=jnp.float32)}
+
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        return metrics.retrieval_scores(predicted, references, weights)
 
 
 @dataclass(frozen=True)

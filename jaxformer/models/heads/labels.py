@@ -1,23 +1,28 @@
 """Heads over labels: of a sequence, of its tokens, or of the span of an answer."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.checks import at_least
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.losses import LossSums, binary_cross_entropy
+from jaxformer.models.heads import metrics
 from jaxformer.models.heads.base import (
     Head,
     HeadModule,
     ModelOutput,
+    PredictionOptions,
     Predictions,
+    Unit,
     array,
     class_loss,
+    number,
     pool,
 )
 from jaxformer.models.heads.dense import Dense, DenseLayer, ResidualMLP, ResidualMLPLayer
@@ -25,6 +30,16 @@ from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal
 
 Pooling = Literal["first", "first_state", "last", "mean", "late", "first_and_mean", "second"]
+
+
+def _label(values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
+    """The label that scores highest and its probability, perhaps with those of all labels."""
+    best = int(np.argmax(values))
+    row = {"label": options.labels[best], "score": number(values[best])}
+    if options.scores:
+        named = zip(options.labels, values, strict=True)
+        row |= {f"score_{label}": number(value) for label, value in named}
+    return row
 
 
 def _dense(
@@ -40,6 +55,9 @@ class Classification(Head):
     Reads the label's name, int `[B]`, and "<name>_weights", float `[B]`.
     """
 
+    named_labels: ClassVar[bool] = True
+    problem_type: ClassVar[str | None] = "single_label_classification"
+    predicts: ClassVar[bool] = True
     num_labels: int = 2
     """Number of labels."""
     label: str = "label"
@@ -58,6 +76,24 @@ class Classification(Head):
         super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
 
+    @classmethod
+    def for_model(cls, model, num_labels):
+        """A head that pools what such a model pools: the last token of a causal one."""
+        classes = getattr(model, "class_token", True)
+        pooling = "last" if model.causal else "first" if classes else "mean"
+        labels = {} if num_labels is None or not cls.named_labels else {"num_labels": num_labels}
+        return cls(**labels, pooling=pooling, bias=not model.causal)
+
+    @classmethod
+    def like(cls, head: "Classification") -> Self:
+        """A head of this class with the fields of another, but for labels that it cannot have."""
+        if type(head) is cls:
+            return head
+        shared = {field.name: getattr(head, field.name) for field in fields(head)}
+        if not cls.named_labels:
+            del shared["num_labels"]
+        return cls(**shared)
+
     @property
     def name(self) -> str:
         return self.label
@@ -73,6 +109,22 @@ class Classification(Head):
         del config
         return self.num_labels
 
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        return metrics.classification_scores(predicted, references, weights, self.num_labels)
+
+    def baseline(self, train, validation):
+        return metrics.most_frequent(train, validation, self.label, f"{self.label}_weights")
+
+    def probabilities(self, scores):
+        # A head of one output predicts a number, in files of transformers.
+        return scores if self.num_labels == 1 else jax.nn.softmax(scores, axis=-1)
+
+    def prediction(self, values, options):
+        if self.num_labels == 1:
+            return {"score": number(np.reshape(values, ()))}
+        return _label(values, options)
+
 
 @dataclass(frozen=True)
 class Regression(Classification):
@@ -81,6 +133,8 @@ class Regression(Classification):
     Reads the label's name and "<name>_weights", float `[B]`.
     """
 
+    named_labels: ClassVar[bool] = False
+    problem_type: ClassVar[str | None] = "regression"
     num_labels: int = 1
     """Numbers that are predicted; one."""
 
@@ -97,6 +151,19 @@ class Regression(Classification):
     def choices(self, config):
         del config
 
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        scores = metrics.regression_scores(predicted, references, weights)
+        return {"squared_error": result.loss, **scores}
+
+    def baseline(self, train, validation):
+        """The squared error of the mean."""
+        names = self.label, f"{self.label}_weights"
+        numbers, weights = metrics.flat(train, *names)
+        mean = np.average(numbers, weights=weights)
+        numbers, weights = metrics.flat(validation, *names)
+        return {"squared_error": float(np.average((numbers - mean) ** 2, weights=weights))}
+
 
 @dataclass(frozen=True)
 class MultiLabel(Classification):
@@ -108,6 +175,8 @@ class MultiLabel(Classification):
     "<name>_weights", float `[B]`.
     """
 
+    problem_type: ClassVar[str | None] = "multi_label_classification"
+
     def build(self, key, config):
         return MultiLabelHead(key, config, self)
 
@@ -117,6 +186,31 @@ class MultiLabel(Classification):
 
     def choices(self, config):
         del config
+
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        labels = data.labels or tuple(map(str, range(self.num_labels)))
+        return metrics.multi_label_scores(predicted, references, weights, labels)
+
+    def baseline(self, train, validation):
+        """The loss of the labels' shares."""
+        names = self.label, f"{self.label}_weights"
+        labels, weights = metrics.rows_of(train, *names)
+        # One row more with each label and one without, so that what the rows lack is possible.
+        shares = (weights @ labels + 1.0) / (weights.sum() + 2.0)
+        labels, weights = metrics.rows_of(validation, *names)
+        losses = -(labels * np.log(shares) + (1 - labels) * np.log(1 - shares)).mean(axis=1)
+        return {"loss": float(np.average(losses, weights=weights))}
+
+    def probabilities(self, scores):
+        return jax.nn.sigmoid(scores)
+
+    def prediction(self, values, options):
+        """Also the labels that are more probable than not, and all probabilities."""
+        chosen = [name for name, x in zip(options.labels, values, strict=True) if x > 0.5]
+        row = _label(values, options._replace(scores=True))
+        first = {name: row.pop(name) for name in ("label", "score")}
+        return first | {"labels": chosen} | row
 
 
 class ClassificationHead(HeadModule):
@@ -219,6 +313,11 @@ class TokenClassification(Head):
     Reads "targets" and "weights" `[B, T]`; the weight is 0 beyond the first piece of each word.
     """
 
+    named_labels: ClassVar[bool] = True
+    problem_type: ClassVar[str | None] = "single_label_classification"
+    unit: ClassVar[Unit] = "token"
+    predicts: ClassVar[bool] = True
+
     num_labels: int = 2
     """Number of labels."""
     dense: Dense | None = None
@@ -227,6 +326,10 @@ class TokenClassification(Head):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
+
+    @classmethod
+    def for_model(cls, model, num_labels):
+        return cls() if num_labels is None else cls(num_labels)
 
     @property
     def name(self) -> str:
@@ -238,6 +341,17 @@ class TokenClassification(Head):
     def choices(self, config):
         del config
         return self.num_labels
+
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        tags = data.labels or tuple(map(str, range(self.num_labels)))
+        return metrics.tag_scores(predicted, references, weights, tags)
+
+    def baseline(self, train, validation):
+        return metrics.most_frequent(train, validation, "targets", "weights")
+
+    def probabilities(self, scores):
+        return jax.nn.softmax(scores, axis=-1)
 
 
 class TokenClassificationHead(HeadModule):
@@ -286,6 +400,8 @@ class Span(Head):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
     """
 
+    unit: ClassVar[Unit] = "span"
+    predicts: ClassVar[bool] = True
     longest: int = 30
     """The most tokens of a predicted span."""
     dense: Dense | ResidualMLP | None = None
@@ -305,6 +421,9 @@ class Span(Head):
     def reads(self, rows, length):
         del length
         return {"span": array(rows, 2), "span_weights": array(rows, dtype=jnp.float32)}
+
+    def metrics(self, result, data):
+        return metrics.answer_scores(*data.validation.examples.best_answers(result))
 
 
 class SpanHead(HeadModule):

@@ -10,7 +10,7 @@ from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.patches import patches
-from jaxformer.models.heads.base import Head, HeadModule, array, class_loss
+from jaxformer.models.heads.base import Head, HeadModule, Unit, array, class_loss
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, NormLayer, normal
 
@@ -29,6 +29,7 @@ class MaskedPixels(Head):
     """
 
     over_patches: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "patch"
     stride: int = 16
     """Height and width of what is predicted of a patch; that of the patches for a loss."""
 
@@ -59,6 +60,7 @@ class VisualTokens(Head):
     """
 
     over_patches: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "patch"
     num_tokens: int = 8192
     """Tokens of the image tokenizer."""
 

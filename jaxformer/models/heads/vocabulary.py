@@ -1,5 +1,7 @@
 """Heads over the vocabulary: the next token, and masked ones."""
 
+import abc
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -15,7 +17,8 @@ from jaxformer.functional.linear import linear
 from jaxformer.functional.losses import chunked_cross_entropy, map_chunks
 from jaxformer.functional.sampling.next_token import token_log_probabilities
 from jaxformer.models.flops import vocabulary_products
-from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, class_loss
+from jaxformer.models.heads import metrics
+from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, Unit, class_loss
 from jaxformer.models.heads.dense import Dense, DenseLayer
 from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import (
@@ -34,13 +37,30 @@ CHUNKS = 8
 
 
 @dataclass(frozen=True)
-class LanguageModel(Head):
+class TokenHead(Head, abc.ABC):
+    """Predicts tokens of the vocabulary; reads "targets" and "weights" `[B, T]`."""
+
+    over_vocabulary: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "token"
+
+    def choices(self, config: TextConfig):
+        return config.vocab_size
+
+    def metrics(self, result, data):
+        del data
+        return {"perplexity": math.exp(min(result.loss, 700.0)), "accuracy": result.accuracy}
+
+    def baseline(self, train, validation):
+        return metrics.most_frequent(train, validation, "targets", "weights")
+
+
+@dataclass(frozen=True)
+class LanguageModel(TokenHead):
     """A token at each place: the next one, or a decoder's target.
 
     Reads "targets" and "weights" `[B, T]`.
     """
 
-    over_vocabulary: ClassVar[bool] = True
     dense: Dense | None = None
     """A layer before the logits, which maps states to the width of the embeddings (BERT as a
     decoder). None: there is none."""
@@ -62,8 +82,16 @@ class LanguageModel(Head):
             )
         return VocabularyHead(key, config, self.unread_bias)
 
-    def choices(self, config: TextConfig):
-        return config.vocab_size
+    def metrics(self, result, data):
+        values = super().metrics(result, data)
+        if data.tokens_per_byte is not None:
+            values["bits_per_byte"] = result.loss / math.log(2) * data.tokens_per_byte
+        return values
+
+    def predict_advice(self, folder):
+        return (
+            f"python -m jaxformer generate {folder} writes text; {super().predict_advice(folder)}"
+        )
 
     def products(self, config: TextConfig):
         dense = 0 if self.dense is None else config.output_width * config.embedding_width
@@ -71,7 +99,7 @@ class LanguageModel(Head):
 
 
 @dataclass(frozen=True)
-class MaskedLanguageModel(Head):
+class MaskedLanguageModel(TokenHead):
     """The original token at masked places, from the state after a dense layer, activation and norm.
 
     Reads "targets" and "weights" `[B, T]`; the weight is 0 where nothing was masked.
@@ -80,7 +108,6 @@ class MaskedLanguageModel(Head):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
-    over_vocabulary: ClassVar[bool] = True
     activation: str | None = None
     """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
     dense_bias: bool = True
@@ -104,8 +131,8 @@ class MaskedLanguageModel(Head):
             return DenseMaskedHead(key, config, self)
         return MaskedHead(key, config, self.unread_bias)
 
-    def choices(self, config: TextConfig):
-        return config.vocab_size
+    def predict_advice(self, folder):
+        return f"fine-tune it with --init-from {folder}; {super().predict_advice(folder)}"
 
     def products(self, config: TextConfig):
         dense = config.output_width * config.embedding_width if self.dense else 0

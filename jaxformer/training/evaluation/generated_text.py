@@ -1,7 +1,7 @@
 """What a model writes for the validation sources, and how good it is."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial, singledispatch
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.data import Tokenizer
-from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch, TextMetric
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional.masks import KeyPadding
@@ -21,7 +20,6 @@ from jaxformer.generation.decode.processors import History
 from jaxformer.io.files import replacing
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
-from jaxformer.training.evaluation import metrics as scores
 from jaxformer.training.step import Batch, TrainProgram
 
 
@@ -66,49 +64,6 @@ def write_texts(
                 text = tokenizer.decode(written[:length])
                 found.append(GeneratedText(*examples.pairs[row], text, examples.references[row]))
     return found
-
-
-@singledispatch
-def text_scores(metric: TextMetric, texts: Sequence[GeneratedText]) -> scores.Scores:
-    """Measures what a model has written.
-
-    Register a function for another measure: `@text_scores.register`.
-
-    Args:
-        metric: The measure.
-        texts: The texts with their references.
-
-    Returns:
-        The scores by name.
-
-    Raises:
-        NotImplementedError: No function is registered for the measure.
-    """
-    raise NotImplementedError(f"no text_scores for {type(metric).__name__}")
-
-
-@text_scores.register
-def _(metric: BLEU, texts):
-    del metric
-    return scores.translation_scores([t.text for t in texts], [t.reference for t in texts])
-
-
-@text_scores.register
-def _(metric: ROUGE, texts):
-    pairs = [t.text for t in texts], [t.reference for t in texts]
-    return scores.summary_scores(*pairs, stemmer=metric.stemmer)
-
-
-@text_scores.register
-def _(metric: WER, texts):
-    del metric
-    return scores.error_scores([t.text for t in texts], [t.reference for t in texts])
-
-
-@text_scores.register
-def _(metric: AnswerMatch, texts):
-    del metric
-    return scores.answer_scores([t.text for t in texts], [t.references for t in texts])
 
 
 def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:

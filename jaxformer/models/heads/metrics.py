@@ -8,13 +8,14 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxformer.extras import optional_module
 
+Batch = Mapping[str, np.ndarray]
 Scores = dict[str, float]
 
 
@@ -265,6 +266,42 @@ def summary_scores(
     scorer = optional_module("rouge_score.rouge_scorer", "ROUGE").RougeScorer(names, stemmer)
     rows = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
     return {name: float(np.mean([row[name].fmeasure for row in rows])) for name in names}
+
+
+def most_frequent(
+    train: Sequence[Batch], validation: Sequence[Batch], target: str, weight: str
+) -> Scores:
+    """Returns the loss and the accuracy of the classes' frequencies in the training rows.
+
+    Args:
+        train: Batches whose classes are counted.
+        validation: Batches that are predicted.
+        target: The array with the classes, int [...].
+        weight: The array with their weights, float [...].
+
+    Returns:
+        "loss", of the frequencies as probabilities, and "accuracy", of the most frequent class.
+    """
+    classes, weights = flat(train, target, weight)
+    references, reference_weights = flat(validation, target, weight)
+    size = int(max(classes.max(), references.max())) + 1
+    # One more of each, so that what the training rows lack is not impossible.
+    counts = np.bincount(classes, weights, size) + 1.0
+    true = np.bincount(references, reference_weights, size)
+    loss = -np.sum(true * np.log(counts / counts.sum())) / true.sum()
+    return {"loss": float(loss), "accuracy": float(true[counts.argmax()] / true.sum())}
+
+
+def rows_of(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values of all rows, [rows, ...], and the rows' weights."""
+    pairs = [(batch[value], batch[weight]) for batch in batches]
+    return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
+
+
+def flat(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns all values and their weights, flat."""
+    pairs = [(batch[value].ravel(), batch[weight].ravel()) for batch in batches]
+    return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
 
 
 def _counted(predictions, references, weights) -> tuple[np.ndarray, ...]:
