@@ -17,7 +17,7 @@ from tiny_run import tiny_config
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, Data, Datasets, ExampleSource
 from jaxformer.data.tasks import SpanText
-from jaxformer.data.tasks.sequences import TokenizedText
+from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.data.tasks.span_text import Question, SpanExamples, Window
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import LossSums
@@ -311,7 +311,7 @@ def test_the_best_window_answers(questions, tmp_path, mesh):
 
 @given(st.permutations(range(3)), st.floats(-2, 2))
 def test_no_answer_needs_every_window(order, nothing):
-    text = TokenizedText(np.arange(3), np.zeros(3))
+    text = EncodedText(np.arange(3), np.zeros(3))
     characters = np.stack([np.arange(3), np.arange(1, 4)], axis=1)
     windows = [Window(0, text, (0, 0), 1.0, 0, characters)] * 3
     question = Question("file:1", "which?", "abc", ("b",), 1)

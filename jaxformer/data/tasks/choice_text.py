@@ -13,11 +13,10 @@ from jaxformer.data.files.lines import encodable
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
     SpecialTokens,
     SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
     model_inputs,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -149,14 +148,10 @@ class ChoiceText(TaskData[ChoiceRow]):
         """Returns rows as arrays."""
         del labels
         special = SpecialTokens.of(tokenizer, self.special_tokens)
-        contexts = tokenizer.encode_batch([row.context for row in rows])
-        choices = tokenizer.encode_batch([text for row in rows for text in row.choices])
         count, length = self.num_choices, self.sequence_length
-        pairs = [(contexts[number // count], text) for number, text in enumerate(choices)]
-        sizes = [sum(map(len, pair)) + special.count(2) for pair in pairs]
-        places = [row.where for row in rows for _ in range(count)]
-        check_fit(sizes, places, length, "data.sequence_length", self.truncate)
-        texts = [add_special_tokens(pair, special, length) for pair in pairs]
+        encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
+        pairs = [(row.context, choice) for row in rows for choice in row.choices]
+        texts = encoder.encode(pairs, [row.where for row in rows for _ in range(count)])
         grouped = [texts[first : first + count] for first in range(0, len(texts), count)]
         return ChoiceExamples(grouped, [row.label for row in rows], length, tokenizer.pad_id)
 
@@ -173,7 +168,7 @@ class ChoiceExamples(ExampleSource):
 
     def __init__(
         self,
-        rows: Sequence[Sequence[TokenizedText]],
+        rows: Sequence[Sequence[EncodedText]],
         labels: Sequence[int],
         length: int,
         pad_id: int,

@@ -15,10 +15,9 @@ from jaxformer.data.tasks.image_pixels import Fit, keep_preprocessor, preprocess
 from jaxformer.data.tasks.image_sources import NamedImages, decodable
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
     SpecialTokens,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
     model_inputs,
 )
 from jaxformer.data.tokenizers.special_tokens import Frame
@@ -161,13 +160,10 @@ class ImageTextPairs(TaskData[ImageTextPair]):
 
     def examples(self, rows, tokenizer, labels=()):
         del labels
-        special = _special_tokens(tokenizer)
-        texts = tokenizer.encode_batch([row.text for row in rows])
-        sizes = [len(text) + special.count(1) for text in texts]
-        places = [row.where for row in rows]
-        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
-        tokenized = [add_special_tokens((text,), special, self.sequence_length) for text in texts]
-        return PairExamples(rows, tokenized, self, tokenizer.pad_id)
+        special, length = _special_tokens(tokenizer), self.sequence_length
+        encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
+        texts = encoder.encode([(row.text,) for row in rows], [row.where for row in rows])
+        return PairExamples(rows, texts, self, tokenizer.pad_id)
 
 
 class PairExamples(ExampleSource):
@@ -176,7 +172,7 @@ class PairExamples(ExampleSource):
     def __init__(
         self,
         rows: Sequence[ImageTextPair],
-        texts: Sequence[TokenizedText],
+        texts: Sequence[EncodedText],
         data: ImageTextPairs,
         pad_id: int,
     ):
@@ -205,7 +201,7 @@ class PairExamples(ExampleSource):
         pixels = np.zeros((*self._data.image_size, self._data.channels), np.float32)
         return self._row(pixels, self._texts[0], 0.0)
 
-    def _row(self, pixels: np.ndarray, text: TokenizedText, weight: float) -> Batch:
+    def _row(self, pixels: np.ndarray, text: EncodedText, weight: float) -> Batch:
         inputs = model_inputs(text, self._data.sequence_length, self._pad_id)
         if self._data.reads_padding:
             inputs["segments"] = np.ones_like(inputs["segments"])

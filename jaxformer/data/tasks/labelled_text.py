@@ -17,11 +17,10 @@ from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, label_of, read_records
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
     SpecialTokens,
     SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
     model_inputs,
     with_decoder,
 )
@@ -111,12 +110,8 @@ class LabelledRows(TaskData[LabelledRow]):
             rows, values = self._with_values(rows, labels)
             weight = 1.0
         special = SpecialTokens.of(tokenizer, self.special_tokens)
-        columns = zip(*(row.texts for row in rows), strict=True)
-        ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
-        sizes = [sum(map(len, row)) + special.count(len(row)) for row in ids]
-        places = [row.where for row in rows]
-        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
-        texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]
+        encoder = RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
+        texts = encoder.encode([row.texts for row in rows], [row.where for row in rows])
         shape = self.sequence_length, tokenizer.pad_id
         return LabelledExamples(texts, values, *shape, weight, self.start_id(tokenizer))
 
@@ -236,7 +231,7 @@ class LabelledExamples(ExampleSource):
 
     def __init__(
         self,
-        texts: Sequence[TokenizedText],
+        texts: Sequence[EncodedText],
         labels: np.ndarray,
         length: int,
         pad_id: int,

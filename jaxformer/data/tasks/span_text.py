@@ -19,12 +19,12 @@ from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
     SpecialTokens,
     SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
     check_fit,
-    encode_words,
+    encode_each,
     model_inputs,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -226,16 +226,17 @@ class SpanText(TaskData[Question]):
     ) -> "SpanExamples":
         """Returns the rows of questions, several for one whose context is long."""
         words = [_words(question.context) for question in rows]
-        pieces = encode_words((text for context in words for text, _, _ in context), tokenizer)
+        pieces = encode_each((text for context in words for text, _, _ in context), tokenizer)
         asked = tokenizer.encode_batch([question.text for question in rows])
         sizes, places = [len(ids) for ids in asked], [question.where for question in rows]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
         special, windows = SpecialTokens.of(tokenizer, self.special_tokens), []
+        encoder = RowEncoder(tokenizer, special, self.sequence_length)
         for number, (question, context) in enumerate(zip(rows, words, strict=True)):
             tokens = _Tokens.of(context, pieces)
             head = asked[number][: self.question_length]
-            windows += self._windows(number, question, head, tokens, special)
+            windows += self._windows(number, question, head, tokens, encoder)
         return SpanExamples(rows, windows, self.sequence_length, tokenizer.pad_id)
 
     def _windows(
@@ -244,11 +245,11 @@ class SpanText(TaskData[Question]):
         question: Question,
         head: np.ndarray,
         tokens: "_Tokens",
-        special: SpecialTokens,
+        encoder: RowEncoder,
     ) -> list["Window"]:
         """The rows over one context."""
-        offset = special.start((len(head),), 2)  # of the context in the row
-        room = self.sequence_length - special.count(2) - len(head)
+        offset = encoder.special.start((len(head),), 2)  # of the context in the row
+        room = self.sequence_length - encoder.special.count(2) - len(head)
         answer = tokens.span_of(question)
         last_start = max(len(tokens.ids) - room, 0)
         starts = [*range(0, last_start, self.stride), last_start]
@@ -260,7 +261,7 @@ class SpanText(TaskData[Question]):
                 inside = start <= answer[0] and answer[1] < start + len(ids)
                 weight = float(inside)
                 span = tuple(place - start + offset for place in answer) if inside else (0, 0)
-            text = add_special_tokens([head, ids], special, self.sequence_length)
+            text = encoder.joined([head, ids])
             characters = tokens.characters[start : start + room]
             windows.append(Window(number, text, span, weight, offset, characters))
         return windows
@@ -271,7 +272,7 @@ class Window(NamedTuple):
 
     question: int
     """The question's number."""
-    text: TokenizedText
+    text: EncodedText
     span: tuple[int, int]
     """The answer's first and last token."""
     weight: float

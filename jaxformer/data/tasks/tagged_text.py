@@ -13,12 +13,10 @@ from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, in_order, numbered
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
     SpecialTokens,
     SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
-    encode_words,
     model_inputs,
     padded,
 )
@@ -90,21 +88,18 @@ class TaggedText(TaskData[Sentence]):
         numbers = list(each(partial(_numbers, tags=labels), rows, bad))
         bad.settle("tags", len(rows))
         rows = [sentence for sentence, _ in numbers]
-        words = (word.text for sentence in rows for word in sentence.words)
-        pieces = encode_words(words, tokenizer)
         special, length = SpecialTokens.of(tokenizer, self.special_tokens), self.sequence_length
-        around = special.count(1)
-        sizes = [sum(len(pieces[word.text]) for word in s.words) + around for s in rows]
-        places = [sentence.words[0].where for sentence in rows]
-        check_fit(sizes, places, length, "data.sequence_length", self.truncate)
-        tagged = [_row(*numbered, pieces, special, length) for numbered in numbers]
+        encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
+        words = [[word.text for word in sentence.words] for sentence in rows]
+        encoded = encoder.encode_words(words, [sentence.words[0].where for sentence in rows])
+        tagged = [_row(*found, number) for found, (_, number) in zip(encoded, numbers, strict=True)]
         return TaggedExamples(tagged, length, tokenizer.pad_id)
 
 
 class TaggedRow(NamedTuple):
     """A tokenised sentence before padding; arrays are [tokens]."""
 
-    text: TokenizedText
+    text: EncodedText
     targets: np.ndarray
     """int32, the number of the tag of each word at its first piece, 0 elsewhere."""
     weights: np.ndarray
@@ -148,21 +143,11 @@ def _numbers(rows: Sequence[Sentence], tags: Sequence[str]) -> list[np.ndarray]:
     ]
 
 
-def _row(
-    sentence: Sentence,
-    numbers: np.ndarray,
-    pieces: dict[str, np.ndarray],
-    special: SpecialTokens,
-    length: int,
-) -> TaggedRow:
-    sizes = np.array([len(pieces[word.text]) for word in sentence.words])
-    numbers, sizes = numbers[sizes > 0], sizes[sizes > 0]
-    before = special.start((), 1)
-    first = before + np.cumsum([0, *sizes])[:-1]
-    ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in sentence.words)]
-    text = add_special_tokens([np.concatenate(ids)], special, length)
-    inside = first < len(text.tokens) - (special.count(1) - before)
-    targets = np.zeros(len(text.tokens), np.int32)
-    weights = np.zeros(len(text.tokens), np.float32)
-    targets[first[inside]], weights[first[inside]] = numbers[inside], 1
+def _row(text: EncodedText, first: np.ndarray, numbers: np.ndarray) -> TaggedRow:
+    """The row of a sentence, given the first token and the tag of each word."""
+    targets = np.zeros(len(text.ids), np.int32)
+    weights = np.zeros(len(text.ids), np.float32)
+    there = first >= 0
+    targets[first[there]] = numbers[there]
+    weights[first[there]] = 1
     return TaggedRow(text, targets, weights)

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.models.heads.labels import best_spans
-from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject, number
+from jaxformer.models.heads.base import number
+from jaxformer.models.heads.labels import Span, best_spans
+from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject
 from jaxformer.pretrained.prediction.reader import Window
 
 
@@ -31,17 +32,17 @@ class AnswerPredictor(Predictor):
 
     Args:
         subject: The model.
-        longest: The most tokens of an answer.
+        head: The head.
         null: Whether a question may have no answer.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 4.3.
     """
 
-    def __init__(self, subject: Subject, longest: int, null: bool = True):
+    def __init__(self, subject: Subject, head: Span, null: bool = True):
         super().__init__(subject)
-        self._longest, self._null = longest, null
-        self._asked = subject.text or ("question", "context")
+        self._longest, self._null = head.longest, null
+        self._columns = subject.text or ("question", "context")
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
@@ -55,7 +56,7 @@ class AnswerPredictor(Predictor):
         return spans, best, jnp.exp(best - total), nothing, jnp.exp(nothing - total)
 
     def _texts(self, records):
-        return [tuple(record.text(column) for column in self._asked) for record in records]
+        return [tuple(record.text(column) for column in self._columns) for record in records]
 
     def _rows(self, records):
         windows: list[list[Window]] = []

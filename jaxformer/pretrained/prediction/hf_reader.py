@@ -7,13 +7,14 @@ import jax
 import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
+from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.limits import bounded_matches
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
 from jaxformer.hub.families import family_of, forward
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.prediction.reader import TextReader, Tokens, Window, Words, joined_spans
+from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, joined_spans
 
 _ANSWER_LENGTH, _ANSWER_STRIDE, _QUESTION_LENGTH = 384, 128, 64
 """The usual sizes of a row of question answering, as in BERT's."""
@@ -77,7 +78,7 @@ class HFReader(TextReader):
         self._limit("longest_first")
         encodings = self._tokenizer.encode_batch(list(map(list, rows)), is_pretokenized=True)
         return [
-            Words(_tokens(encoding), joined_spans(words), _first_pieces(encoding, len(words)))
+            Words(_tokens(encoding), _first_pieces(encoding, len(words)), joined_spans(words))
             for words, encoding in zip(rows, encodings, strict=True)
         ]
 
@@ -153,7 +154,7 @@ class HFReader(TextReader):
             else:
                 spans.append((start, end))
                 first.append(place)
-        return Words(_tokens(encoding), spans, np.array(first, np.int32))
+        return Words(_tokens(encoding), np.array(first, np.int32), spans)
 
     def _continues(self, text: str, encoding: Encoding, place: int) -> bool:
         """Whether a token belongs to the word of the one before it."""
@@ -182,9 +183,9 @@ def _gives_types(settings: dict[str, Any]) -> bool:
     return "token_type_ids" in settings.get("model_input_names", names)
 
 
-def _tokens(encoding: Encoding) -> Tokens:
+def _tokens(encoding: Encoding) -> EncodedText:
     ids, types = (np.array(side, np.int32) for side in (encoding.ids, encoding.type_ids))
-    return Tokens(ids, types, bool(encoding.overflowing))
+    return EncodedText(ids, types, bool(encoding.overflowing))
 
 
 def _first_pieces(encoding: Encoding, count: int) -> np.ndarray:

@@ -4,13 +4,12 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.text_columns import recognised
+from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
-from jaxformer.pretrained.prediction.reader import Reader, Tokens
+from jaxformer.pretrained.prediction.reader import Reader
 
 Row = dict[str, Any]
 
@@ -20,8 +19,6 @@ class Subject(NamedTuple):
 
     pretrained: Pretrained
     reader: Reader
-    labels: tuple[str, ...]
-    """The names of the labels, in the order of their numbers."""
     text: tuple[str, ...] | None
     """The columns of the text; None: they are recognised by their names."""
     batch_size: int
@@ -75,7 +72,7 @@ class Predictor(abc.ABC):
     def _batches(self, function: Callable) -> Batches:
         return Batches(self.subject.pretrained, function, self.subject.batch_size)
 
-    def _tokens_run(self, batches: Batches, rows: Sequence[Tokens]) -> list[tuple[Any, int]]:
+    def _tokens_run(self, batches: Batches, rows: Sequence[EncodedText]) -> list[tuple[Any, int]]:
         """The results of rows of tokens; counts those that were cut."""
         self.cut += sum(row.cut for row in rows)
         sizes = [len(row.ids) for row in rows]
@@ -84,8 +81,3 @@ class Predictor(abc.ABC):
     def _texts(self, records: Sequence[Record]) -> list[tuple[str, ...]]:
         columns = self.subject.text or recognised(records[0], self.reader.columns, "--text")
         return [tuple(record.text(column) for column in columns) for record in records]
-
-
-def number(value: Any) -> float:
-    """Returns a float32 as the shortest decimal number that rounds to it."""
-    return float(str(np.float32(value)))

@@ -4,17 +4,17 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-import jax
 import numpy as np
 
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.errors import DataError
+from jaxformer.models import Head
+from jaxformer.models.heads.base import PredictionOptions, number
 from jaxformer.pretrained.prediction.predictor import (
     Predictor,
     Row,
     Subject,
-    number,
 )
 from jaxformer.pretrained.prediction.reader import Words
 
@@ -26,20 +26,22 @@ class TagPredictor(Predictor):
 
     Args:
         subject: The model.
-        scores: Whether to add the probability of each word's tag.
+        head: The head.
+        options: What a prediction contains; with `scores` the probability of each word's tag.
     """
 
     _COLUMNS: ClassVar = (("words",), ("tokens",), *TEXT_COLUMNS[:2])
 
-    def __init__(self, subject: Subject, scores: bool = False):
+    def __init__(self, subject: Subject, head: Head, options: PredictionOptions):
         super().__init__(subject)
-        self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in subject.labels)
-        self._all = scores
+        self._head, self._labels = head, options.labels
+        self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in self._labels)
+        self._all = options.scores
         self._lists: bool | None = None
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
-        return jax.nn.softmax(self.reader.scores(model, arrays), axis=-1)
+        return self._head.probabilities(self.reader.scores(model, arrays))
 
     def _rows(self, records):
         texts, rows = self._words(records)
@@ -66,7 +68,7 @@ class TagPredictor(Predictor):
         return given, self.reader.split_words(given)
 
     def _row(self, text: str, words: Words, scores: np.ndarray) -> Row:
-        best, labels = scores.argmax(axis=-1), self.subject.labels
+        best, labels = scores.argmax(axis=-1), self._labels
         tags = [None if place < 0 else labels[best[place]] for place in words.first]
         sure = [None if place < 0 else number(scores[place].max()) for place in words.first]
         split = {} if self._lists else {"words": [text[start:end] for start, end in words.spans]}
