@@ -1,4 +1,4 @@
-"""`jaxformer.generate`, `chat` and `score`: arrays, tokens, texts or messages in, NumPy out."""
+"""`jaxformer.generate` and `chat`: arrays, tokens, texts or messages in, NumPy arrays out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -12,36 +12,33 @@ from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, shortened
 from jaxformer.functional.activations import Hook, Hooks
-from jaxformer.generation.checks import TOKEN
-from jaxformer.generation.compiled import check_generates
-from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.config import GenerationConfig, honoured, recommendations
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.engine import (
-    Engine,
-    NewTokens,
-    engine_for,
-    new_tokens,
-    repeat_rows,
-    row_keys,
-)
+from jaxformer.generation.decode.processors import TOKEN
+from jaxformer.generation.engine import Engine, engine_for, row_keys
 from jaxformer.generation.hooked import check_per_token
 from jaxformer.generation.inputs import (
     Inputs,
+    are_real,
     blank_inputs,
+    check_generates,
     prepare_inputs,
     reads_files,
+    texts_of,
 )
-from jaxformer.generation.messages import Conversations
-from jaxformer.generation.prompts import are_real, texts_of
-from jaxformer.generation.recommended import honoured, recommendations
-from jaxformer.generation.scoring import Continuations, Score, Scorer
-from jaxformer.generation.speculative_engine import SpeculativeEngine
-from jaxformer.generation.streaming.stopping import stopped_tokens
-from jaxformer.generation.streaming.text_stream import TextStream
-from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
+from jaxformer.generation.speculative import SpeculativeEngine
+from jaxformer.generation.text_stream import TextStream
+from jaxformer.generation.tokens import (
+    READ_EVERY,
+    NewTokens,
+    new_tokens,
+    repeat_rows,
+    stopped_tokens,
+    stream_sliding,
+)
 from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
-from jaxformer.pretrained.dialogues import conversations_in, prompts_of
+from jaxformer.pretrained.dialogues import Conversations, conversations_in
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
 
 
@@ -107,7 +104,7 @@ def generate(
     config = generation_config_for(pretrained, options)
     chats = Conversations.of(pretrained, inputs, tools)
     if chats is not None:
-        inputs, config = chats.prompts, chats.ended(config, options)
+        inputs, config = chats.prompts, config.with_end_token(chats.end_of_turn, options)
     hooks = _checked_hooks(hooks, draft)
     ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
@@ -191,34 +188,6 @@ def chat(
     count = options.get("num_return_sequences", 1)
     check_argument("num_return_sequences", count, count == 1, "1, or generate gives several")
     return generate(pretrained, messages, tools=tools, **options)["messages"][0]
-
-
-def score(
-    pretrained: Pretrained, inputs: Inputs, continuations: Continuations
-) -> list[list[Score]]:
-    """Log-probabilities of continuations, for evaluation by likelihood and multiple choice.
-
-    Args:
-        pretrained: The model.
-        inputs: The prompts, as for `generate`.
-        continuations: For each prompt a list of continuations, each a list of token ids (without
-            special tokens, unless they are to be scored).
-
-    Returns:
-        For each prompt the scores of its continuations; `generation.scoring.best_of` chooses.
-
-    Raises:
-        ArgumentError: An argument has an invalid value.
-        ConfigError: The model does not predict the next token.
-        DataError: A text is longer than the model's positions; a prompt or continuation is empty,
-            or holds a token that is not in the vocabulary.
-    """
-    check_pretrained("pretrained", pretrained)
-    if (chats := conversations_in(inputs)) is not None:
-        inputs = prompts_of(pretrained, chats)
-    _, prompts, encoder_outputs = prepare_inputs(pretrained, inputs)
-    scorer = Scorer(engine_for(pretrained))
-    return scorer(prompts, continuations, encoder_outputs=encoder_outputs)
 
 
 def build_engine(

@@ -8,8 +8,8 @@ import jax
 
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, Hooks, with_hooks
-from jaxformer.generation.decode.loop import GenerativeModel
 from jaxformer.models import Parameters
+from jaxformer.models.model import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
 

@@ -9,13 +9,19 @@ from jaxformer.errors import ConfigError
 from jaxformer.generation.api import build_engine, check_stop_strings
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.engine import repeat_rows, row_keys
-from jaxformer.generation.inputs import prepare_inputs, reads_images, tokenize
-from jaxformer.generation.prompts import Prompts, padded
-from jaxformer.generation.streaming.text_stream import TextStream
-from jaxformer.generation.streaming.token_stream import (
+from jaxformer.generation.engine import row_keys
+from jaxformer.generation.inputs import (
+    Prompts,
+    padded,
+    prepare_inputs,
+    reads_images,
+    tokenize,
+)
+from jaxformer.generation.text_stream import TextStream
+from jaxformer.generation.tokens import (
     READ_EVERY,
     Part,
+    repeat_rows,
     stream_sliding,
     stream_tokens,
 )

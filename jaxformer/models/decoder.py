@@ -13,10 +13,9 @@ from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.model import GenerativeModel, assert_tokens
 from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
-from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import SIZE_OR_NONE
 from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import SublayerConfig
@@ -75,7 +74,7 @@ class DecoderConfig(TypedTextConfig):
         return TokenFlops(2 * products, *attention)
 
 
-class Decoder(Model):
+class Decoder(GenerativeModel):
     """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads.
 
     With cross-attention it reads the outputs of an encoder, which its methods then ask for.
@@ -149,56 +148,16 @@ class Decoder(Model):
         )
 
     @property
+    def target_embedding(self) -> Embedding:
+        return self.embedding
+
+    @property
     def decoder_transformer(self) -> Transformer:
-        """The transformer whose cache `init_cache` makes."""
         return self.transformer
 
-    def init_cache(
-        self,
-        shape: CacheShape,
-        encoder_outputs: jax.Array | None = None,
-        encoder_mask: Mask | None = None,
-    ) -> Cache:
-        """The cache before the first token.
-
-        Args:
-            shape: The size of the cache.
-            encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
-            encoder_mask: The cross-attention mask; None allows all.
-
-        Returns:
-            A cache without tokens, but with the keys and values of the encoder outputs.
-        """
+    def cross_inputs(self, encoder_outputs):
         self._check_encoder(encoder_outputs)
-        encoder_mask = Mask() if encoder_mask is None else encoder_mask
-        return self.transformer.init_cache(shape, encoder_outputs, encoder_mask)
-
-    def step(
-        self,
-        inputs: jax.Array,
-        cache: Cache,
-        *,
-        count: jax.Array | None = None,
-        lengths: jax.Array | None = None,
-    ) -> tuple[jax.Array, Cache]:
-        """The hidden states of the next tokens of each row.
-
-        Reading a row in several steps gives the states that `hidden` gives for the whole row, with
-        the type 0 for all tokens.
-
-        Args:
-            inputs: int token ids `[B, T]`.
-            cache: The cache of the tokens before.
-            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
-            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
-                depend on it; None: the tokens that have been read after this step.
-
-        Returns:
-            `[B, T, D]` in the compute dtype, and the cache with these tokens.
-        """
-        assert_tokens(self.embedding.vocab_size, inputs)
-        embedded = self.embedding(inputs, self.dtype)
-        return self.transformer.step(embedded, cache, count=count, lengths=lengths)
+        return encoder_outputs
 
     def outputs(self, batch, key=None):
         names = ("positions", "segments", "prefix")
@@ -206,11 +165,6 @@ class Decoder(Model):
         hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
         return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """The language model's float32 logits `[B, T, V]` from hidden states."""
-        outputs = ModelOutput(hidden, tied=self.embedding.kernel())
-        return self.heads["language_model"].scores(outputs)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
         """Float32 logits `[B, T, V]`; `options` are those of `hidden`."""

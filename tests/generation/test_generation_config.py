@@ -7,7 +7,13 @@ import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
-from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.config import (
+    NEUTRAL,
+    UNSUPPORTED,
+    GenerationConfig,
+    honoured,
+    recommendations,
+)
 from jaxformer.generation.decode.filters import (
     EpsilonCutoff,
     EtaCutoff,
@@ -34,12 +40,6 @@ from jaxformer.generation.decode.processors import (
     PresencePenalty,
     RepetitionPenalty,
     SourcePenalty,
-)
-from jaxformer.generation.recommended import (
-    NEUTRAL,
-    UNSUPPORTED,
-    honoured,
-    recommendations,
 )
 from jaxformer.io.serialization import from_json, to_json
 

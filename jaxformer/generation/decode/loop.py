@@ -13,11 +13,9 @@ from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.models import Composite, Decoder, EncoderDecoder
+from jaxformer.models.model import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
-GenerativeModel = Decoder | EncoderDecoder | Composite
-"""The model families that generate."""
 EncoderOutputs = tuple[Any, ...]
 """The encoder's output `[B, S, D]` and its mask; empty for a decoder-only model."""
 
