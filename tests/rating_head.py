@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional.losses import LossSums, binary_cross_entropy
+from jaxformer.functional.losses.cross_entropy import LossSums, binary_cross_entropy
 from jaxformer.models.heads.base import Head, HeadModule, array, number
 from jaxformer.models.heads.metrics import flat
 from jaxformer.nn.layers import Linear, normal

@@ -11,7 +11,7 @@ from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
-from jaxformer.hub.tasks import CausalLMTask, Task, task_of
+from jaxformer.hub.tasks.classes import CausalLMTask, Task, task_of
 from jaxformer.io.serialization import diff, summary
 from jaxformer.models import Classification
 from jaxformer.models.model import ModelConfig

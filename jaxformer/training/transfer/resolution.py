@@ -13,8 +13,8 @@ from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.label_names import label_names
 from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks.label_names import label_names
 from jaxformer.io.serialization import diff
 from jaxformer.models import Classification, Head, MaskedLanguageModel
 from jaxformer.models.heads.base import head_class

@@ -1,0 +1,215 @@
+"""``jaxformer embed DIR TEXT ...``: vectors of texts, and scores of pairs of texts."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
+from jaxformer.config.overrides import parse
+from jaxformer.data.files.lines import text_lines
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.io.console import console
+from jaxformer.io.files import replacing
+from jaxformer.io.paths import any_path
+from jaxformer.io.tables import check_output, write_table
+from jaxformer.models.heads.base import number
+from jaxformer.pretrained.embedding.api import (
+    CrossEncoder,
+    TextEmbedder,
+    cross_encoder,
+    open_model,
+    reads_pairs,
+    text_embedder,
+)
+from jaxformer.pretrained.model import computed_as_kept
+
+Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT [TEXT ...]]")]
+_ENDINGS = (".npy", ".jsonl")
+_SHOWN = 6
+_MOST_COMPARED = 50
+
+
+@dataclass(frozen=True)
+class Embed(ModelChoice):
+    """Makes a vector of each text, as sentence-transformers does; or scores pairs of texts.
+
+    What comes after the model (pooling, dense layers, a norm), the length and the prompts are those
+    of the folder's modules.json. Several texts are compared with one another. A cross-encoder
+    scores the first text with each of the others.
+    """
+
+    folder: ModelDir
+    """The folder of a Hugging Face checkpoint, of sentence-transformers or not, or of a run; or its
+    name on the hub, org/name or org/name@revision."""
+    texts: Texts = ()
+    """The texts."""
+    file: Path | None = None
+    """A file, each line of which is one text more."""
+    prompt_name: str | None = None
+    """The prompt of the folder that comes before each text, such as query (None: its default)."""
+    prompt: str | None = None
+    """The text itself that comes before each."""
+    normalize: bool = False
+    """Scale vectors to length 1, also where the folder does not."""
+    truncate_dim: int | None = None
+    """Keep so many values of each vector (None: as many as the folder says)."""
+    max_length: int | None = None
+    """The most tokens of a text, longer ones are cut (None: what the folder says)."""
+    batch_size: int = 32
+    """Texts that are computed together."""
+    output: Path | None = None
+    """The file to write (None: the screen): .npy has an array [texts, values], .jsonl an object on
+    each line."""
+    json: bool = False
+    """Print a JSON object for each text."""
+    dtype: Dtype | None = None
+    """The type of the weights and the computation (None: the type that the weights are saved
+    in)."""
+
+
+def embed(arguments: Sequence[str], prog: str) -> None:
+    """Prints or writes vectors of texts, or the scores of pairs."""
+    wanted = parse(Embed, arguments, prog)
+    output = None if wanted.output is None else any_path(wanted.output, "--output")
+    if output is not None:
+        check_output(output, "--output", _ENDINGS)
+    texts = [*wanted.texts, *_lines(wanted.file)]
+    if not texts:
+        raise ArgumentError('give texts ("..." "..."), or --file with a text on each line')
+    model = computed_as_kept(open_model(wanted.folder, dtype=wanted.dtype, **wanted.how))
+    options = {"max_length": wanted.max_length, "batch_size": wanted.batch_size}
+    if reads_pairs(model):
+        _score(cross_encoder(model, **options), texts, wanted, output)
+    else:
+        _embed(text_embedder(model, **options), texts, wanted, output)
+
+
+def _embed(embedder: TextEmbedder, texts: list[str], wanted: Embed, output: Any) -> None:
+    names = ("prompt_name", "prompt", "normalize", "truncate_dim")
+    options = {name: getattr(wanted, name) for name in names}
+    parts = _shown(embedder.stream(texts, **options), len(texts), embedder.chunk)
+    vectors = np.concatenate(list(parts))
+    if output is not None:
+        _write(output, vectors, _objects(texts, vectors))
+        print(f"written to {output}: {_size(vectors)}")
+    elif wanted.json:
+        _print_json(_objects(texts, vectors))
+    else:
+        _print_vectors(embedder, texts, vectors)
+    _tell_of_cut(embedder)
+
+
+def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -> None:
+    given = [name for name in _OF_VECTORS if getattr(wanted, name) != _DEFAULTS[name]]
+    if given:
+        raise ConfigError(
+            f"--{given[0].replace('_', '-')}: not for {wanted.folder}, a cross-encoder, which "
+            "gives scores of pairs and no vectors: leave it out"
+        )
+    first, *others = texts
+    if not others:
+        raise ArgumentError(
+            f"give two texts at least: {wanted.folder} is a cross-encoder, which scores the first "
+            "with each of the others"
+        )
+    pairs = [(first, other) for other in others]
+    scores = np.concatenate(list(_shown(scorer.stream(pairs), len(pairs), scorer.chunk)))
+    scored = zip(pairs, scores, strict=True)
+    rows = ({"pair": pair, "score": _numbers(score)} for pair, score in scored)
+    if output is not None:
+        _write(output, scores, rows)
+        print(f"written to {output}: {len(scores):,} scores")
+    elif wanted.json:
+        _print_json(rows)
+    else:
+        print(f"scores with: {first}")
+        table = Table(box=None, pad_edge=False)
+        table.add_column("score", justify="right")
+        table.add_column("text")
+        for other, score in zip(others, scores, strict=True):
+            table.add_row(" ".join(f"{value:.4f}" for value in np.atleast_1d(score)), Text(other))
+        console().print(table)
+    _tell_of_cut(scorer)
+
+
+def _size(vectors: np.ndarray) -> str:
+    return f"{len(vectors):,} vector{'s' * (len(vectors) != 1)} of {vectors.shape[1]} values"
+
+
+def _print_vectors(embedder: TextEmbedder, texts: list[str], vectors: np.ndarray) -> None:
+    print(_size(vectors))
+    table = Table(box=None, pad_edge=False)
+    for title in ("#", "length", "values"):
+        table.add_column(title, justify="left" if title == "values" else "right")
+    table.add_column("text")
+    for place, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+        values = " ".join(f"{value:7.4f}" for value in vector[:_SHOWN])
+        values += " ..." if len(vector) > _SHOWN else ""
+        length = f"{np.linalg.norm(vector):.4f}"
+        table.add_row(str(place), length, values, Text(text))
+    console().print(table)
+    if not 1 < len(texts) <= _MOST_COMPARED:
+        return
+    print(f"\nsimilarities ({embedder.recipe.similarity})")
+    table = Table(box=None, pad_edge=False)
+    for title in ("", *map(str, range(len(texts)))):
+        table.add_column(title, justify="right")
+    for place, row in enumerate(embedder.similarities(vectors, vectors)):
+        table.add_row(str(place), *(f"{value:.4f}" for value in row))
+    console().print(table)
+
+
+def _shown(parts: Iterator[np.ndarray], total: int, size: int) -> Iterable[np.ndarray]:
+    """The parts, with a bar on a terminal where there are several."""
+    count, screen = -(-total // size), Console(stderr=True)
+    off = count == 1 or not sys.stderr.isatty()
+    return track(parts, "embedding", total=count, console=screen, transient=True, disable=off)
+
+
+def _objects(texts: list[str], vectors: np.ndarray) -> Iterator[dict[str, Any]]:
+    rows = zip(texts, vectors, strict=True)
+    return ({"text": text, "embedding": _numbers(vector)} for text, vector in rows)
+
+
+def _numbers(values: np.ndarray) -> float | list[float]:
+    return [number(value) for value in values] if values.ndim else number(values)
+
+
+def _print_json(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
+
+
+def _write(output: Any, array: np.ndarray, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a file, complete or not at all."""
+    if output.suffix.lower() == ".jsonl":
+        write_table(output, lambda: iter(rows))
+        return
+    with replacing(output) as aside, aside.open("wb") as file:
+        np.save(file, array)
+
+
+def _tell_of_cut(reader: TextEmbedder | CrossEncoder) -> None:
+    if reader.cut:
+        length = reader.reader.max_length
+        print(f"{reader.cut:,} longer than {length} tokens were cut", file=sys.stderr)
+
+
+def _lines(file: Path | None) -> Iterator[str]:
+    if file is not None:
+        yield from (line.rstrip("\r\n") for line in text_lines(any_path(file, "--file")))
+
+
+_OF_VECTORS = ("prompt_name", "prompt", "normalize", "truncate_dim")
+_DEFAULTS = {item.name: item.default for item in dataclasses.fields(Embed)}
