@@ -112,7 +112,7 @@ class Engine:
 
     @property
     def max_length(self) -> int | None:
-        """The maximum length of a row, prompt included; None: there is no limit."""
+        """The maximum length of a row, prompt included; None without a limit."""
         config = self.config
         return (
             config.decoder_position if config.is_encoder_decoder else config.position
@@ -306,7 +306,7 @@ class Engine:
         encoder_outputs: EncoderOutputs,
         num_beams: int,
     ) -> int:
-        """The memory that a generation needs besides the weights; allocates nothing."""
+        """The memory that a generation needs in addition to the weights; allocates nothing."""
         rows = shape.batch_size
 
         def array(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:

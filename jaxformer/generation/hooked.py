@@ -16,7 +16,7 @@ from jaxformer.nn.cache import Cache, CacheShape
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Weights:
-    """What the programs of a model read besides its state."""
+    """The parameters and hooks that the programs of a model read."""
 
     parameters: Parameters
     """The parameters, as `CompiledModel.arrange` returns them."""

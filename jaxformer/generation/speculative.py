@@ -90,7 +90,7 @@ class SpeculativeEngine:
 
     @property
     def max_length(self) -> int | None:
-        """The maximum length of a row, prompt included; None: there is no limit."""
+        """The maximum length of a row, prompt included; None without a limit."""
         limits = [model.max_length for model in (self.target, self.draft)]
         return min((limit for limit in limits if limit is not None), default=None)
 

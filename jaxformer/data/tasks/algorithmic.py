@@ -95,7 +95,7 @@ def check_task(task: str, name: str) -> None:
         name: The field that it was given for.
 
     Raises:
-        ConfigError: There is no such task; names the nearest one.
+        ConfigError: The task is unknown; the message names the nearest one.
     """
     if task not in RULES:
         advice = did_you_mean(task, RULES) or f": must be one of {', '.join(RULES)}"

@@ -39,7 +39,7 @@ class ChoiceText(TaskData[ChoiceRow]):
     """Rows of a table: a context, several choices, and the number of the right one (SWAG).
 
     All choices of a question are one row of a batch, side by side, each [CLS] context [SEP] choice
-    [SEP] in a segment of its own with positions from 0. It has "inputs", "segments", "positions"
+    [SEP] in a separate segment with positions from 0. It has "inputs", "segments", "positions"
     and "token_types" int32 [C T], "choice_places" int32 [C], where each choice starts, "choice"
     int32 and "choice_weights" float32.
 
@@ -57,7 +57,7 @@ class ChoiceText(TaskData[ChoiceRow]):
     """The column of the context."""
 
     start: str | None = "sent2"
-    """The column of a text that all choices begin with; None: there is none."""
+    """The column of a text that all choices begin with; None: no such text."""
 
     choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
     """The columns of the choices, or the one column that has a list of them."""

@@ -208,7 +208,7 @@ def with_decoder(inputs: Batch, start: int | None) -> Batch:
 
     Args:
         inputs: "inputs" and "segments", [..., T], among others.
-        start: The decoder's first token; None: there is no decoder.
+        start: The decoder's first token; None for a model without a decoder.
     """
     if start is None:
         return inputs

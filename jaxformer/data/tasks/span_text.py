@@ -314,7 +314,7 @@ class SpanExamples(ExampleSource):
         return self.read(0, np.random.default_rng(0)) | {"span_weights": np.float32(0)}
 
     def answer(self, index: int, first: int, last: int) -> str:
-        """Returns the text of a row's tokens `first` to `last`; empty if they are no such part."""
+        """Returns the text of a row's tokens `first` to `last`; empty outside the context."""
         window = self.windows[index]
         first, last = first - window.offset, last - window.offset
         if not 0 <= first <= last < len(window.characters):

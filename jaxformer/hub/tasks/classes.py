@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
-from jaxformer.functional.losses.cross_entropy import binary_cross_entropy
+from jaxformer.functional.losses.cross_entropy import binary_cross_entropy, cross_entropy
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks.label_names import ONE_LABEL, SEVERAL_LABELS
 from jaxformer.io.components import imported_types
@@ -402,11 +401,9 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
         logits: float `[..., V]`.
         labels: int `[...]`.
     """
-    # No device could look up a label alone if the vocabulary were sharded.
-    logits, counted = on_rows(logits), labels != IGNORED
-    picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[..., None], axis=-1)[..., 0]
-    losses = jax.nn.logsumexp(logits, axis=-1) - picked
-    return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
+    counted = (labels != IGNORED).astype(jnp.float32)
+    sums = cross_entropy(logits, labels, counted)
+    return sums.loss / sums.weight
 
 
 def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:

@@ -27,7 +27,7 @@ class ContrastiveTask(Task):
             texts, images = logits.shape
             if texts != images:
                 raise DataError(
-                    f"inputs: return_loss = True: {texts} texts and {images} images are no pairs; "
+                    f"inputs: return_loss = True: {texts} texts and {images} images do not pair up; "
                     "give as many of both"
                 )
             sums = self.head.function(logits)

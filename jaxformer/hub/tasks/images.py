@@ -11,6 +11,7 @@ from jaxformer.errors import DataError
 from jaxformer.functional.placement import spec_of
 from jaxformer.hub.tasks.classes import Task, num_labels, token_loss
 from jaxformer.models import Classification, MaskedAutoencoder, MaskedPixels, VisualTokens
+from jaxformer.models.heads.base import DEFAULT_OPTIONS
 
 _ALMOST_NONE = 1e-5
 
@@ -56,14 +57,9 @@ class MaskedPixelsTask(Task):
                 f"inputs: bool_masked_pos: encoder_stride = {head.stride} must be the size of the "
                 f"patches, {head.patch_size}, so that hidden pixels can be compared"
             )
-        hidden = jnp.broadcast_to(
-            (masked > 0)[:, :, None, None, None],
-            (*masked.shape, head.stride, head.stride, 1),
-        )
-        hidden = _joined(hidden.astype(jnp.float32), rows, columns)
-        errors = jnp.abs(images[:, :, : image.shape[2], : image.shape[3]] - image) * hidden
-        count = jnp.sum(hidden) + _ALMOST_NONE
-        return outputs | {"loss": jnp.sum(errors) / count / images.shape[1]}
+        batch = {"masked": masked > 0, "images": jnp.transpose(images, (0, 2, 3, 1))}
+        sums = head.loss(states, batch, DEFAULT_OPTIONS, None)
+        return outputs | {"loss": sums.loss / (sums.weight + _ALMOST_NONE / head.stride**2)}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _ALMOST_NONE = 1e-6
 
 @dataclass(frozen=True)
 class MaskedAutoencoder(Head):
-    r"""The pixels of patches that the encoder has not read, by a decoder of its own (MAE).
+    r"""The pixels of patches that the encoder has not read, by a second decoder (MAE).
 
     .. math:: \ell = \frac{1}{|M|} \sum_{i \in M} \frac{1}{n} \lVert x_i - y_i \rVert^2
 

@@ -332,7 +332,7 @@ def class_loss(
     losses = options.function(scores, jnp.where(counts, targets, 0), weights)
     check_result(options.function, losses, array(*targets.shape, dtype=scores.dtype))
     total = jnp.sum(jnp.where(counts, losses, 0.0) * weights)
-    # A target that is no class makes the loss NaN here too.
+    # A target outside the classes makes the loss NaN here too.
     return sums._replace(loss=jnp.where(jnp.isnan(sums.loss), jnp.nan, total))
 
 
@@ -415,6 +415,6 @@ def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ..
     """
     given = [head.name for head in heads]
     if len(set(given)) < len(given):
-        raise ConfigError(f"model.heads: {', '.join(given)}: each needs a name (label) of its own")
+        raise ConfigError(f"model.heads: {', '.join(given)}: each head needs its own name (label)")
     keys = jax.random.split(key, max(len(heads), 1))
     return nnx.Dict({h.name: h.build(k, config) for h, k in zip(heads, keys, strict=False)})

@@ -13,12 +13,12 @@ from jaxformer.models.heads.labels import Classification, ClassificationHead
 
 @dataclass(frozen=True)
 class MultipleChoice(Classification):
-    r"""One of several choices, each of which is a text of its own (SWAG, RACE).
+    r"""One of several choices, each of which is a text (SWAG, RACE).
 
     .. math:: p_c = \mathrm{softmax}_c(h_c w + b)
 
     where h_c is the pooled state of choice c. In training the choices of a question are one row,
-    each a segment with positions of its own. Reads "choice", int `[B]`, the number of the right
+    each a segment whose positions start at 0. Reads "choice", int `[B]`, the number of the right
     one, "choice_weights", float `[B]`, and "choice_places", int `[B, C]`, where each choice starts.
     """
 

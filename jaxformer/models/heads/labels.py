@@ -70,7 +70,7 @@ class Classification(Head):
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
-    """A layer before the output (BART); None: there is none."""
+    """A layer before the output (BART); None: no such layer."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -321,7 +321,7 @@ class TokenClassification(Head):
     num_labels: int = 2
     """Number of labels."""
     dense: Dense | None = None
-    """A layer before the output (ModernBERT); None: there is none."""
+    """A layer before the output (ModernBERT); None: no such layer."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -405,7 +405,7 @@ class Span(Head):
     longest: int = 30
     """The most tokens of a predicted span."""
     dense: Dense | ResidualMLP | None = None
-    """A layer before the output (ModernBERT, BigBird); None: there is none."""
+    """A layer before the output (ModernBERT, BigBird); None: no such layer."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -184,8 +184,8 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
     over the words of prediction p and reference r as multisets; the best of the references counts.
 
     Args:
-        predictions: The answer to each question; empty: there is none.
-        references: The right answers to each question; none: there is no answer.
+        predictions: The answer to each question; empty for no answer.
+        references: The right answers to each question; an empty list for no answer.
 
     Returns:
         "exact_match" and "f1", means between 0 and 1.
@@ -315,7 +315,7 @@ def _matthews(references, predictions, weights) -> float:
     from sklearn import metrics
 
     with warnings.catch_warnings():
-        # It is 0 where only one label occurs, which is no reason to warn.
+        # It is 0 where only one label occurs; scikit-learn's warning about that is not useful.
         warnings.simplefilter("ignore")
         return metrics.matthews_corrcoef(references, predictions, sample_weight=weights)
 

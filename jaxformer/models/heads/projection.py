@@ -18,7 +18,7 @@ class Projection(Head):
 
     .. math:: y = h W + b
 
-    It has no loss of its own.
+    It has no loss.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.

@@ -62,9 +62,9 @@ class LanguageModel(TokenHead):
 
     dense: Dense | None = None
     """A layer before the logits, which maps states to the width of the embeddings (BERT as a
-    decoder). None: there is none."""
+    decoder). None: no such layer."""
     unread_bias: bool = False
-    """A second bias that nothing reads, which BERT's files have beside a table of its own."""
+    """A second bias that nothing reads, as in BERT's files with an untied output table."""
 
     @property
     def name(self) -> str:
@@ -231,7 +231,7 @@ class DenseVocabularyHead(VocabularyHead):
     """A dense layer before the logits over the vocabulary."""
 
     def __init__(self, key: jax.Array, config: TextConfig, head: LanguageModel):
-        """Declares the dense layer besides."""
+        """Also declares the dense layer."""
         keys = jax.random.split(key)
         super().__init__(keys[0], config, head.unread_bias)
         outputs = {"vocab_embed": config.embedding_width}
@@ -269,7 +269,7 @@ class DenseMaskedHead(MaskedHead):
     """A dense layer, activation and norm before the logits over the vocabulary."""
 
     def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
-        """Declares the dense layer and the norm besides."""
+        """Also declares the dense layer and the norm."""
         keys = jax.random.split(key, 3)
         super().__init__(keys[0], config, head.unread_bias)
         inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}

@@ -21,7 +21,7 @@ class Answer(NamedTuple):
     probability: float
     """The product of the probabilities of both ends in the window."""
     place: tuple[int, int] | None = None
-    """Where the answer begins and ends in the context; None: there is none."""
+    """Where the answer begins and ends in the context; None for no answer."""
 
 
 class AnswerPredictor(Predictor):

@@ -177,7 +177,7 @@ def _lower(tokenizer: Tokenizer) -> None:
 
 def _gives_types(settings: dict[str, Any]) -> bool:
     """Whether transformers passes on which of two texts each token belongs to."""
-    # The tokenizers of transformers 5 without a class of their own leave it out by default.
+    # In transformers 5, tokenizers without a dedicated class omit it by default.
     plain = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
     names = [] if plain and "backend" in settings else ["token_type_ids"]
     return "token_type_ids" in settings.get("model_input_names", names)

@@ -60,7 +60,7 @@ def image_inputs(
         "pixel_attention_mask" [images, patches] and "spatial_shapes" [images, 2].
 
     Raises:
-        DataError: A side is no multiple of the patch's, or there are more patches than `length`.
+        DataError: A side is not a multiple of the patch's, or there are more patches than `length`.
     """
     if not config.position.any_grid:
         return {"pixel_values": np.stack([image.transpose(2, 0, 1) for image in images])}
@@ -71,7 +71,7 @@ def image_inputs(
         grid = height // rows, width // columns
         if (grid[0] * rows, grid[1] * columns) != (height, width):
             raise DataError(
-                f"an image of {height} x {width} pixels is no whole number of patches of {rows} x "
+                f"an image of {height} x {width} pixels is not a whole number of patches of {rows} x "
                 f"{columns}: let the processor resize it (do_resize)"
             )
         pieces = image.reshape(grid[0], rows, grid[1], columns, channels).swapaxes(1, 2)

@@ -113,8 +113,8 @@ class ImageSettings:
         """Returns a size for all images, and how they get it.
 
         Args:
-            usual: Height and width of the model's images, for settings that leave images at sizes
-                of their own.
+            usual: Height and width of the model's images, for settings that do not
+                resize images to one size.
         """
         resample = FILTERS[self.values["resample"]]
         if self.max_patches is not None:

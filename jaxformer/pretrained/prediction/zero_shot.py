@@ -56,7 +56,7 @@ def zero_shot(
 
     Raises:
         ArgumentError: There are no labels, or the template has no {}.
-        ConfigError: The model is no dual encoder.
+        ConfigError: The model is not a dual encoder.
         DataError: An image cannot be decoded, a text is too long, or the folder has no tokenizer or
             no preprocessor_config.json.
 

@@ -92,7 +92,7 @@ def print_conclusion(
         logs: Where its logs are written: the same, or what is uploaded to there.
         params: The parameters, whose number the picture shows.
         stopping: What knows the best evaluation.
-        sample: A text of the model; empty: there is none.
+        sample: A sample of the model's text, or an empty string.
 
     Returns:
         The picture of the loss; None: nothing was measured yet.
@@ -161,7 +161,7 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
     if config.init_from is not None:
         return [*commands, f"hand it on: python -m jaxformer export {folder} {folder}-hf"]
     if model.parts:
-        return commands  # each has a depth of its own
+        return commands  # each part has its own depth
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]

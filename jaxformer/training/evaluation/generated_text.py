@@ -30,7 +30,7 @@ class GeneratedText(NamedTuple):
     reference: str
     text: str
     references: tuple[str, ...] = ()
-    """All right texts, for data that have several or none; empty: there is none."""
+    """All references, for data with several or none."""
 
 
 def write_texts(
