@@ -26,16 +26,8 @@ from jaxformer.generation.inputs import (
     reads_files,
     texts_of,
 )
-from jaxformer.generation.speculative import SpeculativeEngine
 from jaxformer.generation.text_stream import TextStream
-from jaxformer.generation.tokens import (
-    READ_EVERY,
-    NewTokens,
-    new_tokens,
-    repeat_rows,
-    stopped_tokens,
-    stream_sliding,
-)
+from jaxformer.generation.tokens import repeat_rows, sampled_tokens
 from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.dialogues import Conversations, conversations_in
@@ -121,15 +113,16 @@ def generate(
         prompts, encoder_outputs = repeat_rows(
             (prompts, encoder_outputs), config.num_return_sequences
         )
-        arguments = engine, prompts, config, row_keys(config.seed, np.arange(len(prompts.lengths)))
-        options = {"encoder_outputs": encoder_outputs}
-        if slide:
-            found = NewTokens.of_stream(stream_sliding(*arguments, every=READ_EVERY, **options))
-        elif config.stop_strings:
-            tokenizer = _tokenizer(pretrained, config)
-            found = stopped_tokens(*arguments, tokenizer, keep_scores=output_scores, **options)
-        else:
-            found = new_tokens(*arguments, keep_scores=output_scores, **options)
+        found = sampled_tokens(
+            engine,
+            prompts,
+            config,
+            row_keys(config.seed, np.arange(len(prompts.lengths))),
+            _tokenizer(pretrained, config),
+            slide=slide,
+            encoder_outputs=encoder_outputs,
+            keep_scores=output_scores,
+        )
         scores = {"log_probs": found.log_probs}
         if output_scores:
             scores["scores"] = found.scores
@@ -196,7 +189,7 @@ def build_engine(
     draft: Pretrained | None = None,
     proposals: int = 4,
     storage: Storage | None = None,
-) -> Engine | SpeculativeEngine:
+) -> Engine:
     """The engine that generates with a model; arguments are those of `generate`.
 
     Args:
@@ -228,6 +221,8 @@ def build_engine(
             raise ConfigError(
                 f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
             )
+    from jaxformer.generation.speculative import SpeculativeEngine
+
     return SpeculativeEngine(target, engine_for(draft), proposals)
 
 
@@ -310,8 +305,10 @@ def _check_matched(
         jax.eval_shape(lambda inputs: pretrained.activations(inputs, hooks=hooks), inputs)
 
 
-def _tokenizer(pretrained: Pretrained, config: GenerationConfig) -> Tokenizer:
-    """The tokenizer that decodes texts to find stop strings in them."""
+def _tokenizer(pretrained: Pretrained, config: GenerationConfig) -> Tokenizer | None:
+    """The tokenizer that decodes texts to find stop strings in them; None if there are none."""
+    if not config.stop_strings:
+        return None
     try:
         return pretrained.prompt_encoder.tokenizer
     except DataError as error:

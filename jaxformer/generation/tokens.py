@@ -246,6 +246,45 @@ def _window(row: np.ndarray, limit: int, left: int) -> np.ndarray:
     return row if len(row) + left <= limit else row[-max(1, limit // 2) :]
 
 
+def sampled_tokens(
+    engine: Engine,
+    prompts: Prompts,
+    config: GenerationConfig,
+    keys: jax.Array,
+    tokenizer: Tokenizer | None = None,
+    *,
+    slide: bool = False,
+    encoder_outputs: EncoderOutputs = (),
+    keep_scores: bool = False,
+) -> NewTokens:
+    """Continues prompts without beams, as the options say: to a stop string, or in a window.
+
+    Args:
+        engine: The engine, speculative or not.
+        prompts: The prompts.
+        config: The options.
+        keys: PRNG keys `[B]`.
+        tokenizer: Decodes the tokens, if there are stop strings.
+        slide: Whether to go on beyond the model's positions, see `stream_sliding`.
+        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
+        keep_scores: Whether to keep the logits of every step.
+
+    Returns:
+        The new tokens.
+
+    Raises:
+        ConfigError: The model has too few positions, or without a limit there is no window.
+    """
+    arguments = engine, prompts, config, keys
+    if slide:
+        stream = stream_sliding(*arguments, encoder_outputs=encoder_outputs, every=READ_EVERY)
+        return NewTokens.of_stream(stream)
+    options = {"encoder_outputs": encoder_outputs, "keep_scores": keep_scores}
+    if config.stop_strings:
+        return stopped_tokens(*arguments, tokenizer, **options)
+    return new_tokens(*arguments, **options)
+
+
 def stopped_tokens(
     engine: Engine,
     prompts: Prompts,

@@ -304,7 +304,7 @@ def test_the_best_span_of_all(seed, size, longest):
 @pytest.mark.parametrize(
     ("heads", "changes", "message"),
     [
-        ((Classification(2), Classification(3)), {}, "label, label: each needs a name"),
+        ((Classification(2), Classification(3)), {}, "label, label: each head needs its own name"),
         ((LanguageModel(),), {"embedding_dim": 10}, r"model\.embedding_dim = 10: LanguageModel"),
     ],
 )

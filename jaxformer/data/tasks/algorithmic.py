@@ -221,8 +221,3 @@ class AlgorithmicExamples(ExampleSource):
         if self.config.layout == "decoder":
             del example["prefix"]
         return example
-
-    def blank(self) -> Batch:
-        """Returns an example whose weights are 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"weights": np.zeros_like(row["weights"])}

@@ -1,7 +1,7 @@
 """Multiple choice: a context and several endings or answers, of which one is right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,16 +10,13 @@ from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     EncodedText,
-    RowEncoder,
-    SpecialTokens,
-    SpecialTokensOf,
+    SequenceData,
     model_inputs,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError, check_field
 
 
@@ -35,7 +32,7 @@ class ChoiceRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChoiceText(TaskData[ChoiceRow]):
+class ChoiceText(SequenceData[ChoiceRow]):
     """Rows of a table: a context, several choices, and the number of the right one (SWAG).
 
     All choices of a question are one row of a batch, side by side, each [CLS] context [SEP] choice
@@ -67,19 +64,6 @@ class ChoiceText(TaskData[ChoiceRow]):
 
     num_choices: int = 4
     """The choices of a row (C)."""
-
-    tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
-    """How text becomes tokens."""
-
-    sequence_length: int | None = field(default=128, kw_only=True)
-    """The most tokens of a choice with its context (T); None: as many as the checkpoint takes, 512
-    at most."""
-
-    truncate: bool = field(default=False, kw_only=True)
-    """Cut longer texts, the longer of context and choice first; otherwise they are an error."""
-
-    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
-    """Those around the texts: "bert" or "tokenizer", see `LabelledText`."""
 
     head = "multiple_choice"
 
@@ -147,13 +131,13 @@ class ChoiceText(TaskData[ChoiceRow]):
     ) -> "ChoiceExamples":
         """Returns rows as arrays."""
         del labels
-        special = SpecialTokens.of(tokenizer, self.special_tokens)
-        count, length = self.num_choices, self.sequence_length
-        encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
+        count, encoder = self.num_choices, self.encoder(tokenizer)
         pairs = [(row.context, choice) for row in rows for choice in row.choices]
         texts = encoder.encode(pairs, [row.where for row in rows for _ in range(count)])
         grouped = [texts[first : first + count] for first in range(0, len(texts), count)]
-        return ChoiceExamples(grouped, [row.label for row in rows], length, tokenizer.pad_id)
+        return ChoiceExamples(
+            grouped, [row.label for row in rows], encoder.length, tokenizer.pad_id
+        )
 
 
 class ChoiceExamples(ExampleSource):
@@ -191,10 +175,6 @@ class ChoiceExamples(ExampleSource):
             "choice": np.int32(self._labels[index]),
             "choice_weights": np.float32(1),
         }
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
-        return self.read(0, np.random.default_rng(0)) | {"choice_weights": np.float32(0)}
 
 
 def _number(record: Record, column: str, count: int) -> int:

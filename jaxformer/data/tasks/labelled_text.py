@@ -14,17 +14,14 @@ from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.label_sets import is_set, label_set_of, names_in
 from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, label_of, read_records
 from jaxformer.data.tasks.sequences import (
     EncodedText,
-    RowEncoder,
-    SpecialTokens,
-    SpecialTokensOf,
+    SequenceData,
     model_inputs,
     with_decoder,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_field
 
 
@@ -39,26 +36,13 @@ class LabelledRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledRows(TaskData[LabelledRow]):
+class LabelledRows(SequenceData[LabelledRow]):
     """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or
     [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels]
     where a row may have several, and "label_weights" float32.
     """
-
-    tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
-    """How text becomes tokens."""
-
-    sequence_length: int | None = field(default=128, kw_only=True)
-    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
-
-    truncate: bool = field(default=False, kw_only=True)
-    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
-
-    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
-    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], with the end-of-text token where there
-    are no such tokens; or those that the "tokenizer" itself adds, as transformers does."""
 
     label_order: tuple[str, ...] = field(default=(), kw_only=True)
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
@@ -109,9 +93,9 @@ class LabelledRows(TaskData[LabelledRow]):
         else:
             rows, values = self._with_values(rows, labels)
             weight = 1.0
-        special = SpecialTokens.of(tokenizer, self.special_tokens)
-        encoder = RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
-        texts = encoder.encode([row.texts for row in rows], [row.where for row in rows])
+        texts = self.encoder(tokenizer).encode(
+            [row.texts for row in rows], [row.where for row in rows]
+        )
         shape = self.sequence_length, tokenizer.pad_id
         return LabelledExamples(texts, values, *shape, weight, self.start_id(tokenizer))
 
@@ -248,11 +232,6 @@ class LabelledExamples(ExampleSource):
         """Returns the model's inputs with "label" and "label_weights"."""
         inputs = with_decoder(model_inputs(self._texts[index], *self._shape), self._start)
         return inputs | {"label": self._labels[index], "label_weights": self._weight}
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"label_weights": np.float32(0)}
 
 
 def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxformer.data.dataset import Batch
+from jaxformer.data.rows import Row, TaskData
 from jaxformer.data.tokenizers.special_tokens import Frame, Role
-from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
@@ -178,6 +180,37 @@ class RowEncoder:
         if where:
             sizes = [sum(map(len, text)) + self.special.count(len(text)) for text in texts]
             check_fit(sizes, where, self.length, self._field, self._truncate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceData(TaskData[Row]):
+    """Rows of one text or two, which become one sequence of tokens each."""
+
+    tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
+    """How text becomes tokens."""
+
+    sequence_length: int | None = 128
+    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
+
+    truncate: bool = False
+    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
+
+    special_tokens: SpecialTokensOf = "bert"
+    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token in their
+    place; "tokenizer": those that the tokenizer itself adds, as in transformers."""
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.sequence_length}
+
+    def encoder(self, tokenizer: Tokenizer) -> RowEncoder:
+        """Returns what encodes the rows of these data.
+
+        Args:
+            tokenizer: The run's tokenizer.
+        """
+        special = SpecialTokens.of(tokenizer, self.special_tokens)
+        return RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
 
 
 def encode_each(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,18 +16,16 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
     EncodedText,
     RowEncoder,
-    SpecialTokens,
-    SpecialTokensOf,
+    SequenceData,
     check_fit,
     encode_each,
     model_inputs,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.json_files import read_json
 from jaxformer.io.notices import warn_once
@@ -144,14 +142,14 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s])")
 
 
 @dataclass(frozen=True)
-class SpanText(TaskData[Question]):
+class SpanText(SequenceData[Question]):
     """Questions and contexts with the answer's place in the context.
 
     A row has "inputs", "segments" and "token_types" int32 [T]: [CLS] question [SEP] context [SEP];
     "span" int32 [2], the answer's first and last token, and "span_weights" float32; "span_places"
     bool [T], true for the context's tokens. A context that is too long becomes several rows that
     overlap; a row without the answer has weight 0. Where the context has no answer at all the span
-    is [CLS] alone.
+    is [CLS] alone. With `truncate` longer questions are cut.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, sections 4.2 and 4.3.
@@ -163,24 +161,14 @@ class SpanText(TaskData[Question]):
     validation: str | None = None
     """The validation questions; None holds out the questions on a share of the contexts."""
 
-    tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
-    """How text becomes tokens."""
-
-    sequence_length: int | None = 384
+    sequence_length: int | None = field(default=384, kw_only=True)
     """Tokens of a row; None: as many as the checkpoint takes, 384 at most."""
 
     question_length: int = 64
     """The most tokens of a question."""
 
-    truncate: bool = False
-    """Cut longer questions; otherwise they are an error."""
-
     stride: int = 128
     """Tokens between the starts of two rows over one context."""
-
-    special_tokens: SpecialTokensOf = "bert"
-    """Those around the texts: "bert", [CLS] question [SEP] context [SEP]; or those that the
-    "tokenizer" itself adds, as transformers does."""
 
     head = "span"
     longest_row = 384
@@ -195,10 +183,6 @@ class SpanText(TaskData[Question]):
                 f"{self.sequence_length} and question_length={self.question_length} leave {room} "
                 "for it"
             )
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return {"inputs": self.sequence_length}
 
     def of_length(self, length: int) -> "SpanText":
         """Returns the data in rows of a length, whose stride leaves no token of a context out."""
@@ -231,8 +215,7 @@ class SpanText(TaskData[Question]):
         sizes, places = [len(ids) for ids in asked], [question.where for question in rows]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
-        special, windows = SpecialTokens.of(tokenizer, self.special_tokens), []
-        encoder = RowEncoder(tokenizer, special, self.sequence_length)
+        encoder, windows = self.encoder(tokenizer), []
         for number, (question, context) in enumerate(zip(rows, words, strict=True)):
             tokens = _Tokens.of(context, pieces)
             head = asked[number][: self.question_length]
@@ -308,10 +291,6 @@ class SpanExamples(ExampleSource):
             "span_weights": np.float32(window.weight),
             "span_places": (places >= 0) & (places < len(window.characters)),
         }
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
-        return self.read(0, np.random.default_rng(0)) | {"span_weights": np.float32(0)}
 
     def answer(self, index: int, first: int, last: int) -> str:
         """Returns the text of a row's tokens `first` to `last`; empty outside the context."""

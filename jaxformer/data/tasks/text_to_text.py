@@ -163,8 +163,3 @@ class TextToTextExamples(ExampleSource):
             "targets": padded(target, target_size, self._pad),
             "weights": padded(np.ones(len(target), np.float32), target_size, 0),
         }
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weights are 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"weights": np.zeros_like(row["weights"])}

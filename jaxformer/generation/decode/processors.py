@@ -95,7 +95,7 @@ class History(NamedTuple):
     limits: jax.Array
     """int `[B]`: the maximum length."""
     source: jax.Array | None = None
-    """int `[B, R]`: the tokens that the encoder has read, -1 at padding; None without an encoder."""
+    """int `[B, R]`: the tokens that the encoder has read, -1 at padding; None: no encoder."""
 
     def read(self) -> jax.Array:
         """Returns what was given: the source, or the prompt, int `[B, R]`; -1 beyond its end."""

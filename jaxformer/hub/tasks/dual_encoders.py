@@ -27,8 +27,8 @@ class ContrastiveTask(Task):
             texts, images = logits.shape
             if texts != images:
                 raise DataError(
-                    f"inputs: return_loss = True: {texts} texts and {images} images do not pair up; "
-                    "give as many of both"
+                    f"inputs: return_loss = True: {texts} texts and {images} images do not pair "
+                    "up; give as many of both"
                 )
             sums = self.head.function(logits)
             outputs["loss"] = sums.loss / sums.weight

@@ -71,8 +71,8 @@ def image_inputs(
         grid = height // rows, width // columns
         if (grid[0] * rows, grid[1] * columns) != (height, width):
             raise DataError(
-                f"an image of {height} x {width} pixels is not a whole number of patches of {rows} x "
-                f"{columns}: let the processor resize it (do_resize)"
+                f"an image of {height} x {width} pixels is not a whole number of patches of {rows} "
+                f"x {columns}: let the processor resize it (do_resize)"
             )
         pieces = image.reshape(grid[0], rows, grid[1], columns, channels).swapaxes(1, 2)
         cut.append(pieces.reshape(grid[0] * grid[1], -1))

@@ -132,7 +132,9 @@ class ImageTable(ImageSource):
         optional_module("PIL", "ImageTable")
         table = _table_of(any_path(self.path, "path"))
         if table is None:
-            raise DataError(f"{self.path} is not a table: expected {', '.join(TABLES)}, or a folder")
+            raise DataError(
+                f"{self.path} is not a table: expected {', '.join(TABLES)}, or a folder"
+            )
         files, names, labels, named = [], [], [], NamedImages(table.parent)
         for record in read_records(table):
             columns = (self.image,) if self.image else None

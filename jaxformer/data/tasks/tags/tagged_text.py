@@ -1,7 +1,7 @@
 """Sentences with a tag for each word: named entities, parts of speech, classes of tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -11,12 +11,9 @@ from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, each, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, in_order, numbered
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.sequences import (
     EncodedText,
-    RowEncoder,
-    SpecialTokens,
-    SpecialTokensOf,
+    SequenceData,
     model_inputs,
     padded,
 )
@@ -25,7 +22,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainToken
 
 
 @dataclass(frozen=True)
-class TaggedText(TaskData[Sentence]):
+class TaggedText(SequenceData[Sentence]):
     """Sentences with a tag for each word, which the first piece of the word predicts.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] words [SEP];
@@ -41,17 +38,8 @@ class TaggedText(TaskData[Sentence]):
     validation: TagSource | None = None
     """Where the validation data come from; None holds out a share of the training data."""
 
-    tokenizer: TokenizerSpec = TrainTokenizer()
+    tokenizer: TokenizerSpec = field(default=TrainTokenizer(), kw_only=True)
     """How words become tokens."""
-
-    sequence_length: int | None = 128
-    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
-
-    truncate: bool = False
-    """Cut longer sentences; otherwise they are an error."""
-
-    special_tokens: SpecialTokensOf = "bert"
-    """Those around the sentence: "bert", [CLS] words [SEP]; or those that the "tokenizer" adds."""
 
     label_order: tuple[str, ...] = ()
     """The tags in the order of their numbers; empty: those of the training data, sorted."""
@@ -61,10 +49,6 @@ class TaggedText(TaskData[Sentence]):
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", sequence_length=optional(at_least(3)))
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return {"inputs": self.sequence_length}
 
     def read(self, source: TagSource) -> list[Sentence]:
         return read_rows(
@@ -88,12 +72,11 @@ class TaggedText(TaskData[Sentence]):
         numbers = list(each(partial(_numbers, tags=labels), rows, bad))
         bad.settle("tags", len(rows))
         rows = [sentence for sentence, _ in numbers]
-        special, length = SpecialTokens.of(tokenizer, self.special_tokens), self.sequence_length
-        encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
+        encoder = self.encoder(tokenizer)
         words = [[word.text for word in sentence.words] for sentence in rows]
         encoded = encoder.encode_words(words, [sentence.words[0].where for sentence in rows])
         tagged = [_row(*found, number) for found, (_, number) in zip(encoded, numbers, strict=True)]
-        return TaggedExamples(tagged, length, tokenizer.pad_id)
+        return TaggedExamples(tagged, encoder.length, tokenizer.pad_id)
 
 
 class TaggedRow(NamedTuple):
@@ -128,11 +111,6 @@ class TaggedExamples(ExampleSource):
             "targets": padded(row.targets, self._length, 0),
             "weights": padded(row.weights, self._length, 0),
         }
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weights are 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"weights": np.zeros_like(row["weights"])}
 
 
 def _numbers(rows: Sequence[Sentence], tags: Sequence[str]) -> list[np.ndarray]:
