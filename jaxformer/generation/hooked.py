@@ -19,7 +19,7 @@ class Weights:
     """The parameters and hooks that the programs of a model read."""
 
     parameters: Parameters
-    """The parameters, as `CompiledModel.arrange` returns them."""
+    """The parameters, as the engine has arranged them."""
     hooks: Hooks = Hooks()
     """The hooks; a program serves all that differ in their arrays alone."""
 

@@ -99,10 +99,10 @@ def real_tokens(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> np
             "the one that starts a text"
         )
     if (unknown := real & ((ids < 0) | (ids >= vocab_size))).any():
-        row, place = np.argwhere(unknown)[0]
+        row, column = np.argwhere(unknown)[0]
         raise DataError(
-            f"input_ids: token {ids[row, place]} in row {row} is not in the vocabulary, expected 0 "
-            f"to {vocab_size - 1}"
+            f"input_ids: token {ids[row, column]} in row {row} is not in the vocabulary, expected "
+            f"0 to {vocab_size - 1}"
         )
     return real
 
@@ -179,8 +179,8 @@ def padded(rows: Sequence[Sequence[int]], padding: int, left: bool) -> Mapping[s
     ids = np.full((len(rows), width), padding, np.int64)
     mask = np.zeros_like(ids)
     for number, row in enumerate(rows):
-        place = slice(width - len(row), width) if left else slice(len(row))
-        ids[number, place], mask[number, place] = row, 1
+        real = slice(width - len(row), width) if left else slice(len(row))
+        ids[number, real], mask[number, real] = row, 1
     return {"input_ids": ids, "attention_mask": mask}
 
 

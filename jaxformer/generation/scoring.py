@@ -203,9 +203,9 @@ class Scorer:
             positions = jnp.minimum(jnp.arange(length)[None, :], lengths[:, None] - 1)
         hidden_BTD = _hidden(model, tokens, positions, encoder_outputs)
         # The state before each token that is scored; unspecified beyond the last of them.
-        places = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
-        places = on_rows(jnp.minimum(places, length - 1))
-        logits_BnV = model.logits(jnp.take_along_axis(hidden_BTD, places[..., None], axis=1))
+        read = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
+        read = on_rows(jnp.minimum(read, length - 1))
+        logits_BnV = model.logits(jnp.take_along_axis(hidden_BTD, read[..., None], axis=1))
         return token_log_probabilities(logits_BnV, targets), greedy(logits_BnV) == targets
 
 

@@ -247,11 +247,11 @@ def _speculative_step(target, draft, sampling, proposals, state) -> SpeculativeS
     proposal = _proposed(draft, sampling, proposals, state)
     count = proposal.history.lengths - history.lengths
     logits, cache = verify_step(target, proposal.history, state.cache, active, proposals + 1)
-    # The places of the tokens that are chosen from these logits.
-    places = history.lengths[:, None] + jnp.arange(proposals + 1)[None, :]
-    processed = _processed(sampling, logits, proposal.history, places)
-    number = places - history.prompt_lengths[:, None]
-    verdict = _verdict(sampling, state.keys, proposal, count, processed, places, number)
+    # The positions of the tokens that are chosen from these logits.
+    positions = history.lengths[:, None] + jnp.arange(proposals + 1)[None, :]
+    processed = _processed(sampling, logits, proposal.history, positions)
+    number = positions - history.prompt_lengths[:, None]
+    verdict = _verdict(sampling, state.keys, proposal, count, processed, positions, number)
     # A row that ends with an accepted end token has no replacement.
     complete = proposal.ended & (verdict.accepted == count)
     replaces = active & ~complete
@@ -259,13 +259,13 @@ def _speculative_step(target, draft, sampling, proposals, state) -> SpeculativeS
     rows, nowhere = jnp.arange(active.shape[0]), history.tokens.shape[1]
     at = jnp.where(replaces, history.lengths + verdict.accepted, nowhere)
     tokens = proposal.history.tokens.at[rows, at].set(verdict.replacement, mode="drop")
-    log_probs = token_log_probabilities(logits, _tokens_at(tokens, places))
-    kept = places < lengths[:, None]
+    log_probs = token_log_probabilities(logits, _tokens_at(tokens, positions))
+    kept = positions < lengths[:, None]
     scores = state.scores
     if scores is not None:
         step = jnp.where(kept, number, scores.shape[0])
         scores = scores.at[step, rows[:, None]].set(processed, mode="drop")
-    log_probs = state.log_probs.at[rows[:, None], jnp.where(kept, places, nowhere)].set(
+    log_probs = state.log_probs.at[rows[:, None], jnp.where(kept, positions, nowhere)].set(
         log_probs, mode="drop"
     )
     ends = is_end(verdict.replacement, sampling.end_tokens)
@@ -287,20 +287,20 @@ def _proposed(draft: GenerativeModel, sampling: SamplingParams, proposals: int, 
 
     def propose(carry, _, pending=1):
         history, cache, going, ended = carry
-        # The target fills the last place.
+        # The target fills the last position.
         going = going & (history.lengths < history.limits - 1)
         logits, cache = decode_step(draft, history, cache, going, pending)
         logits = process(sampling.processors, logits, history)
         if sampling.do_sample:
             number = history.lengths - history.prompt_lengths
-            tokens = sample(_place_keys(state.keys, number)[:, _TO_PROPOSE], logits)
+            tokens = sample(_position_keys(state.keys, number)[:, _TO_PROPOSE], logits)
         else:
             tokens, logits = greedy(logits), None
         rows = jnp.arange(tokens.shape[0])
-        places = jnp.where(going, history.lengths, history.tokens.shape[1])
+        positions = jnp.where(going, history.lengths, history.tokens.shape[1])
         ended = ended | (going & is_end(tokens, sampling.end_tokens))
         history = history._replace(
-            tokens=history.tokens.at[rows, places].set(tokens, mode="drop"),
+            tokens=history.tokens.at[rows, positions].set(tokens, mode="drop"),
             lengths=history.lengths + going,
         )
         return (history, cache, going & ~ended, ended), logits
@@ -317,33 +317,33 @@ def _proposed(draft: GenerativeModel, sampling: SamplingParams, proposals: int, 
     return _Proposal(history, cache, ended, logits)
 
 
-def _verdict(sampling, row_keys, proposal, count, processed, places, number) -> Verdict:
-    tokens = _tokens_at(proposal.history.tokens, places[:, :-1])
+def _verdict(sampling, row_keys, proposal, count, processed, positions, number) -> Verdict:
+    tokens = _tokens_at(proposal.history.tokens, positions[:, :-1])
     if not sampling.do_sample:
         return accept_greedily(tokens, count, processed)
-    keys = jax.vmap(partial(_place_keys, row_keys), 1, 1)(number)[..., _TO_VERIFY]
+    keys = jax.vmap(partial(_position_keys, row_keys), 1, 1)(number)[..., _TO_VERIFY]
     return accept_by_chance(keys, tokens, count, proposal.logits, processed)
 
 
-def _processed(sampling: SamplingParams, logits, history: History, places):
-    """Applies the processors to logits `[B, n, V]`, each with the history up to its place."""
+def _processed(sampling: SamplingParams, logits, history: History, positions):
+    """Applies the processors to logits `[B, n, V]`, each with the history up to its position."""
 
-    def of_place(logits, lengths):
+    def at_position(logits, lengths):
         return process(sampling.processors, logits, history._replace(lengths=lengths))
 
-    return jax.vmap(of_place, 1, 1)(logits, places)
+    return jax.vmap(at_position, 1, 1)(logits, positions)
 
 
-def _place_keys(row_keys, number):
+def _position_keys(row_keys, number):
     """PRNG keys `[B, 2]` for the n-th new token of each row: to propose it, and to verify it."""
-    # A place may be proposed again with the same key: the first proposal was discarded because of
-    # an earlier token, independently of the proposal itself.
+    # A position may be proposed again with the same key: the first proposal was discarded because
+    # of an earlier token, independently of the proposal itself.
     return jax.vmap(jax.random.split)(jax.vmap(jax.random.fold_in)(row_keys, number))
 
 
-def _tokens_at(tokens, places):
-    """`tokens[b, places[b, n]]`, `[B, n]`; clipped at the last place."""
-    return jnp.take_along_axis(tokens, places, axis=1, mode="clip")
+def _tokens_at(tokens, positions):
+    """`tokens[b, positions[b, n]]`, `[B, n]`; clipped at the last position."""
+    return jnp.take_along_axis(tokens, positions, axis=1, mode="clip")
 
 
 def _truncated(cache: Cache, lengths) -> Cache:

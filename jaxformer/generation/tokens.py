@@ -90,10 +90,10 @@ def new_tokens(
     history, log_probs, scores = jax.device_get((state.history, state.log_probs, state.scores))
     lengths = history.lengths - history.prompt_lengths
     longest = int(lengths.max())
-    places = history.prompt_lengths[:, None] + np.arange(longest)[None, :]
+    positions = history.prompt_lengths[:, None] + np.arange(longest)[None, :]
     real = are_real(lengths, longest)
-    places = np.where(real, places, 0)
-    tokens, log_probs = (np.take_along_axis(x, places, 1) for x in (history.tokens, log_probs))
+    positions = np.where(real, positions, 0)
+    tokens, log_probs = (np.take_along_axis(x, positions, 1) for x in (history.tokens, log_probs))
     return NewTokens(
         np.where(real, tokens, 0),
         lengths,

@@ -101,8 +101,8 @@ class History(NamedTuple):
         """Returns what was given: the source, or the prompt, int `[B, R]`; -1 beyond its end."""
         if self.source is not None:
             return self.source
-        places = jnp.arange(self.tokens.shape[1])[None, :]
-        return jnp.where(places < self.prompt_lengths[:, None], self.tokens, -1)
+        positions = jnp.arange(self.tokens.shape[1])[None, :]
+        return jnp.where(positions < self.prompt_lengths[:, None], self.tokens, -1)
 
 
 Processor = Callable[[jax.Array, History], jax.Array]
@@ -371,6 +371,6 @@ class ForcedLast:
 
 def _counts(history: History, starts: jax.Array, vocab_size: int) -> jax.Array:
     """How often each token occurs from `starts` `[B]` on, int32 `[B, V]`."""
-    places = jnp.arange(history.tokens.shape[1])[None, :]
-    counted = (starts[:, None] <= places) & (places < history.lengths[:, None])
+    positions = jnp.arange(history.tokens.shape[1])[None, :]
+    counted = (starts[:, None] <= positions) & (positions < history.lengths[:, None])
     return token_counts(history.tokens, counted, vocab_size)

@@ -436,9 +436,9 @@ def scored(
     return outputs
 
 
-def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array:
-    places = jnp.clip(places, 0, length)  # beyond the end: the answer does not count
-    return token_loss(logits, jnp.where(places == length, IGNORED, places))
+def _answer_loss(logits: jax.Array, positions: jax.Array, length: int) -> jax.Array:
+    positions = jnp.clip(positions, 0, length)  # beyond the end: the answer does not count
+    return token_loss(logits, jnp.where(positions == length, IGNORED, positions))
 
 
 def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) -> jax.Array:

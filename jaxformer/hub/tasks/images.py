@@ -118,8 +118,8 @@ class VisualTokensTask(Task):
         labels = inputs["labels"]
         # There is a label for each hidden patch, row by row.
         hidden = (inputs["bool_masked_pos"] > 0).reshape(-1)
-        (places,) = jnp.nonzero(hidden, size=labels.shape[0])
-        return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[places], labels)}
+        (indices,) = jnp.nonzero(hidden, size=labels.shape[0])
+        return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[indices], labels)}
 
 
 def _joined(patches: jax.Array, rows: int, columns: int) -> jax.Array:

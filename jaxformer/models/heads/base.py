@@ -295,7 +295,7 @@ class HeadModule(nnx.Module):
         return None
 
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
-        """The weights of the places where a teacher's scores are the targets.
+        """The weights of the positions where a teacher's scores are the targets.
 
         Args:
             batch: Arrays by name.
@@ -385,11 +385,11 @@ def pool(
     valid = jnp.ones(hidden.shape[:2], bool) if valid is None else valid
     assert_axes(hidden=(hidden, "B T D"), valid=(valid, "B T"))
     assert_bool(valid=valid)
-    places = jnp.arange(hidden.shape[1])[None, :]
+    positions = jnp.arange(hidden.shape[1])[None, :]
     if pooling == "first":
-        chosen = places == jnp.argmax(valid, axis=1, keepdims=True)
+        chosen = positions == jnp.argmax(valid, axis=1, keepdims=True)
     elif pooling == "last":
-        chosen = places == jnp.max(jnp.where(valid, places, 0), axis=1, keepdims=True)
+        chosen = positions == jnp.max(jnp.where(valid, positions, 0), axis=1, keepdims=True)
     else:
         chosen = valid
     total = jnp.einsum(

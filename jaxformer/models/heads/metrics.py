@@ -161,10 +161,7 @@ def tag_scores(
         macro = metrics.f1_score(wanted, found, average="macro", zero_division=0.0)
         return scores | {"macro_f1": float(macro)}
     sides = [
-        [
-            [tags[number] for number in row[places]]
-            for row, places in zip(side, counted, strict=True)
-        ]
+        [[tags[number] for number in row[real]] for row, real in zip(side, counted, strict=True)]
         for side in (references, predictions)
     ]
     return scores | {
@@ -323,12 +320,12 @@ def _matthews(references, predictions, weights) -> float:
 def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
     """The fewest replaced, missing and additional words between two texts."""
     numbers = {word: number for number, word in enumerate({*words, *reference})}
-    across, places = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
-    row = places
+    across, columns = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
+    row = columns
     for count, word in enumerate(words, start=1):
         best = np.minimum(row[:-1] + (across != numbers[word]), row[1:] + 1)
-        # Words that are missing: one more for each place to the right.
-        row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
+        # Words that are missing: one more for each column to the right.
+        row = np.minimum.accumulate(np.concatenate([[count], best]) - columns) + columns
     return int(row[-1])
 
 

@@ -99,7 +99,7 @@ class LanguageModel(TokenHead):
 
 @dataclass(frozen=True)
 class MaskedLanguageModel(TokenHead):
-    """The original token at masked places, from the state after a dense layer, activation and norm.
+    """The original token at masked positions, after a dense layer, activation and norm.
 
     Reads "targets" and "weights" `[B, T]`; the weight is 0 where nothing was masked.
 
@@ -242,7 +242,7 @@ class DenseVocabularyHead(VocabularyHead):
 
 
 class MaskedHead(VocabularyHead):
-    """Logits over the vocabulary, of which few places have a loss."""
+    """Logits over the vocabulary, of which few positions have a loss."""
 
     def loss(self, outputs, batch, options, key):
         """Sorts masked tokens to the front of each row, so that few chunks need logits."""

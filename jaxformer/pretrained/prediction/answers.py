@@ -20,7 +20,7 @@ class Answer(NamedTuple):
     """The sum of the scores of both ends, which windows of a question compete with."""
     probability: float
     """The product of the probabilities of both ends in the window."""
-    place: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None
     """Where the answer begins and ends in the context; None for no answer."""
 
 
@@ -85,13 +85,13 @@ class AnswerPredictor(Predictor):
         """The best span of a window, and having none."""
         span, best, probability, nothing, of_nothing = found
         ends = span - self.reader.own_places(len(window.tokens.ids), length).start
-        place = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
-        return Answer(best, probability, place), Answer(nothing, of_nothing)
+        answer = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
+        return Answer(best, probability, answer), Answer(nothing, of_nothing)
 
     def _row(self, context: str, answers: Sequence[tuple[Answer, Answer]]) -> Row:
         best = max((answer for answer, _ in answers), key=lambda answer: answer.logit)
         least = min((nothing for _, nothing in answers), key=lambda answer: answer.logit)
         chosen = least if self._null and not best.logit > least.logit else best
-        start, end = chosen.place or (None, None)
+        start, end = chosen.span or (None, None)
         text = "" if start is None else context[start:end]
         return {"answer": text, "score": number(chosen.probability), "start": start, "end": end}

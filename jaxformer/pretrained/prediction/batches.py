@@ -57,8 +57,8 @@ class Batches:
             with on_mesh(self._pretrained.mesh):
                 result = self._compute(self._pretrained.parameters, arrays(batch, length))
             result = jax.device_get(result)
-            for place, n in enumerate(chosen):
-                found[n] = jax.tree.map(lambda x, place=place: x[place], result), length
+            for row, n in enumerate(chosen):
+                found[n] = jax.tree.map(lambda x, row=row: x[row], result), length
         return found
 
 

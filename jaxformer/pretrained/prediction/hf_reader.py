@@ -147,20 +147,20 @@ class HFReader(TextReader):
         """The words of a text as token-classification pipelines group its tokens."""
         real = [n for n, special in enumerate(encoding.special_tokens_mask) if not special]
         spans, first = [], []
-        for place in real:
-            start, end = encoding.offsets[place]
-            if spans and self._continues(text, encoding, place):
+        for index in real:
+            start, end = encoding.offsets[index]
+            if spans and self._continues(text, encoding, index):
                 spans[-1] = spans[-1][0], end
             else:
                 spans.append((start, end))
-                first.append(place)
+                first.append(index)
         return Words(_tokens(encoding), np.array(first, np.int32), spans)
 
-    def _continues(self, text: str, encoding: Encoding, place: int) -> bool:
+    def _continues(self, text: str, encoding: Encoding, index: int) -> bool:
         """Whether a token belongs to the word of the one before it."""
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
-            return encoding.word_ids[place] == encoding.word_ids[place - 1]
-        start = encoding.offsets[place][0]
+            return encoding.word_ids[index] == encoding.word_ids[index - 1]
+        start = encoding.offsets[index][0]
         return start > 0 and " " not in text[start - 1 : start + 1]
 
 
@@ -191,17 +191,17 @@ def _tokens(encoding: Encoding) -> EncodedText:
 def _first_pieces(encoding: Encoding, count: int) -> np.ndarray:
     """The first token of each word; -1 for those that have none."""
     first = np.full(count, -1, np.int32)
-    for place, word in reversed(list(enumerate(encoding.word_ids))):
+    for index, word in reversed(list(enumerate(encoding.word_ids))):
         if word is not None:
-            first[word] = place
+            first[word] = index
     return first
 
 
 def _window(encoding: Encoding, cut: bool) -> Window:
     characters = np.full((len(encoding.ids), 2), -1, np.int32)
-    for place, sequence in enumerate(encoding.sequence_ids):
+    for index, sequence in enumerate(encoding.sequence_ids):
         if sequence == 1:
-            word = encoding.word_ids[place]
+            word = encoding.word_ids[index]
             whole = None if word is None else encoding.word_to_chars(word, 1)
-            characters[place] = whole or encoding.offsets[place]
+            characters[index] = whole or encoding.offsets[index]
     return Window(_tokens(encoding)._replace(cut=cut), characters)

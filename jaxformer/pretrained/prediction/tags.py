@@ -69,13 +69,13 @@ class TagPredictor(Predictor):
 
     def _row(self, text: str, words: Words, scores: np.ndarray) -> Row:
         best, labels = scores.argmax(axis=-1), self._labels
-        tags = [None if place < 0 else labels[best[place]] for place in words.first]
-        sure = [None if place < 0 else number(scores[place].max()) for place in words.first]
+        tags = [None if n < 0 else labels[best[n]] for n in words.first]
+        scores_of_tags = [None if n < 0 else number(scores[n].max()) for n in words.first]
         split = {} if self._lists else {"words": [text[start:end] for start, end in words.spans]}
         row = split | {"tags": tags}
         if self._entities:
-            row["entities"] = entities(text, words.spans, tags, sure)
-        return row | ({"tag_scores": sure} if self._all else {})
+            row["entities"] = entities(text, words.spans, tags, scores_of_tags)
+        return row | ({"tag_scores": scores_of_tags} if self._all else {})
 
 
 def entities(
@@ -98,16 +98,16 @@ def entities(
     found: list[dict] = []
     before = None
     for (start, end), tag, score in zip(spans, tags, scores, strict=True):
-        place, _, kind = (tag or "O").partition("-")
-        if place == "O":
+        prefix, _, kind = (tag or "O").partition("-")
+        if prefix == "O":
             before = None
             continue
-        if before == kind and place in "IE":
+        if before == kind and prefix in "IE":
             found[-1]["scores"].append(score)
             found[-1]["end"] = end
         else:
             found.append({"entity_group": kind, "scores": [score], "start": start, "end": end})
-        before = None if place in "ES" else kind
+        before = None if prefix in "ES" else kind
     return [
         {
             "entity_group": entity["entity_group"],

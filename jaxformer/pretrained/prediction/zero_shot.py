@@ -111,9 +111,9 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
     pad, on_left = _padding(pretrained)
     ids = np.full((len(rows), length), pad, np.int32)
     mask = np.zeros_like(ids)
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         real = slice(length - len(row), None) if on_left else slice(len(row))
-        ids[place, real], mask[place, real] = row, 1
+        ids[number, real], mask[number, real] = row, 1
     attends = fixed and "attention_mask" not in settings.get(
         "model_input_names", ["attention_mask"]
     )
