@@ -26,7 +26,7 @@ class RatedText(TaskData[RatedRow]):
     train: str
     validation: str | None = None
     tokenizer: TokenizerSpec = TrainTokenizer()
-    sequence_length: int = 32
+    sequence_length: int = 16
     text: tuple[str, ...] = ("review",)
     head = Rating.kind()
 

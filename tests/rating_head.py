@@ -49,15 +49,14 @@ class Rating(Head):
 class RatingHead(HeadModule):
     """A linear layer on the pooled state."""
 
+    weights = "rating_weights"
+
     def __init__(self, key, config, head):
         inputs, outputs = {"embed": config.output_width}, {"labels": head.highest - 1}
         self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
 
     def scores(self, outputs, key=None):
         return self.output(outputs.pooled).astype(jnp.float32)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["rating_weights"])
 
     def loss(self, outputs, batch, options, key):
         scores, ratings = self.scores(outputs, key), batch["rating"]

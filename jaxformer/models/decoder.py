@@ -9,11 +9,11 @@ import jax
 
 from jaxformer.checks import check_fields
 from jaxformer.errors import check_argument, check_field
-from jaxformer.functional.masks import Mask, Prefix, Segments, causal
+from jaxformer.functional.masks import Mask, Prefix, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import GenerativeModel, assert_tokens
+from jaxformer.models.model import GenerativeModel
 from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.config import SIZE_OR_NONE
@@ -129,21 +129,16 @@ class Decoder(GenerativeModel):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        options = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.embedding.vocab_size, inputs, **options)
         self._check_encoder(encoder_outputs)
-        order = causal() if prefix is None else Prefix(prefix)
-        mask = order & (Mask() if mask is None else mask)
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
-        embedded = self.embedding(inputs, self.dtype)
-        return self.transformer(
-            embedded,
-            mask=mask,
+        return self.decoded(
+            inputs,
+            causal() if prefix is None else Prefix(prefix),
             positions=positions,
+            segments=segments,
+            mask=mask,
             type_ids=type_ids,
             encoder_outputs=encoder_outputs,
-            encoder_mask=Mask() if encoder_mask is None else encoder_mask,
+            encoder_mask=encoder_mask,
             key=key,
         )
 

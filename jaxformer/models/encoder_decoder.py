@@ -255,20 +255,9 @@ class EncoderDecoder(GenerativeModel):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        options = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.target_embedding.vocab_size, inputs, **options)
-        mask = causal() & (Mask() if mask is None else mask)
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
-        with scope("decoder"):
-            return self.decoder(
-                self.target_embedding(inputs, self.dtype),
-                mask=mask,
-                positions=positions,
-                encoder_outputs=encoder_outputs,
-                encoder_mask=Mask() if encoder_mask is None else encoder_mask,
-                key=key,
-            )
+        options = {"positions": positions, "segments": segments, "mask": mask, "key": key}
+        cross = {"encoder_outputs": encoder_outputs, "encoder_mask": encoder_mask}
+        return self.decoded(inputs, causal(), **options, **cross)
 
     @property
     def decoder_transformer(self) -> Transformer:

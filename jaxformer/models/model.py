@@ -15,7 +15,7 @@ from jaxformer.functional.activations import scope
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import Mask, Segments
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import (
     DEFAULT_OPTIONS,
@@ -368,6 +368,45 @@ class GenerativeModel(Model):
         embedded = self.target_embedding(inputs, self.dtype)
         with self._decoding():
             return self.decoder_transformer.step(embedded, cache, count=count, lengths=lengths)
+
+    def decoded(
+        self,
+        inputs: jax.Array,
+        order: Mask,
+        *,
+        positions: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        mask: Mask | None = None,
+        encoder_mask: Mask | None = None,
+        **options: Any,
+    ) -> jax.Array:
+        """The decoder's hidden states of whole rows.
+
+        Args:
+            inputs: int token ids `[B, T]`.
+            order: Which tokens each token sees, such as `causal()`.
+            positions: int `[B or 1, T]`; None counts from 0.
+            segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
+            mask: A mask to combine with, such as one of padding.
+            encoder_mask: The cross-attention mask; None allows all.
+            **options: Other arguments of the transformer.
+
+        Returns:
+            `[B, T, D]` in the compute dtype.
+        """
+        arrays = {"positions": positions, "segments": segments, "mask": mask}
+        assert_tokens(self.target_embedding.vocab_size, inputs, **arrays)
+        mask = order & (Mask() if mask is None else mask)
+        if segments is not None:
+            mask = mask & Segments(segments, segments)
+        with self._decoding():
+            return self.decoder_transformer(
+                self.target_embedding(inputs, self.dtype),
+                mask=mask,
+                positions=positions,
+                encoder_mask=Mask() if encoder_mask is None else encoder_mask,
+                **options,
+            )
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""

@@ -49,6 +49,8 @@ class Task:
     """Whether its heads are those of pre-training, which files of a body alone often lack."""
     labels_are_decoder_targets: ClassVar[bool] = False
     """Whether a decoder that is given no inputs reads the labels, shifted."""
+    logits_of: ClassVar[str | None] = None
+    """The name of the head whose scores are the logits, in classes with such outputs."""
     head_types: ClassVar[tuple[type[Head], ...]] = ()
     """The heads that data may ask for, see `Data.head`, and that this class of transformers has."""
 
@@ -105,14 +107,17 @@ class Task:
             inputs: Arrays by their names in transformers.
             hf_config: The values of config.json.
         """
-        del model, states, inputs, hf_config
-        return {}
+        del hf_config
+        if self.logits_of is None:
+            return {}
+        return scored(model.heads[self.logits_of].scores(states), inputs)
 
 
 @dataclass(frozen=True)
 class CausalLMTask(Task):
     """The next token at each position."""
 
+    logits_of = "language_model"
     head_types = (LanguageModel,)
     pre_trains = True
 
@@ -131,13 +136,14 @@ class UnshiftedCausalLMTask(CausalLMTask):
     """The token that the labels have at each position, which are shifted already (BART)."""
 
     def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["language_model"].scores(states), inputs)
+        return Task.outputs(self, model, states, inputs, hf_config)
 
 
 @dataclass(frozen=True)
 class Seq2SeqLMTask(Task):
     """The decoder's token at each position."""
 
+    logits_of = "language_model"
     head_types = (LanguageModel,)
     labels_are_decoder_targets = True
     pre_trains = True
@@ -145,14 +151,12 @@ class Seq2SeqLMTask(Task):
     def heads(self, hf_config):
         return (LanguageModel(),)
 
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["language_model"].scores(states), inputs)
-
 
 @dataclass(frozen=True)
 class MaskedLMTask(Task):
     """The original token at each position."""
 
+    logits_of = "masked_language_model"
     head_types = (MaskedLanguageModel,)
     pre_trains = True
 
@@ -162,9 +166,6 @@ class MaskedLMTask(Task):
     def heads(self, hf_config):
         same = self.activation == hf_config.take("hidden_act", self.activation)
         return (MaskedLanguageModel(activation=None if same else self.activation),)
-
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["masked_language_model"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -199,13 +200,11 @@ class PreTrainingTask(Task):
 class NextSentenceTask(Task):
     """Whether one sentence follows another."""
 
+    logits_of = "next_sentence"
     pre_trains = True
 
     def heads(self, hf_config):
         return (Classification(label="next_sentence"),)
-
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["next_sentence"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -254,13 +253,11 @@ class EndTokenClassificationTask(SequenceClassificationTask):
 class TokenClassificationTask(Task):
     """A label for each token."""
 
+    logits_of = "tags"
     head_types = (TokenClassification,)
 
     def heads(self, hf_config):
         return (TokenClassification(num_labels=num_labels(hf_config)),)
-
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["tags"].scores(states), inputs)
 
 
 @dataclass(frozen=True)

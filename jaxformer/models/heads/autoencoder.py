@@ -84,6 +84,8 @@ class MaskedAutoencoder(Head):
 class MaskedAutoencoderHead(HeadModule):
     """`MaskedAutoencoder` with its parameters."""
 
+    weights = "masked"
+
     def __init__(self, key: jax.Array, config: Any, head: MaskedAutoencoder):
         """Declares the decoder, and linear layers before and after it."""
         keys, std = jax.random.split(key, 4), normal(config.init_std)
@@ -146,9 +148,6 @@ class MaskedAutoencoderHead(HeadModule):
             variance = jnp.var(pixels, axis=axes, keepdims=True, ddof=1)
             pixels = (pixels - mean) / jnp.sqrt(variance + _ALMOST_NONE)
         return jnp.mean(jnp.square(scores - pixels), axis=(2, 3, 4))
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["masked"], dtype=jnp.float32)
 
     def loss(self, outputs, batch, options, key):
         del options

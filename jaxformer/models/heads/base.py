@@ -275,13 +275,16 @@ class Head(abc.ABC):
 class HeadModule(nnx.Module):
     """Computes one output and its loss."""
 
+    weights = "weights"
+    """The array of a batch with the weights of the predictions, float32 or bool."""
+
     def scores(self, outputs: ModelOutput, key: jax.Array | None = None) -> jax.Array:
         """Unnormalised float32 predictions; `key` is the dropout key."""
         raise NotImplementedError
 
     def loss_weight(self, batch: Batch) -> jax.Array:
         """The total weight of the predictions: the loss is a mean over it."""
-        raise NotImplementedError
+        return jnp.sum(batch[self.weights], dtype=jnp.float32)
 
     def loss(
         self, outputs: ModelOutput, batch: Batch, options: LossOptions, key: jax.Array | None
@@ -297,6 +300,8 @@ class HeadModule(nnx.Module):
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
         """The weights of the positions where a teacher's scores are the targets.
 
+        By default those of the true labels.
+
         Args:
             batch: Arrays by name.
             valid: float32 `[B, T]`, 1 at real tokens.
@@ -304,7 +309,8 @@ class HeadModule(nnx.Module):
         Returns:
             float32, the shape of `scores` without its last axis.
         """
-        raise NotImplementedError
+        del valid
+        return batch[self.weights].astype(jnp.float32)
 
 
 def class_loss(

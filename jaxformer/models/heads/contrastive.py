@@ -80,6 +80,8 @@ class SigmoidContrastive(Contrastive):
 class ContrastiveHead(HeadModule):
     """Compares the similarities of a batch; it has no parameters."""
 
+    weights = "pair_weights"
+
     def __init__(self, function: Callable[..., LossSums]):
         """Takes the loss."""
         self.function = function
@@ -88,9 +90,6 @@ class ContrastiveHead(HeadModule):
         """The similarity of each text and each image, `[texts, images]`."""
         del key
         return outputs.similarities
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["pair_weights"])
 
     def loss(self, outputs, batch, options, key):
         del options, key

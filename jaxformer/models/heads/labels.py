@@ -224,6 +224,7 @@ class ClassificationHead(HeadModule):
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=head.bias)
         self.dense = _dense(keys[1], head.dense, config, width)
         self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
+        self.weights = f"{head.label}_weights"
 
     def scores(self, outputs, key=None):
         dense = (lambda x: x) if self.dense is None else self.dense
@@ -233,16 +234,8 @@ class ClassificationHead(HeadModule):
             pooled = dense(self._pooled(outputs))
         return self.output(dropout(pooled, self.dropout, key)).astype(jnp.float32)
 
-    def loss_weight(self, batch):
-        return jnp.sum(batch[f"{self.label}_weights"])
-
-    def soft_weights(self, batch, valid):
-        """The weights of the true labels."""
-        del valid
-        return batch[f"{self.label}_weights"]
-
     def loss(self, outputs, batch, options, key):
-        weights = batch[f"{self.label}_weights"]
+        weights = batch[self.weights]
         scores = self.scores(outputs, key)
         return class_loss(scores, batch[self.label], weights, options._replace(z_loss=0.0))
 
@@ -251,7 +244,7 @@ class ClassificationHead(HeadModule):
         return self._predictions(jnp.argmax(self.scores(outputs), axis=-1), batch)
 
     def _predictions(self, predicted, batch) -> Predictions:
-        return Predictions(predicted, batch[self.label], batch[f"{self.label}_weights"])
+        return Predictions(predicted, batch[self.label], batch[self.weights])
 
     def _pooled(self, outputs: ModelOutput) -> jax.Array:
         if self.pooling == "first":
@@ -273,9 +266,9 @@ class RegressionHead(ClassificationHead):
 
     def loss(self, outputs, batch, options, key):
         del options
-        weights = batch[f"{self.label}_weights"]
+        weights = batch[self.weights]
         scores, numbers = self.scores(outputs, key), batch[self.label]
-        arrays = {self.label: (numbers, "B"), f"{self.label}_weights": (weights, "B")}
+        arrays = {self.label: (numbers, "B"), self.weights: (weights, "B")}
         assert_axes({"B": scores.shape[0]}, **arrays)
         errors = jnp.square(scores - numbers)
         zero = jnp.zeros((), jnp.float32)
@@ -291,10 +284,10 @@ class MultiLabelHead(ClassificationHead):
 
     def loss(self, outputs, batch, options, key):
         del options
-        weights = batch[f"{self.label}_weights"]
+        weights = batch[self.weights]
         scores, labels = self.scores(outputs, key), batch[self.label]
         sizes = dict(zip("BL", scores.shape, strict=True))
-        arrays = {self.label: (labels, "B L"), f"{self.label}_weights": (weights, "B")}
+        arrays = {self.label: (labels, "B L"), self.weights: (weights, "B")}
         assert_axes(sizes, **arrays)
         losses = jnp.mean(binary_cross_entropy(scores, labels), axis=-1)
         right = jnp.all((scores > 0) == (labels > 0.5), axis=-1)
@@ -369,14 +362,6 @@ class TokenClassificationHead(HeadModule):
         hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
         return self.output(dropout(hidden, self.dropout, key)).astype(jnp.float32)
 
-    def loss_weight(self, batch):
-        return jnp.sum(batch["weights"])
-
-    def soft_weights(self, batch, valid):
-        """The weights of the true labels: one place per word."""
-        del valid
-        return batch["weights"]
-
     def loss(self, outputs, batch, options, key):
         scores = self.scores(outputs, key)
         targets, weights = batch["targets"], batch["weights"]
@@ -429,6 +414,8 @@ class Span(Head):
 class SpanHead(HeadModule):
     """A linear layer that scores every token as the first and as the last."""
 
+    weights = "span_weights"
+
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Span):
         """Declares the layers."""
         keys = jax.random.split(key)
@@ -445,9 +432,6 @@ class SpanHead(HeadModule):
         if outputs.valid is None:
             return logits_B2T
         return jnp.where(outputs.valid[:, None, :], logits_B2T, -1e9)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["span_weights"])
 
     def loss(self, outputs, batch, options, key):
         scores, weights = self.scores(outputs, key), batch["span_weights"]

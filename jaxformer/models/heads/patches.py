@@ -87,6 +87,8 @@ class VisualTokens(Head):
 class MaskedPixelsHead(HeadModule):
     """A linear map from the state of each patch to its pixels."""
 
+    weights = "masked"
+
     def __init__(self, key: jax.Array, config: TransformerConfig, head: MaskedPixels):
         """Declares the layer."""
         stride = head.stride
@@ -99,9 +101,6 @@ class MaskedPixelsHead(HeadModule):
         """The pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
         del key
         return self.output(outputs.hidden[:, self.prefix :]).astype(jnp.float32)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["masked"], dtype=jnp.float32)
 
     def loss(self, outputs, batch, options, key):
         del options
@@ -121,6 +120,8 @@ class MaskedPixelsHead(HeadModule):
 class VisualTokensHead(HeadModule):
     """A norm and a linear map from the state of each patch to scores of the visual tokens."""
 
+    weights = "masked"
+
     def __init__(self, key: jax.Array, config: TransformerConfig, head: VisualTokens):
         """Declares the layers."""
         keys = jax.random.split(key)
@@ -133,14 +134,6 @@ class VisualTokensHead(HeadModule):
         """`[B, patches, num_tokens]`, float32."""
         del key
         return self.output(self.norm(outputs.hidden[:, self.prefix :])).astype(jnp.float32)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["masked"], dtype=jnp.float32)
-
-    def soft_weights(self, batch, valid):
-        """1 at every hidden patch."""
-        del valid
-        return batch["masked"].astype(jnp.float32)
 
     def loss(self, outputs, batch, options, key):
         masked = batch["masked"]

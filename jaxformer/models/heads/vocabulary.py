@@ -201,14 +201,6 @@ class VocabularyHead(HeadModule):
             return of_positions(outputs.hidden, targets)
         return map_chunks(of_positions, outputs.hidden, targets, chunk_size=chunk_size)
 
-    def loss_weight(self, batch):
-        return jnp.sum(batch["weights"])
-
-    def soft_weights(self, batch, valid):
-        """The weights of the true tokens: a prompt and padding are not predicted."""
-        del valid
-        return batch["weights"]
-
     def loss(self, outputs, batch, options, key):
         terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
         targets, weights = batch["targets"], batch["weights"]
