@@ -12,7 +12,7 @@ from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, shortened
 from jaxformer.functional.activations import Hook, Hooks
-from jaxformer.generation.config import GenerationConfig, honoured, recommendations
+from jaxformer.generation.config import GenerationConfig, recommendations, supported_options
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.decode.processors import TOKEN
 from jaxformer.generation.engine import Engine, engine_for, row_keys
@@ -245,7 +245,7 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     model, folder = pretrained.config, pretrained.folder
-    recommended = honoured(recommendations(pretrained), folder)
+    recommended = supported_options(recommendations(pretrained), folder)
     ends = _known(recommended.get("eos_token_id"), model.vocab_size)
     longest = (model.decoder_position if model.is_encoder_decoder else model.position).max_length
     if TOKEN.allows(recommended.get("max_length")) and longest is not None:

@@ -454,7 +454,7 @@ class GenerationConfig:
             check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")
 
 
-_HONOURED = frozenset(field.name for field in fields(GenerationConfig)) - {*_OURS}
+_SUPPORTED = frozenset(field.name for field in fields(GenerationConfig)) - {*_OURS}
 
 
 def recommendations(pretrained: Pretrained) -> dict[str, Any]:
@@ -475,7 +475,7 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     config, folder = pretrained.checkpoint.hf_config.values, pretrained.folder
     own = None if folder is None else read_object(folder, GENERATION)
     if own is None:
-        known = (*_HONOURED, *UNSUPPORTED, *_TOKENS)
+        known = (*_SUPPORTED, *UNSUPPORTED, *_TOKENS)
         sections = (config.get(name) for name in _DECODERS)
         decoder = next((each for each in sections if each and isinstance(each, dict)), {})
         sources = [{name: x[name] for name in known if name in x} for x in (decoder, config)]
@@ -487,8 +487,8 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     return found
 
 
-def honoured(recommended: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Returns the options that are honoured; one warning names those that are not.
+def supported_options(recommended: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """Returns the options that are supported; one warning names those that are not.
 
     What changes no text in transformers is not mentioned.
 
@@ -496,7 +496,7 @@ def honoured(recommended: Mapping[str, Any], where: object) -> dict[str, Any]:
         recommended: The options by name, as in JSON.
         where: The model's folder, for the warning.
     """
-    found = {name: value for name, value in recommended.items() if name in _HONOURED}
+    found = {name: value for name, value in recommended.items() if name in _SUPPORTED}
     strings, padding = found.get("stop_strings"), found.get("pad_token_id")
     if isinstance(strings, str):
         found["stop_strings"] = [strings]

@@ -102,7 +102,7 @@ class StopStrings:
         if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
             raise ConfigError(f"stop = {stop!r}: must be a list of strings, none of them empty")
         self._stop = tuple(stop)
-        self._held = ""
+        self._buffer = ""
         self.found: str | None = None
 
     def push(self, text: str) -> str:
@@ -118,20 +118,20 @@ class StopStrings:
         """
         if self.found is not None:
             return ""
-        text = self._held + text
+        text = self._buffer + text
         starts = {one: text.find(one) for one in self._stop}
         ends = [(start + len(one), start, one) for one, start in starts.items() if start >= 0]
         if ends:
             _, start, self.found = min(ends)
-            self._held = ""
+            self._buffer = ""
             return text[:start]
         shown = len(text) - self._unclear(text)
-        self._held = text[shown:]
+        self._buffer = text[shown:]
         return text[:shown]
 
     def flush(self) -> str:
         """Ends the text and returns the part that was held back."""
-        text, self._held = self._held, ""
+        text, self._buffer = self._buffer, ""
         return text
 
     def _unclear(self, text: str) -> int:
@@ -244,26 +244,26 @@ class _OfTokens(Detokenizer):
         # The last token whose text has been returned, and its text when decoded alone.
         self._before: list[str] = []
         self._before_text = ""
-        self._held: list[str] = []
+        self._buffer: list[str] = []
 
     def flush(self) -> str:
         text = self._new_text()
-        self._held = []
+        self._buffer = []
         return text
 
     def _add(self, id_: int, token: str) -> str:
-        self._held.append(token)
+        self._buffer.append(token)
         if _BYTE_FALLBACK.fullmatch(token):
             return ""
         text = self._new_text()
         if text.endswith(_UNCLEAR):
             return ""
-        self._before, self._held = [token], []
+        self._before, self._buffer = [token], []
         self._before_text = self._decode(self._before)
         return text
 
     def _new_text(self) -> str:
-        return self._decode(self._before + self._held)[len(self._before_text) :]
+        return self._decode(self._before + self._buffer)[len(self._before_text) :]
 
 
 class _Cleaned(_OfTokens):

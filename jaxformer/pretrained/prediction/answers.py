@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.models.heads.base import number
 from jaxformer.models.heads.labels import Span, best_spans
-from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Window
 
 
@@ -88,7 +88,7 @@ class AnswerPredictor(Predictor):
         answer = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
         return Answer(best, probability, answer), Answer(nothing, of_nothing)
 
-    def _row(self, context: str, answers: Sequence[tuple[Answer, Answer]]) -> Row:
+    def _row(self, context: str, answers: Sequence[tuple[Answer, Answer]]) -> Prediction:
         best = max((answer for answer, _ in answers), key=lambda answer: answer.logit)
         least = min((nothing for _, nothing in answers), key=lambda answer: answer.logit)
         chosen = least if self._null and not best.logit > least.logit else best

@@ -11,7 +11,7 @@ from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
 from jaxformer.pretrained.prediction.reader import Reader
 
-Row = dict[str, Any]
+Prediction = dict[str, Any]
 
 
 class Subject(NamedTuple):
@@ -38,7 +38,7 @@ class Predictor(abc.ABC):
         self.names: tuple[str, ...] = ()
         self.cut = self.count = 0
 
-    def predict(self, records: Sequence[Record]) -> list[Row]:
+    def predict(self, records: Sequence[Record]) -> list[Prediction]:
         """Returns what is predicted for each row, by the names of the columns.
 
         Args:
@@ -66,7 +66,7 @@ class Predictor(abc.ABC):
         self._texts([record])
 
     @abc.abstractmethod
-    def _rows(self, records: Sequence[Record]) -> list[Row]:
+    def _rows(self, records: Sequence[Record]) -> list[Prediction]:
         """What is predicted for at least one row."""
 
     def _batches(self, function: Callable) -> Batches:

@@ -19,7 +19,7 @@ from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.io.mirror import mirrored
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.tables import json_line, write_table
-from jaxformer.pretrained.prediction.predictor import Predictor, Row
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class PredictedTable:
             os.ftruncate(file.fileno(), end)
         return count
 
-    def _predicted(self) -> Iterator[tuple[str, Row]]:
+    def _predicted(self) -> Iterator[tuple[str, Prediction]]:
         """Yields the digest of each row and what was predicted for it."""
         with self.partial.open(encoding="utf-8") as file:
             next(file)

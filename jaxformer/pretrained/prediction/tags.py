@@ -12,8 +12,8 @@ from jaxformer.errors import DataError
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions, number
 from jaxformer.pretrained.prediction.predictor import (
+    Prediction,
     Predictor,
-    Row,
     Subject,
 )
 from jaxformer.pretrained.prediction.reader import Words
@@ -67,7 +67,7 @@ class TagPredictor(Predictor):
             return [" ".join(words) for words in given], self.reader.encode_words(given)
         return given, self.reader.split_words(given)
 
-    def _row(self, text: str, words: Words, scores: np.ndarray) -> Row:
+    def _row(self, text: str, words: Words, scores: np.ndarray) -> Prediction:
         best, labels = scores.argmax(axis=-1), self._labels
         tags = [None if n < 0 else labels[best[n]] for n in words.first]
         scores_of_tags = [None if n < 0 else number(scores[n].max()) for n in words.first]
@@ -83,7 +83,7 @@ def entities(
     spans: Sequence[tuple[int, int]],
     tags: Sequence[str | None],
     scores: Sequence[float | None],
-) -> list[Row]:
+) -> list[Prediction]:
     """Returns the entities that the tags of words mark, as token-classification pipelines do.
 
     A tag I-X continues an entity X; B-X and S-X begin another one.

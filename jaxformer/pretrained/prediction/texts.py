@@ -11,7 +11,7 @@ import numpy as np
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions, embedding, pool
 from jaxformer.pretrained.prediction.batches import Batches
-from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 
 Pooling = Literal["mean", "first", "last"]
 
@@ -32,7 +32,7 @@ class TextPredictor(Predictor):
         """What is computed for a batch."""
 
     @abc.abstractmethod
-    def _row(self, found: np.ndarray) -> Row:
+    def _row(self, found: np.ndarray) -> Prediction:
         """What is predicted, from what was computed for a row."""
 
 
