@@ -60,7 +60,7 @@ class RatingHead(HeadModule):
 
     def loss(self, outputs, batch, options, key):
         scores, ratings = self.scores(outputs, key), batch["rating"]
-        above = ratings[:, None] > jnp.arange(1, scores.shape[1] + 1)
+        above = ratings[:, None] > jnp.arange(1, scores.shape[1] + 1)[None, :]
         losses = jnp.mean(binary_cross_entropy(scores, above.astype(jnp.float32)), axis=-1)
         right = jnp.sum(scores > 0, axis=1) + 1 == ratings
         weights = batch["rating_weights"]

@@ -19,7 +19,7 @@ from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training.transfer.resolution import resolved
 
 MODEL = tiny_encoder(vocab_size=264, heads=(Rating(highest=3),))
-SETTINGS = {"steps": 30, "eval_interval": 30, "checkpoint_interval": 30, "loggers": ()}
+SETTINGS = {"steps": 100, "eval_interval": 100, "checkpoint_interval": 100, "loggers": ()}
 
 
 @pytest.fixture
