@@ -248,22 +248,7 @@ class Engine:
         scores: tuple[int, int, int] | None = None,
         num_beams: int = 1,
     ) -> CacheShape:
-        """The size of the cache, checked before anything is allocated.
-
-        Args:
-            rows: B.
-            prompt: The maximum length of a prompt.
-            max_new_tokens: The maximum number of tokens to generate for each.
-            encoder_outputs: Arrays with a leading axis of B, or their shapes.
-            scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
-            num_beams: The number of beams of each row.
-
-        Returns:
-            The size of the cache.
-
-        Raises:
-            ConfigError: The model has too few positions, or the machine too little memory.
-        """
+        """The size of the cache; ConfigError if positions or memory do not suffice for it."""
         self._check_length(prompt, max_new_tokens)
         capacity = bucket(prompt + max_new_tokens, _MIN_CAPACITY)
         # A model that may read all tokens again reads them at once.

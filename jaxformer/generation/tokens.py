@@ -118,19 +118,9 @@ def stream_states(
     every: int,
     stopped: Callable[[], np.ndarray] | None = None,
 ) -> Iterator[AnyState]:
-    """Yields the state after every few steps, until all rows are finished.
+    """Yields the state after every few steps, until all rows are finished or `stopped`.
 
     The device computes the next state while the caller reads the last one.
-
-    Args:
-        engine: The engine, speculative or not.
-        sampling: How tokens are chosen.
-        state: The state after prefill; its cache is donated.
-        every: The number of steps.
-        stopped: Tells, after each state, which rows bool `[B]` are finished for other reasons.
-
-    Yields:
-        The states.
     """
     state = engine.decode(sampling, state, every)
     while True:
@@ -281,11 +271,11 @@ def sampled_tokens(
         return NewTokens.of_stream(stream)
     options = {"encoder_outputs": encoder_outputs, "keep_scores": keep_scores}
     if config.stop_strings:
-        return stopped_tokens(*arguments, tokenizer, **options)
+        return _stopped_tokens(*arguments, tokenizer, **options)
     return new_tokens(*arguments, **options)
 
 
-def stopped_tokens(
+def _stopped_tokens(
     engine: Engine,
     prompts: Prompts,
     config: GenerationConfig,
@@ -295,23 +285,7 @@ def stopped_tokens(
     encoder_outputs: EncoderOutputs = (),
     keep_scores: bool = False,
 ) -> NewTokens:
-    """Continues prompts as `new_tokens` does, to the token that completes a stop string.
-
-    Args:
-        engine: The engine, speculative or not.
-        prompts: The prompts.
-        config: The options, with `stop_strings`.
-        keys: PRNG keys `[B]`.
-        tokenizer: Decodes the tokens.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        keep_scores: Whether to keep the logits of every step; then all steps are computed.
-
-    Returns:
-        The new tokens.
-
-    Raises:
-        ConfigError: The model has too few positions.
-    """
+    """As `new_tokens`, up to the token that completes a stop string; with scores, all steps run."""
     texts = [TextStream(tokenizer, config.stop_strings) for _ in prompts.lengths]
     arguments = engine, prompts, config, keys
     if keep_scores:
