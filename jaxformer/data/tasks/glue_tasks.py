@@ -116,5 +116,5 @@ def task_name(name: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name in lower case, with its letters and digits alone."""
+    """Returns a name in lower case, with only its letters and digits."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

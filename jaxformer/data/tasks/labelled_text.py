@@ -102,7 +102,7 @@ class LabelledRows(SequenceData[LabelledRow]):
     def _with_values(
         self, rows: Sequence[LabelledRow], names: Sequence[str]
     ) -> tuple[list[LabelledRow], np.ndarray]:
-        """Returns the rows whose labels are among the names, or numbers, with what is learned."""
+        """Returns the rows with valid labels, and their targets."""
 
         def values(rows: Sequence[LabelledRow]) -> np.ndarray:
             wanted, places = ([getattr(row, x) for row in rows] for x in ("label", "where"))

@@ -14,7 +14,7 @@ from jaxformer.pretrained.prediction.reader import Window
 
 
 class Answer(NamedTuple):
-    """What a window gives to its best span, or to having no answer."""
+    """The score of a window's best span, or of having no answer."""
 
     logit: float
     """The sum of the scores of both ends, which windows of a question compete with."""
@@ -82,7 +82,7 @@ class AnswerPredictor(Predictor):
         }
 
     def _answers(self, window: Window, found: tuple, length: int) -> tuple[Answer, Answer]:
-        """The best span of a window, and having none."""
+        """The best span of a window, and the answer of having none."""
         span, best, probability, nothing, of_nothing = found
         ends = span - self.reader.own_places(len(window.tokens.ids), length).start
         answer = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])

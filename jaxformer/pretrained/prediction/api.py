@@ -76,7 +76,7 @@ def open_predictor(
     strict: bool = False,
     architecture: str | None = None,
 ) -> Predictor:
-    """Returns what predicts for rows of a table with the model in a folder.
+    """Returns a predictor for rows of a table with the model in a folder.
 
     Args:
         folder: The folder of a run, of one of its checkpoints, or of a Hugging Face checkpoint; or
@@ -117,7 +117,7 @@ def open_predictor(
 def _predictor(
     head: Head | None, subject: Subject, config: PredictionConfig, labels: tuple[str, ...]
 ) -> Predictor:
-    """What predicts with a head; embeddings without one."""
+    """The predictor of a head, or of embeddings."""
     options = PredictionOptions(labels, config.scores, config.normalize)
     if head is None:
         return EmbeddingPredictor(subject, config.pooling, config.normalize)
@@ -150,7 +150,7 @@ def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
 def _run_reader(
     home: Path, run: Config, pretrained: Pretrained, head: Head | None, max_length: int | None
 ) -> Reader:
-    """How a run reads: as in training; one that was imported and not trained, as its source."""
+    """The reader of a run: that of its training data, or of the checkpoint it was imported from."""
     data, name = run.data, None if head is None else head.name
     imported = pretrained.folder.name == IMPORTED
     if isinstance(data, Images):

@@ -63,7 +63,7 @@ class Batches:
 
 
 def bucket(size: int, longest: int) -> int:
-    """Returns the length that rows of a size are padded to: 16, 32, 48, 64, 96, 128, 192, ...
+    """Returns the padded length for rows of a size: 16, 32, 48, 64, 96, 128, 192, ...
 
     Args:
         size: The length of the longest row of a batch.

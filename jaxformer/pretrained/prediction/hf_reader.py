@@ -61,7 +61,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
-        """Returns the number of tokens that are those of a prefix, in a text that begins with it.
+        """Returns the number of tokens of a prefix in a text that begins with it.
 
         Args:
             prefix: The prefix.
@@ -165,7 +165,7 @@ class HFReader(TextReader):
 
 
 def _lower(tokenizer: Tokenizer) -> None:
-    """Puts lower case before all else that a tokenizer does to a text, unless it does that."""
+    """Makes a tokenizer lower the case of a text first, unless it does so already."""
     own = tokenizer.normalizer
     if own is None:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -176,7 +176,7 @@ def _lower(tokenizer: Tokenizer) -> None:
 
 
 def _gives_types(settings: dict[str, Any]) -> bool:
-    """Whether transformers passes on which of two texts each token belongs to."""
+    """Whether transformers passes token_type_ids to the model."""
     # In transformers 5, tokenizers without a dedicated class omit it by default.
     plain = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
     names = [] if plain and "backend" in settings else ["token_type_ids"]

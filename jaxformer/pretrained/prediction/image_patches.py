@@ -13,7 +13,7 @@ _LEAST, _MOST, _EXACT = 1e-6, 100.0, 1e-5
 
 
 def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[int, int]:
-    """Returns the sides that an image is scaled to: as large as its patches allow.
+    """Returns the largest sides of a scaled image whose patches are not too many.
 
     Both are multiples of the patch, and the shape stays as nearly the same as that allows. The
     scale is found by halving, with the bounds of transformers, whose sides these are.
@@ -47,7 +47,7 @@ def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[in
 def image_inputs(
     images: Sequence[np.ndarray], config: VisionConfig, length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns images under the names of transformers.
+    """Returns images as arrays, by the names that transformers gives them.
 
     Args:
         images: float32 [height, width, channels]; of one size, unless the model reads images that

@@ -83,7 +83,7 @@ class ImageSettings:
 
     @property
     def max_patches(self) -> int | None:
-        """The patches that an image is scaled to have at most; None: images have a size."""
+        """The maximum number of patches of a scaled image; None: images have a fixed size."""
         return self.values.get("max_num_patches")
 
     def pixels(self, image: Any, channels: int) -> np.ndarray:

@@ -15,7 +15,7 @@ Prediction = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """A model and how it reads."""
+    """A model, its reader, and which columns to read."""
 
     pretrained: Pretrained
     reader: Reader
@@ -55,7 +55,7 @@ class Predictor(abc.ABC):
         return rows
 
     def check(self, record: Record) -> None:
-        """Checks that a row has what is read.
+        """Checks that a row has the columns that are read.
 
         Args:
             record: The row.
@@ -67,13 +67,13 @@ class Predictor(abc.ABC):
 
     @abc.abstractmethod
     def _rows(self, records: Sequence[Record]) -> list[Prediction]:
-        """What is predicted for at least one row."""
+        """The predictions for at least one row."""
 
     def _batches(self, function: Callable) -> Batches:
         return Batches(self.subject.pretrained, function, self.subject.batch_size)
 
     def _tokens_run(self, batches: Batches, rows: Sequence[EncodedText]) -> list[tuple[Any, int]]:
-        """The results of rows of tokens; counts those that were cut."""
+        """The results for rows of tokens; counts truncated rows."""
         self.cut += sum(row.cut for row in rows)
         sizes = [len(row.ids) for row in rows]
         return batches(rows, sizes, self.reader.arrays, self.reader.max_length)

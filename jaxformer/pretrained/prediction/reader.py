@@ -63,7 +63,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, model: Model, arrays: Arrays) -> jax.Array:
-        """Returns what the head gives, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
+        """Returns the head's scores, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
 
     @abc.abstractmethod
     def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
@@ -114,7 +114,7 @@ class TextReader(Reader):
         return np.stack([padded(column, length, fill) for column in columns])
 
     def own_places(self, count: int, length: int) -> slice:
-        """Returns where the tokens of a row are in one that was padded to `length`."""
+        """Returns the slice of a row's tokens in the row padded to `length`."""
         start = length - count if self.pads_left else 0
         return slice(start, start + count)
 

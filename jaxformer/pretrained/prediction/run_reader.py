@@ -1,4 +1,4 @@
-"""Texts as a run's own data fed them to its model."""
+"""Texts encoded as in the training data of a run."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, jo
 
 
 class RunReader(TextReader):
-    """Reads texts as the run's training did, so that a model sees what it has learned from."""
+    """Reads texts exactly as the run's training data did."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class RunReader(TextReader):
         head: str | None = None,
         max_length: int | None = None,
     ):
-        """Reads nothing yet.
+        """Prepares the encoder.
 
         Args:
             data: The run's data.

@@ -24,7 +24,7 @@ from jaxformer.pretrained.prediction.predictor import Prediction, Predictor
 
 @dataclass(frozen=True)
 class PredictedTable:
-    """A file of rows, and one for the same rows with what is predicted for them."""
+    """An input table, and the output table with predictions added to its rows."""
 
     input: AnyPath
     """The table to read."""
@@ -37,7 +37,7 @@ class PredictedTable:
 
     @property
     def partial(self) -> Path:
-        """The predictions so far, which are on this machine wherever the output is to be."""
+        """The file of predictions so far, on this machine even if the output is remote."""
         return mirrored(self.output.parent) / f"{self.output.name}.partial"
 
     def records(self) -> Iterator[Record]:
@@ -45,7 +45,7 @@ class PredictedTable:
         return self.read(self.input, self.header)
 
     def check_unused(self, resume: bool) -> None:
-        """Checks that nothing of the user's is written over.
+        """Checks that no file of the user's would be overwritten.
 
         Args:
             resume: Whether to continue after the predictions so far.
@@ -62,7 +62,7 @@ class PredictedTable:
             )
 
     def count(self, predictor: Predictor) -> int:
-        """Reads the input once, so that what is wrong with a row is known before any work.
+        """Reads the input once, so that errors in rows are reported before any prediction.
 
         Args:
             predictor: Checks the rows.
@@ -126,7 +126,7 @@ class PredictedTable:
             return any(line.endswith(b"\n") for line in islice(file, 1, None))
 
     def _resumed(self, settings: dict[str, Any]) -> int:
-        """How many rows have been predicted; makes the file of predictions ready for more."""
+        """The number of rows with predictions; prepares their file for more."""
         first = json_line({"settings": settings})
         if not self._has_predictions():
             self.partial.write_text(first, encoding="utf-8")
@@ -146,7 +146,7 @@ class PredictedTable:
         return count
 
     def _predicted(self) -> Iterator[tuple[str, Prediction]]:
-        """Yields the digest of each row and what was predicted for it."""
+        """Yields the digest of each row and its prediction."""
         with self.partial.open(encoding="utf-8") as file:
             next(file)
             for number, line in enumerate(file, start=2):
@@ -157,7 +157,7 @@ class PredictedTable:
                     raise DataError(f"{self.partial}:{number}: damaged; remove it") from error
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows of the input with what was predicted for them."""
+        """Yields the rows of the input with their predictions."""
         for record, (_, predicted) in zip(self.records(), self._predicted(), strict=True):
             taken = {name: new_name(name, record.values) for name in predicted}
             yield record.values | {taken[name]: value for name, value in predicted.items()}

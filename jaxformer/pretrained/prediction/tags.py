@@ -55,7 +55,7 @@ class TagPredictor(Predictor):
         self._given(record)
 
     def _given(self, record: Record) -> str | list[str]:
-        """The text, or the words, of a row; all rows must have the same of the two."""
+        """The text or the words of a row; all rows must have texts, or all lists of words."""
         (column,) = self.subject.text or recognised(record, self._COLUMNS, "--text")
         if self._lists is None:
             self._lists = isinstance(record.value(column), list)

@@ -29,11 +29,11 @@ class TextPredictor(Predictor):
 
     @abc.abstractmethod
     def _function(self, model, arrays) -> jax.Array:
-        """What is computed for a batch."""
+        """The computation for a batch."""
 
     @abc.abstractmethod
     def _row(self, found: np.ndarray) -> Prediction:
-        """What is predicted, from what was computed for a row."""
+        """The prediction for a row, from the results of `_function`."""
 
 
 class RowPredictor(TextPredictor):

@@ -121,7 +121,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 
 
 def _padding(pretrained: Pretrained) -> tuple[int, bool]:
-    """The id that texts are padded with, which may count, and whether they are on their left."""
+    """The padding id, and whether padding is on the left."""
     folder, on_left = pretrained.folder, False
     with suppress(UnreadError):
         answer = ask_about(folder)

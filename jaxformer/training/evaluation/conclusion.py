@@ -70,7 +70,7 @@ class Conclusion(NamedTuple):
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """The metrics with None for what JSON has no number for."""
+    """The metrics, with None for NaN and infinities, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
@@ -133,7 +133,7 @@ def print_conclusion(
 
 
 def _wrapped(name: str, text: str) -> str:
-    """A row of the report in lines of 80 characters, but for paths, which stay in one piece."""
+    """A row of the report wrapped at 80 characters; paths are not broken."""
     options = {"break_long_words": False, "break_on_hyphens": False}
     lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 67, **options)]
     return f"{name:<13}" + ("\n" + " " * 13).join(lines)

@@ -60,7 +60,7 @@ class Evaluator:
         say: Callable[[str], None],
         metrics: dict[str, float] | None = None,
     ) -> Conclusion:
-        """Measures once what takes longer: `evaluate`, and texts that the model writes.
+        """Runs the final evaluation: `evaluate`, the baseline and generated texts.
 
         Args:
             params: The parameters, on the program's mesh.
@@ -121,7 +121,7 @@ class Evaluator:
 
 
 def _read_late(results: Iterable[Any]) -> Iterator[Any]:
-    """Reads each result once the next one is started, so that the devices never wait."""
+    """Fetches each result after the next step is dispatched, so that the devices never wait."""
     pending = None
     for result in results:
         if pending is not None:

@@ -1,4 +1,4 @@
-"""What a model writes for the validation sources, and how good it is."""
+"""Texts that a model generates for the validation sources."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from jaxformer.training.step import Batch, TrainProgram
 
 
 class GeneratedText(NamedTuple):
-    """A source, its reference and what the model makes of it."""
+    """A source, its reference and the generated text."""
 
     source: str
     reference: str
@@ -40,7 +40,7 @@ def write_texts(
     examples: TextToTextExamples,
     tokenizer: Tokenizer,
 ) -> list[GeneratedText]:
-    """Writes a text for each source, each token the likeliest after those before it.
+    """Generates a text for each source by greedy decoding.
 
     Args:
         program: The training program, which knows the model (an encoder-decoder) and the mesh.

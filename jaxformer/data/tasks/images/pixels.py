@@ -58,7 +58,7 @@ class Scaling(abc.ABC):
 
 @dataclass(frozen=True)
 class Fit(Scaling):
-    """Scaled to fill the size (bicubic); what hangs over on two sides is cut off."""
+    """Scaled to cover the size (bicubic) and centre-cropped."""
 
     def __call__(self, image, size):
         from PIL import ImageOps
@@ -78,7 +78,7 @@ FIT = Fit()
 
 @dataclass(frozen=True)
 class Resize(Scaling):
-    """Scaled as image processors of transformers do, of which the middle is taken."""
+    """Scaled as image processors of transformers do, then centre-cropped."""
 
     size: tuple[int, ...] | None = None
     """Height and width in pixels, whatever the shape of the image; or its shorter side alone. None:
@@ -106,7 +106,7 @@ class Resize(Scaling):
         return _settings(sides, self.resample, None if self.size == size else size)
 
     def rescaled(self, old: tuple[int, int], new: tuple[int, int]) -> "Resize":
-        """Returns the same for another size, of which as large a share is cut off.
+        """Returns the same scaling for another size, with the same share cropped.
 
         Args:
             old: The size that this is for, height and width in pixels.
