@@ -288,8 +288,8 @@ def test_a_mesh_writes_the_same():
         Engine(
             config,
             abstract_model,
-            mesh,
             jax.device_put(random_parameters(config, 0, scale), placed),
+            mesh,
         )
         for scale in (0.7, 0.72)
     )
