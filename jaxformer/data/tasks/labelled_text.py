@@ -10,16 +10,13 @@ import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
-from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.label_sets import is_set, label_set_of, names_in
 from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
 from jaxformer.data.tasks.records import Record, label_of, read_records
 from jaxformer.data.tasks.sequences import (
-    EncodedText,
     SequenceData,
-    model_inputs,
-    with_decoder,
+    SequenceExamples,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_field
@@ -85,7 +82,7 @@ class LabelledRows(SequenceData[LabelledRow]):
 
     def examples(
         self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "LabelledExamples":
+    ) -> SequenceExamples:
         """Returns rows as arrays; those without a label have weight 0."""
         if None in (row.label for row in rows):
             kind, weight = self.label_kind, 0.0
@@ -96,8 +93,9 @@ class LabelledRows(SequenceData[LabelledRow]):
         texts = self.encoder(tokenizer).encode(
             [row.texts for row in rows], [row.where for row in rows]
         )
-        shape = self.sequence_length, tokenizer.pad_id
-        return LabelledExamples(texts, values, *shape, weight, self.start_id(tokenizer))
+        arrays = {"label": values, "label_weights": np.full(len(rows), weight, np.float32)}
+        start = self.start_id(tokenizer)
+        return SequenceExamples(texts, self.sequence_length, tokenizer.pad_id, arrays, start=start)
 
     def _with_values(
         self, rows: Sequence[LabelledRow], names: Sequence[str]
@@ -199,39 +197,6 @@ class LabelledText(LabelledRows):
         label = label_of(record, column)
         self.labels.check(label, record.where)
         return label
-
-
-class LabelledExamples(ExampleSource):
-    """Tokenised texts with their labels.
-
-    Args:
-        texts: The rows.
-        labels: [rows] or [rows, labels], int32 or float32.
-        length: T, to which rows are padded.
-        pad_id: The padding token.
-        weight: The weight of each label: 1, or 0 for rows without labels.
-        start: The decoder's first token, if there is a decoder.
-    """
-
-    def __init__(
-        self,
-        texts: Sequence[EncodedText],
-        labels: np.ndarray,
-        length: int,
-        pad_id: int,
-        weight: float = 1.0,
-        start: int | None = None,
-    ):
-        self._texts, self._labels, self._shape = texts, labels, (length, pad_id)
-        self._weight, self._start = np.float32(weight), start
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the model's inputs with "label" and "label_weights"."""
-        inputs = with_decoder(model_inputs(self._texts[index], *self._shape), self._start)
-        return inputs | {"label": self._labels[index], "label_weights": self._weight}
 
 
 def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:

@@ -1,13 +1,14 @@
 """Texts as rows of tokens: special tokens, token types, truncation, padding."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.dataset import Batch
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import Row, TaskData
 from jaxformer.data.tokenizers.special_tokens import Frame, Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -249,6 +250,44 @@ def with_decoder(inputs: Batch, start: int | None) -> Batch:
     first = np.full_like(tokens[..., :1], start)
     shifted = np.concatenate([first, tokens[..., :-1]], axis=-1)
     return inputs | {"decoder_inputs": shifted, "decoder_segments": inputs["segments"]}
+
+
+class SequenceExamples(ExampleSource):
+    """Encoded texts with the arrays that a head reads.
+
+    Args:
+        texts: The rows.
+        length: T, to which rows are padded.
+        pad_id: The padding token.
+        arrays: By name what belongs to each row, [rows, ...].
+        per_token: By name what belongs to the tokens of each row, `[tokens]` each; padded with 0.
+        start: The decoder's first token; None for a model without a decoder.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[EncodedText],
+        length: int,
+        pad_id: int,
+        arrays: Mapping[str, Sequence] = MappingProxyType({}),
+        per_token: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+        start: int | None = None,
+    ):
+        self._texts, self._length, self._pad_id = texts, length, pad_id
+        self._arrays, self._per_token, self._start = arrays, per_token, start
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the model's inputs and the other arrays of a row."""
+        inputs = model_inputs(self._texts[index], self._length, self._pad_id)
+        per_token = self._per_token.items()
+        return (
+            with_decoder(inputs, self._start)
+            | {name: values[index] for name, values in self._arrays.items()}
+            | {name: padded(values[index], self._length, 0) for name, values in per_token}
+        )
 
 
 def check_fit(

@@ -3,19 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, each, read_rows
-from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, in_order, numbered
 from jaxformer.data.tasks.sequences import (
     EncodedText,
     SequenceData,
-    model_inputs,
-    padded,
+    SequenceExamples,
 )
 from jaxformer.data.tasks.tags.sources import PythonTokens, Sentence, TagSource
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -67,7 +64,7 @@ class TaggedText(SequenceData[Sentence]):
 
     def examples(
         self, rows: Sequence[Sentence], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "TaggedExamples":
+    ) -> SequenceExamples:
         bad = BadRows(self.on_bad_row)
         numbers = list(each(partial(_numbers, tags=labels), rows, bad))
         bad.settle("tags", len(rows))
@@ -75,42 +72,18 @@ class TaggedText(SequenceData[Sentence]):
         encoder = self.encoder(tokenizer)
         words = [[word.text for word in sentence.words] for sentence in rows]
         encoded = encoder.encode_words(words, [sentence.words[0].where for sentence in rows])
-        tagged = [_row(*found, number) for found, (_, number) in zip(encoded, numbers, strict=True)]
-        return TaggedExamples(tagged, encoder.length, tokenizer.pad_id)
-
-
-class TaggedRow(NamedTuple):
-    """A tokenised sentence before padding; arrays are [tokens]."""
-
-    text: EncodedText
-    targets: np.ndarray
-    """int32, the number of the tag of each word at its first piece, 0 elsewhere."""
-    weights: np.ndarray
-    """float32, 1 at the first piece of each word and 0 elsewhere."""
-
-
-class TaggedExamples(ExampleSource):
-    """Tokenised sentences with their tags.
-
-    Args:
-        rows: The sentences.
-        length: T, to which rows are padded.
-        pad_id: The padding token.
-    """
-
-    def __init__(self, rows: Sequence[TaggedRow], length: int, pad_id: int):
-        self._rows, self._length, self._pad_id = rows, length, pad_id
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the model's inputs with "targets" and "weights"."""
-        row = self._rows[index]
-        return model_inputs(row.text, self._length, self._pad_id) | {
-            "targets": padded(row.targets, self._length, 0),
-            "weights": padded(row.weights, self._length, 0),
-        }
+        tagged = [
+            _targets(*found, number) for found, (_, number) in zip(encoded, numbers, strict=True)
+        ]
+        return SequenceExamples(
+            [text for text, _ in encoded],
+            encoder.length,
+            tokenizer.pad_id,
+            per_token={
+                "targets": [targets for targets, _ in tagged],
+                "weights": [weights for _, weights in tagged],
+            },
+        )
 
 
 def _numbers(rows: Sequence[Sentence], tags: Sequence[str]) -> list[np.ndarray]:
@@ -121,11 +94,13 @@ def _numbers(rows: Sequence[Sentence], tags: Sequence[str]) -> list[np.ndarray]:
     ]
 
 
-def _row(text: EncodedText, first: np.ndarray, numbers: np.ndarray) -> TaggedRow:
-    """The row of a sentence, given the first token and the tag of each word."""
+def _targets(
+    text: EncodedText, first: np.ndarray, numbers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the targets and weights [tokens], given the first token and the tag of each word."""
     targets = np.zeros(len(text.ids), np.int32)
     weights = np.zeros(len(text.ids), np.float32)
     there = first >= 0
     targets[first[there]] = numbers[there]
     weights[first[there]] = 1
-    return TaggedRow(text, targets, weights)
+    return targets, weights
