@@ -19,20 +19,6 @@ Batch = Mapping[str, np.ndarray]
 Scores = dict[str, float]
 
 
-def of_heads(found: Mapping[str, Scores]) -> Scores:
-    """Returns the scores of a model: those of its head, or those of several as "<head>_<name>".
-
-    Args:
-        found: Each head's own, by its name.
-    """
-    several = len(found) > 1
-    return {
-        f"{head}_{name}" if several else name: value
-        for head, own in found.items()
-        for name, value in own.items()
-    }
-
-
 def classification_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, num_labels: int
 ) -> Scores:

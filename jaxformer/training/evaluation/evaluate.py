@@ -1,6 +1,6 @@
 """Evaluation on the validation rows: the loss, and the metrics of each kind of head."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.processes import DeviceBatches, local_rows
 from jaxformer.models import Head, Parameters
 from jaxformer.models.heads.base import HeadResult
-from jaxformer.models.heads.metrics import of_heads
 from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.evaluation.generated_text import write_texts
 from jaxformer.training.step import Sums, TrainProgram
@@ -51,7 +50,7 @@ class Evaluator:
         for head in self.program.model.heads:
             result = results[head.name]
             found[head.name] = head.metrics(result, self.data) if result.sums.weight > 0 else {}
-        return {"loss": sum(result.loss for result in results.values())} | of_heads(found)
+        return {"loss": sum(result.loss for result in results.values())} | _of_heads(found)
 
     def conclude(
         self,
@@ -147,4 +146,14 @@ def trivial_answers(
     """
     seen = list(train.epoch(max_batches=_MOST_BATCHES))
     held_out = list(validation.epoch(max_batches=max_batches))
-    return of_heads({head.name: head.baseline(seen, held_out) for head in heads})
+    return _of_heads({head.name: head.baseline(seen, held_out) for head in heads})
+
+
+def _of_heads(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """The metrics of a model: those of its head, or of each of several as "<head>_<name>"."""
+    several = len(found) > 1
+    return {
+        f"{head}_{name}" if several else name: value
+        for head, own in found.items()
+        for name, value in own.items()
+    }
