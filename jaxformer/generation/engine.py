@@ -72,16 +72,17 @@ class Engine:
         """
         check_generates(config)
         self.config, self.mesh, self._storage = config, mesh, config.compute_dtype
-        self._abstract_model = AbstractModel(lambda key: self._arranged(config.build(key)))
-        plain = AbstractModel(config.build)
+        # The programs hold no reference to the engine, so that its weights are freed with it.
+        arranged = partial(_arranged, mesh)
+        template = AbstractModel(lambda key: arranged(config.build(key)))
+        plain, module = AbstractModel(config.build), partial(_module, template)
+        self._abstract_model = template
         self._arrange = jax.jit(
-            lambda given: self._abstract_model.parameters(
-                self._arranged(plain.module(abstract_model.merged(given)))
-            )
+            lambda given: template.parameters(arranged(plain.module(abstract_model.merged(given))))
         )
         self._init_state = jax.jit(
             lambda shape, scores, weights, history, keys, encoder_outputs: init_state(
-                self.module(weights),
+                module(weights),
                 shape,
                 history,
                 keys=keys,
@@ -93,16 +94,16 @@ class Engine:
         )
         self._prefill = jax.jit(
             lambda size, weights, cache, history, start: prefill(
-                self.module(weights), history, cache, start, size
+                module(weights), history, cache, start, size
             ),
             static_argnums=0,
             donate_argnums=2,
         )
-        self._first_token = self._decoding(generate_token)
-        self._generate = self._decoding(generate_tokens)
+        self._first_token = _decoding(module, generate_token)
+        self._generate = _decoding(module, generate_tokens)
         self._beam_search = jax.jit(
             lambda search, weights, history, cache: beam_search(
-                self.module(weights), search, history, cache
+                module(weights), search, history, cache
             )
         )
         self._rereads = self.changes_at(np.zeros(1, np.int32)) is not None
@@ -268,8 +269,7 @@ class Engine:
 
     def module(self, weights: Weights) -> GenerativeModel | HookedModel:
         """The model with these weights, inside a compiled program."""
-        model = self._abstract_model.module(weights.parameters)
-        return HookedModel(model, weights.hooks) if weights.hooks.patterns else model
+        return _module(self._abstract_model, weights)
 
     def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
         """Whether cached keys become invalid at these lengths, see `Transformer.changes_at`.
@@ -309,23 +309,6 @@ class Engine:
         kept = num_bytes((cache, state.log_probs, state.scores, logits))
         return kept + num_beams * num_bytes(history)
 
-    def _decoding(self, function: Callable[..., State]) -> Callable[..., State]:
-        """A program that adds tokens to a state, whose cache is an argument that it donates."""
-
-        def run(sampling, weights, cache, state, *steps):
-            state = replace(state, cache=cache)
-            return function(self.module(weights), sampling, state, *steps)
-
-        return jax.jit(run, static_argnums=0, donate_argnums=2)
-
-    def _arranged(self, model: GenerativeModel) -> GenerativeModel:
-        """A model with its weights in the layout that is read fastest for a few tokens."""
-        model.decoder_transformer.stack.unstack()
-        # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
-        if self.mesh is None and platform() == "cpu":
-            transpose_kernels(model)
-        return model
-
     @property
     def _devices(self) -> list[jax.Device]:
         if self.mesh is not None:
@@ -341,6 +324,31 @@ class Engine:
                 f"for {max(self.max_length - prompt, 0)} at most, shorten the prompt, or let the "
                 "window slide"
             )
+
+
+def _module(abstract_model: AbstractModel, weights: Weights) -> GenerativeModel | HookedModel:
+    model = abstract_model.module(weights.parameters)
+    return HookedModel(model, weights.hooks) if weights.hooks.patterns else model
+
+
+def _arranged(mesh: jax.sharding.Mesh | None, model: GenerativeModel) -> GenerativeModel:
+    """A model with its weights in the layout that is read fastest for a few tokens."""
+    model.decoder_transformer.stack.unstack()
+    # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
+    if mesh is None and platform() == "cpu":
+        transpose_kernels(model)
+    return model
+
+
+def _decoding(
+    module: Callable[[Weights], GenerativeModel], function: Callable[..., State]
+) -> Callable[..., State]:
+    """A program that adds tokens to a state, whose cache is an argument that it donates."""
+
+    def run(sampling, weights, cache, state, *steps):
+        return function(module(weights), sampling, replace(state, cache=cache), *steps)
+
+    return jax.jit(run, static_argnums=0, donate_argnums=2)
 
 
 def _split_cache(state: State) -> tuple[Cache, State]:
