@@ -33,7 +33,8 @@ from jaxformer.generation.decode.processors import History
 from jaxformer.generation.hooked import HookedModel, Weights
 from jaxformer.generation.inputs import Prompts, bucket, check_generates
 from jaxformer.models import AbstractModel, Parameters
-from jaxformer.models.model import GenerativeModel, ModelConfig
+from jaxformer.models.decoder import GenerativeModel
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape, Storage
 from jaxformer.nn.layers import transpose_kernels
 from jaxformer.pretrained.model import Pretrained

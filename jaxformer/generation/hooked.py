@@ -9,7 +9,7 @@ import jax
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, Hooks, with_hooks
 from jaxformer.models import Parameters
-from jaxformer.models.model import GenerativeModel
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
 

@@ -16,7 +16,7 @@ from jaxformer.functional.sampling.next_token import greedy, token_log_probabili
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import Engine, engine_for
 from jaxformer.generation.inputs import Inputs, Prompts, bucket, prepare_inputs, token_ids
-from jaxformer.models.model import GenerativeModel
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.pretrained.dialogues import conversations_in, prompts_of
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 

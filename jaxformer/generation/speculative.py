@@ -25,7 +25,7 @@ from jaxformer.generation.decode.loop import (
 from jaxformer.generation.decode.processors import History, process
 from jaxformer.generation.engine import CHUNK, Engine
 from jaxformer.generation.inputs import Prompts
-from jaxformer.models.model import GenerativeModel
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache
 
 _TO_PROPOSE, _TO_VERIFY = 0, 1

@@ -14,11 +14,11 @@ from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments
 from jaxformer.functional.positions.base import Position
-from jaxformer.models.decoder import DecoderConfig
+from jaxformer.models.decoder import DecoderConfig, GenerativeModel
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import Head, ModelOutput, array, pool
-from jaxformer.models.model import GenerativeModel, ModelConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.vision import VisionConfig
 from jaxformer.nn import Embedding, Linear, Transformer
 from jaxformer.nn.layers import normal

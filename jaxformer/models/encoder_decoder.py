@@ -13,10 +13,11 @@ from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import T5Bias
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import GenerativeModel, TransformerModelConfig, assert_tokens
+from jaxformer.models.model import TransformerModelConfig, assert_tokens
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
 from jaxformer.nn.layers import normal

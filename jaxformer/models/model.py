@@ -2,7 +2,6 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -11,11 +10,10 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.errors import ConfigError, check_argument, check_field, did_you_mean
-from jaxformer.functional.activations import scope
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
-from jaxformer.functional.masks import Mask, Segments
+from jaxformer.functional.masks import Mask
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import (
     DEFAULT_OPTIONS,
@@ -28,12 +26,9 @@ from jaxformer.models.heads.base import (
 )
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.block import BlockConfig, TransformerBlock
-from jaxformer.nn.cache import Cache, CacheShape
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.feedforward import MLP
-from jaxformer.nn.layers import Embedding
 from jaxformer.nn.sublayer import FeedForwardConfig, SelfAttentionConfig, SublayerConfig
-from jaxformer.nn.transformer import Transformer
 
 
 def assert_tokens(
@@ -227,6 +222,27 @@ class TransformerModelConfig(TransformerConfig, ModelConfig):
         self.position.validate_length(lengths["inputs"])
 
 
+@dataclass(frozen=True)
+class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):
+    """A model of text whose tokens may have types, besides their ids and positions."""
+
+    token_types: int = 0
+    """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
+    task_types: int = 0
+    """Rows of the table of tasks (ERNIE); 0: no table."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("token_types", "task_types"):
+            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+
+    @property
+    def type_sizes(self) -> dict[str, int]:
+        """The rows of each table of type embeddings, by the batch's name of the ids."""
+        tables = {"token_types": self.token_types, "task_types": self.task_types}
+        return {name: rows for name, rows in tables.items() if rows}
+
+
 def check_no_windows(config: TransformerConfig) -> None:
     """Raises ConfigError where a window would hide the tokens ahead from an encoder."""
     plain = set(config.windows) == {None}
@@ -296,122 +312,3 @@ class Model(nnx.Module):
         """The dropout keys of the blocks and of each head; all are None where `key` is."""
         outputs_key, *head_keys = split(key, 1 + len(self.heads))
         return outputs_key, dict(zip(self.heads, head_keys, strict=True))
-
-
-class GenerativeModel(Model):
-    """A model whose decoder continues a text. A subclass names the decoder's parts."""
-
-    decoder_scope: ClassVar[str | None] = None
-    """The scope of the decoder's activations; None: that of the whole model."""
-    dtype: jax.typing.DTypeLike
-    """The compute dtype."""
-
-    @property
-    def target_embedding(self) -> Embedding:
-        """The decoder's token embedding."""
-        raise NotImplementedError
-
-    @property
-    def decoder_transformer(self) -> Transformer:
-        """The transformer whose cache `init_cache` makes."""
-        raise NotImplementedError
-
-    def cross_inputs(self, encoder_outputs: jax.Array | None) -> jax.Array | None:
-        """What cross-attention reads of the encoder outputs."""
-        return encoder_outputs
-
-    def init_cache(
-        self,
-        shape: CacheShape,
-        encoder_outputs: jax.Array | None = None,
-        encoder_mask: Mask | None = None,
-    ) -> Cache:
-        """The decoder's cache before the first token.
-
-        Args:
-            shape: The size of the cache.
-            encoder_outputs: `[B, S, D]`, if the decoder has cross-attention.
-            encoder_mask: The cross-attention mask; None allows all.
-
-        Returns:
-            A cache without tokens, but with the keys and values of the encoder outputs.
-        """
-        encoder_outputs = self.cross_inputs(encoder_outputs)
-        encoder_mask = Mask() if encoder_mask is None else encoder_mask
-        with self._decoding():
-            return self.decoder_transformer.init_cache(shape, encoder_outputs, encoder_mask)
-
-    def step(
-        self,
-        inputs: jax.Array,
-        cache: Cache,
-        *,
-        count: jax.Array | None = None,
-        lengths: jax.Array | None = None,
-    ) -> tuple[jax.Array, Cache]:
-        """The decoder's hidden states of the next tokens of each row.
-
-        Reading a row in several steps gives the states that the decoder gives for the whole row,
-        with the type 0 for all tokens.
-
-        Args:
-            inputs: int token ids `[B, T]`.
-            cache: The cache of the tokens before.
-            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
-            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
-                depend on it; None: the tokens that have been read after this step.
-
-        Returns:
-            `[B, T, D]` in the compute dtype, and the cache with these tokens.
-        """
-        assert_tokens(self.target_embedding.vocab_size, inputs)
-        embedded = self.target_embedding(inputs, self.dtype)
-        with self._decoding():
-            return self.decoder_transformer.step(embedded, cache, count=count, lengths=lengths)
-
-    def decoded(
-        self,
-        inputs: jax.Array,
-        order: Mask,
-        *,
-        positions: jax.Array | None = None,
-        segments: jax.Array | None = None,
-        mask: Mask | None = None,
-        encoder_mask: Mask | None = None,
-        **options: Any,
-    ) -> jax.Array:
-        """The decoder's hidden states of whole rows.
-
-        Args:
-            inputs: int token ids `[B, T]`.
-            order: Which tokens each token sees, such as `causal()`.
-            positions: int `[B or 1, T]`; None counts from 0.
-            segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-            mask: A mask to combine with, such as one of padding.
-            encoder_mask: The cross-attention mask; None allows all.
-            **options: Other arguments of the transformer.
-
-        Returns:
-            `[B, T, D]` in the compute dtype.
-        """
-        arrays = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.target_embedding.vocab_size, inputs, **arrays)
-        mask = order & (Mask() if mask is None else mask)
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
-        with self._decoding():
-            return self.decoder_transformer(
-                self.target_embedding(inputs, self.dtype),
-                mask=mask,
-                positions=positions,
-                encoder_mask=Mask() if encoder_mask is None else encoder_mask,
-                **options,
-            )
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        outputs = ModelOutput(hidden, tied=self.target_embedding.kernel())
-        return self.heads["language_model"].scores(outputs)
-
-    def _decoding(self) -> AbstractContextManager:
-        return nullcontext() if self.decoder_scope is None else scope(self.decoder_scope)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import decode_step, is_end
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.models.model import GenerativeModel
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache
 
 

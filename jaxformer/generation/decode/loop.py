@@ -13,7 +13,7 @@ from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.models.model import GenerativeModel
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
 EncoderOutputs = tuple[Any, ...]
