@@ -259,15 +259,7 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
 
 
 def check_stop_strings(config: GenerationConfig, slide: bool) -> None:
-    """Checks that what ends texts at strings goes together with the rest.
-
-    Args:
-        config: The options.
-        slide: See `generate`.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Raises ConfigError where stop strings do not go together with the other options."""
     if config.stop_strings and slide:
         raise ConfigError(f"slide = True: not with stop_strings = {config.stop_strings}")
     if config.stop_strings and config.num_beams > 1:

@@ -293,14 +293,7 @@ class GenerationConfig:
         return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
 
     def for_width(self, width: int) -> "GenerationConfig":
-        """Returns the same options, with lengths that count new tokens alone.
-
-        Args:
-            width: The number of tokens of the longest prompt, as which transformers counts all.
-
-        Raises:
-            ConfigError: `max_length` leaves no room for a new token.
-        """
+        """Returns the options with `max_new_tokens` and `min_new_tokens` for prompts of a width."""
         most = self.max_new_tokens
         if self.max_length is not None:
             most = self.max_length - width

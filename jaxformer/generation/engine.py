@@ -273,14 +273,7 @@ class Engine:
         return _module(self._abstract_model, weights)
 
     def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
-        """Whether cached keys become invalid at these lengths, see `Transformer.changes_at`.
-
-        Args:
-            lengths: int, of any shape.
-
-        Returns:
-            bool of that shape; None if no length invalidates them.
-        """
+        """Whether cached keys become invalid at some lengths; None if they never do."""
         model = self._abstract_model.module(self._abstract_model.shapes)
         changes = model.decoder_transformer.changes_at(lengths)
         return None if changes is None else np.asarray(changes)

@@ -137,18 +137,7 @@ def rows_of(inputs: Any) -> list[np.ndarray]:
 
 
 def token_ids(name: str, value: Any) -> np.ndarray:
-    """Token ids that a user gives, as int `[T]`.
-
-    Args:
-        name: What they are, for the message.
-        value: A list or an array of integers.
-
-    Returns:
-        The ids.
-
-    Raises:
-        DataError: The value is not a list of integers.
-    """
+    """Token ids that a user gives, as int `[T]`; DataError if they are not integers."""
     try:
         tokens = np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -159,19 +148,7 @@ def token_ids(name: str, value: Any) -> np.ndarray:
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, left: bool) -> Mapping[str, np.ndarray]:
-    """Pads rows of tokens, as "input_ids" and "attention_mask" int64 `[B, T]`.
-
-    Args:
-        rows: The tokens of each row.
-        padding: The token to pad with.
-        left: Whether to pad on the left.
-
-    Returns:
-        The two arrays.
-
-    Raises:
-        DataError: A row is empty.
-    """
+    """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`."""
     for number, row in enumerate(rows):
         if not len(row):
             raise DataError(f"prompt {number} is empty: it needs one token at least")
@@ -277,15 +254,7 @@ def prepare_inputs(
 
 
 def tokenize(pretrained: Pretrained, text: str) -> list[int]:
-    """The tokens of a prompt, or of an encoder's input.
-
-    Args:
-        pretrained: The model.
-        text: The text.
-
-    Returns:
-        Token ids.
-    """
+    """The token ids of a prompt, or of an encoder's input."""
     encoder = pretrained.prompt_encoder
     encodes = pretrained.config.is_encoder_decoder
     return encoder.source(text) if encodes else encoder.plain(text)
@@ -302,16 +271,7 @@ def reads_files(pretrained: Pretrained, inputs: Inputs) -> bool:
 
 
 def blank_inputs(pretrained: Pretrained, rows: int, length: int) -> Arrays:
-    """Inputs of an encoder, with nothing in them.
-
-    Args:
-        pretrained: The model.
-        rows: The number of texts or images.
-        length: The tokens of each text.
-
-    Returns:
-        "input_ids" or "pixel_values".
-    """
+    """Inputs of an encoder, all 0: "input_ids" or "pixel_values"."""
     config = pretrained.config
     source = family_of(config).source
     if source == "input_ids":

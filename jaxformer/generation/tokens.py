@@ -324,18 +324,7 @@ def _length(tokenizer: Tokenizer, strings: Sequence[str], tokens: np.ndarray) ->
 
 
 def repeat_rows(arrays: Any, count: int) -> Any:
-    """Repeats each row of a tree of arrays `[B, ...]`, as `[B count, ...]`.
-
-    Args:
-        arrays: The arrays.
-        count: The number of copies of each row, which follow one another.
-
-    Returns:
-        The repeated arrays.
-
-    Raises:
-        ConfigError: They would need more memory than there is.
-    """
+    """Repeats each row of a tree of arrays `[B, ...]`, as `[B count, ...]`, if there is memory."""
     needed, available = count * num_bytes(arrays), available_bytes(jax.local_devices())
     if needed > available:
         raise ConfigError(

@@ -90,15 +90,6 @@ class ChoiceText(SequenceData[ChoiceRow]):
         return row.context, *row.choices
 
     def read(self, source: str) -> list[ChoiceRow]:
-        """Returns the rows of a table.
-
-        Args:
-            source: The table.
-
-        Raises:
-            DataError: It cannot be read, lacks a column, has a row with another number of choices
-                or no number of the right one, or has no rows.
-        """
         return read_rows(source, self._row, self.on_bad_row)
 
     def _row(self, record: Record) -> ChoiceRow:

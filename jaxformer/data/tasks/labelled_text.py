@@ -165,15 +165,7 @@ class LabelledText(LabelledRows):
         return super().label_names(train)
 
     def read(self, source: str, labelled: bool = True) -> list[LabelledRow]:
-        """Returns the rows of a table.
-
-        Args:
-            source: The table.
-            labelled: Whether to read the labels; the column need not be there otherwise.
-
-        Raises:
-            DataError: It cannot be read, lacks a column, or has no rows.
-        """
+        """Returns the rows of a table; those that are not `labelled` need no column of labels."""
         columns = self.text
 
         def row(record: Record) -> LabelledRow | None:

@@ -54,12 +54,7 @@ class SpecialTokens(NamedTuple):
         return sum(map(len, self.frames[texts - 1].gaps))
 
     def start(self, before: Sequence[int], texts: int) -> int:
-        """Returns where a text starts in its row.
-
-        Args:
-            before: The numbers of tokens of the texts before it.
-            texts: How many texts the row has.
-        """
+        """Returns where a text starts in a row of `texts`, after texts with `before` tokens."""
         gaps = self.frames[texts - 1].gaps[: len(before) + 1]
         return sum(before) + sum(map(len, gaps))
 
@@ -83,12 +78,7 @@ class EncodedWords(NamedTuple):
 
 
 def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
-    """Returns how many tokens of one or two texts to keep, cutting the longer one first.
-
-    Args:
-        lengths: The tokens of each.
-        space: The most tokens to keep.
-    """
+    """Returns how many tokens of one or two texts to keep, cutting the longer one first."""
     if len(lengths) == 1:
         return (min(lengths[0], space),)
     first, second = lengths
@@ -238,12 +228,7 @@ def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:
 
 
 def with_decoder(inputs: Batch, start: int | None) -> Batch:
-    """Returns an encoder's inputs with those of a decoder that reads the same, one token later.
-
-    Args:
-        inputs: "inputs" and "segments", [..., T], among others.
-        start: The decoder's first token; None for a model without a decoder.
-    """
+    """Returns encoder inputs with those of a decoder that reads the same, shifted by `start`."""
     if start is None:
         return inputs
     tokens = inputs["inputs"]

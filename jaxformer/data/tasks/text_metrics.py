@@ -28,7 +28,7 @@ class BLEU(TextMetric):
     """BLEU and chrF of translations, as sacrebleu computes them.
 
     References:
-        Post 2018, https://arxiv.org/abs/1804.08771
+        Post 2018, https://arxiv.org/abs/1804.08771; Popović 2015, https://aclanthology.org/W15-3049
     """
 
     def scores(self, texts, references):

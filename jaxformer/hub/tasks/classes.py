@@ -360,12 +360,7 @@ class OwnHeadsTask(Task):
 
 
 def task_of(heads: Sequence[Head], language_model_task: type[Task]) -> Task:
-    """Returns the task of a model with these heads, which no class of transformers has.
-
-    Args:
-        heads: The heads.
-        language_model_task: The task of a language model of its family.
-    """
+    """Returns the task of a model with these heads, for which transformers has no class."""
     if not heads:
         return Task()
     types = [type(head) for head in heads]
@@ -392,12 +387,7 @@ def num_labels(hf_config: HFConfig) -> int:
 
 
 def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns the mean cross-entropy where the label is not -100.
-
-    Args:
-        logits: float `[..., V]`.
-        labels: int `[...]`.
-    """
+    """Returns the mean cross-entropy of logits `[..., V]` where the label `[...]` is not -100."""
     counted = (labels != IGNORED).astype(jnp.float32)
     sums = cross_entropy(logits, labels, counted)
     return sums.loss / sums.weight
@@ -420,13 +410,7 @@ def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
 def scored(
     logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
 ) -> dict[str, jax.Array]:
-    """Returns the scores and, where there are labels, the loss.
-
-    Args:
-        logits: The scores.
-        inputs: Arrays by their names in transformers.
-        loss: Makes a loss of scores and labels.
-    """
+    """Returns the scores and, where there are labels, the loss of the two."""
     outputs = {"logits": logits}
     if "labels" in inputs:
         outputs["loss"] = loss(logits, inputs["labels"])

@@ -31,15 +31,7 @@ def generic_names(count: int) -> tuple[str, ...]:
 
 
 def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Whether labels of data are those of a checkpoint: its names, or their numbers.
-
-    Args:
-        names: The labels of the data, in the order of their numbers.
-        theirs: Those of the checkpoint; case does not matter.
-
-    Returns:
-        True if they are the same in the same order.
-    """
+    """Whether labels of data are those of a checkpoint, by name (in any case) or by number."""
     numbers = [str(number) for number in range(len(theirs))]
     folded = [name.casefold() for name in theirs]
     return list(names) == numbers or [name.casefold() for name in names] == folded

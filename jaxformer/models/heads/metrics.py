@@ -22,18 +22,7 @@ Scores = dict[str, float]
 def classification_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, num_labels: int
 ) -> Scores:
-    """Returns accuracy, F1 and Matthews' correlation coefficient.
-
-    Args:
-        predictions: int [rows], the label that scores highest.
-        references: int [rows].
-        weights: float [rows]; rows of weight 0 do not count.
-        num_labels: The number of labels. With two, "f1" is that of label 1 (as in GLUE);
-            otherwise it is "macro_f1", the mean over the labels that occur.
-
-    Returns:
-        "accuracy", "f1" or "macro_f1", and "matthews".
-    """
+    """Returns accuracy, Matthews' correlation, and F1 of label 1 of two or its mean over labels."""
     from sklearn import metrics
 
     predictions, references, weights = _counted(predictions, references, weights)
@@ -49,18 +38,7 @@ def classification_scores(
 def multi_label_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, labels: Sequence[str]
 ) -> Scores:
-    """Returns F1 over all labels of all rows, its mean over the labels, and that of each.
-
-    Args:
-        predictions: int [rows, labels], 1 for the labels that are predicted.
-        references: int [rows, labels].
-        weights: float [rows]; rows of weight 0 do not count.
-        labels: The names of the labels.
-
-    Returns:
-        "micro_f1", "macro_f1", "exact_match", the share of rows all of whose labels are right, and
-        "f1_<label>" for each label. F1 of a label that no row has and none is given is 0.
-    """
+    """Returns "micro_f1", "macro_f1", "f1_<label>", and "exact_match" of rows; F1 of 0/0 is 0."""
     predictions, references, weights = _counted(predictions, references, weights)
     predicted, true = (np.asarray(x) > 0.5 for x in (predictions, references))
     exact = np.average((predicted == true).all(axis=1), weights=weights)
@@ -75,17 +53,7 @@ def multi_label_scores(
 
 
 def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
-    """Returns Pearson's and Spearman's correlation coefficients.
-
-    Args:
-        predictions: float [rows].
-        references: float [rows].
-        weights: float [rows]; rows of weight 0 do not count, all others count once.
-
-    Returns:
-        "pearson" and "spearman"; 0 where predictions or references are all the same, and NaN where
-        one is not finite.
-    """
+    """Returns "pearson" and "spearman": 0 for constant values, NaN for predictions not finite."""
     from scipy import stats
 
     predictions, references, _ = _counted(predictions, references, weights)
@@ -101,18 +69,7 @@ def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: Ar
 
 
 def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
-    """Returns how often the right image is first for a text, and the right text for an image.
-
-    The candidates are those of the same batch: the larger it is, the harder is the task.
-
-    Args:
-        predictions: int [rows, 2], the image of each text and the text of each image.
-        references: int [rows, 2].
-        weights: float [rows]; rows of weight 0 do not count.
-
-    Returns:
-        "text_to_image_recall", "image_to_text_recall", and their mean, "accuracy".
-    """
+    """Returns the recall at 1 of images by text and of texts by image in a batch, and the mean."""
     predictions, references, weights = _counted(predictions, references, weights)
     found = np.average(np.equal(predictions, references), axis=0, weights=weights)
     names = ("text_to_image_recall", "image_to_text_recall")
@@ -123,19 +80,7 @@ def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: Arr
 def tag_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, tags: Sequence[str]
 ) -> Scores:
-    """Returns the accuracy of tags, and the F1 of whole entities where tags mark such.
-
-    Args:
-        predictions: int [rows, T], the tag that scores highest.
-        references: int [rows, T].
-        weights: float [rows, T]; a place of weight 0 holds no tag.
-        tags: The names of the tags. If all are "O" or begin with B-, I-, E- or S-, they mark
-            entities, which count as found if type, beginning and end are right.
-
-    Returns:
-        "accuracy", and "entity_f1", "entity_precision" and "entity_recall", or "macro_f1" where
-        the tags mark no entities.
-    """
+    """Returns the accuracy of tags and, where they mark entities (IOB, IOBES), entity F1."""
     from seqeval import metrics as entity_metrics
     from sklearn import metrics
 
@@ -186,19 +131,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
 
 
 def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> Scores:
-    """Returns BLEU and chrF of a corpus, with sacrebleu's default settings.
-
-    Args:
-        predictions: The translations.
-        references: A reference for each.
-
-    Returns:
-        "bleu" and "chrf", between 0 and 100.
-
-    References:
-        Post 2018, A Call for Clarity in Reporting BLEU Scores, https://arxiv.org/abs/1804.08771;
-        Popović 2015, chrF, https://aclanthology.org/W15-3049
-    """
+    """Returns BLEU and chrF of a corpus, between 0 and 100, with sacrebleu's default settings."""
     import sacrebleu
 
     predictions, references = list(predictions), [list(references)]
@@ -231,20 +164,7 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
 def summary_scores(
     predictions: Sequence[str], references: Sequence[str], stemmer: bool = True
 ) -> Scores:
-    """Returns ROUGE F-measures of summaries, the means of what rouge_score gives for each.
-
-    Args:
-        predictions: The summaries.
-        references: A reference for each. "rougeLsum" takes each line of a text as a sentence.
-        stemmer: Whether words of more than three letters are compared by their stems.
-
-    Returns:
-        "rouge1", "rouge2", "rougeL" and "rougeLsum", between 0 and 1.
-
-    References:
-        Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries,
-        https://aclanthology.org/W04-1013
-    """
+    """Returns the means of rouge_score's F-measures; rougeLsum takes each line as a sentence."""
     names = ("rouge1", "rouge2", "rougeL", "rougeLsum")
     scorer = optional_module("rouge_score.rouge_scorer", "ROUGE").RougeScorer(names, stemmer)
     rows = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
@@ -254,17 +174,7 @@ def summary_scores(
 def most_frequent(
     train: Sequence[Batch], validation: Sequence[Batch], target: str, weight: str
 ) -> Scores:
-    """Returns the loss and the accuracy of the classes' frequencies in the training rows.
-
-    Args:
-        train: Batches whose classes are counted.
-        validation: Batches that are predicted.
-        target: The array with the classes, int [...].
-        weight: The array with their weights, float [...].
-
-    Returns:
-        "loss", of the frequencies as probabilities, and "accuracy", of the most frequent class.
-    """
+    """Returns the loss and accuracy of predicting the class frequencies of the training rows."""
     classes, weights = flat(train, target, weight)
     references, reference_weights = flat(validation, target, weight)
     size = int(max(classes.max(), references.max())) + 1

@@ -61,14 +61,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
-        """Returns the number of tokens of a prefix in a text that begins with it.
-
-        Args:
-            prefix: The prefix.
-
-        Returns:
-            Its tokens and the special ones before it; not the one with which a text ends.
-        """
+        """Returns the tokens of a prefix in a text that begins with it, special ones included."""
         self._limit("longest_first")
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])

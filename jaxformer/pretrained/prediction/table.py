@@ -45,14 +45,7 @@ class PredictedTable:
         return self.read(self.input, self.header)
 
     def check_unused(self, resume: bool) -> None:
-        """Checks that no file of the user's would be overwritten.
-
-        Args:
-            resume: Whether to continue after the predictions so far.
-
-        Raises:
-            ConfigError: The output is there, or predictions of an earlier command are.
-        """
+        """Raises ConfigError if the output exists, or earlier predictions that are not resumed."""
         if self.output.exists():
             raise ConfigError(f"--output {self.output} exists: name another file, or remove it")
         if not resume and self._has_predictions():
@@ -62,17 +55,7 @@ class PredictedTable:
             )
 
     def count(self, predictor: Predictor) -> int:
-        """Reads the input once, so that errors in rows are reported before any prediction.
-
-        Args:
-            predictor: Checks the rows.
-
-        Returns:
-            The number of rows.
-
-        Raises:
-            DataError: There are none, or one cannot be read; names the file and the line.
-        """
+        """Checks every row before any prediction, and returns how many there are."""
         total = 0
         for record in self.records():
             predictor.check(record)

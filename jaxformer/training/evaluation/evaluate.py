@@ -133,17 +133,7 @@ def _read_late(results: Iterable[Any]) -> Iterator[Any]:
 def trivial_answers(
     heads: Sequence[Head], train: Dataset, validation: Dataset, max_batches: int | None
 ) -> dict[str, float]:
-    """The metrics on the validation rows of the best constant prediction, see `Head.baseline`.
-
-    Args:
-        heads: The model's heads.
-        train: The training rows, of which at most 50 batches are read.
-        validation: The validation rows.
-        max_batches: The most batches of the validation rows to read; None: all.
-
-    Returns:
-        Metrics as `Evaluator.evaluate` names them, for the heads that have such a prediction.
-    """
+    """The validation metrics of the heads' best constant predictions, see `Head.baseline`."""
     seen = list(train.epoch(max_batches=_MOST_BATCHES))
     held_out = list(validation.epoch(max_batches=max_batches))
     return _of_heads({head.name: head.baseline(seen, held_out) for head in heads})

@@ -67,13 +67,7 @@ def write_texts(
 
 
 def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between.
-
-    Args:
-        texts: The texts.
-        kind: What each is, for the head of the column: "translation".
-        file: Where to write.
-    """
+    """Writes a table of sources, references and texts; `kind` names the last column."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
     with replacing(file) as aside:
@@ -81,13 +75,7 @@ def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read.
-
-    Args:
-        texts: The texts.
-        kind: What each is: "translation".
-        most: How many.
-    """
+    """Returns a few texts, spread over all, for people to read."""
     chosen = [texts[n * len(texts) // most] for n in range(most)]
     names = ("source", "reference", kind)
     return "\n\n".join(

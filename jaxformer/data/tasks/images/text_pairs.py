@@ -103,31 +103,13 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return {"inputs": self.sequence_length}
 
     def prepare(self, folder):
-        """Reads and tokenises the rows; keeps how images are read beside the tokenizer.
-
-        Args:
-            folder: The run's folder.
-
-        Returns:
-            Both sides of the data, with the tokenizer.
-
-        Raises:
-            DataError: A file cannot be read, a text is too long, or an image is not there.
-        """
+        """As `TaskData.prepare`; also keeps how images are read beside the tokenizer."""
         found = super().prepare(folder)
         form = self.image_size, self.channels, self.mean, self.std
         keep_preprocessor(folder, preprocessor(Fit(), *form))
         return found
 
     def read(self, source: str) -> list[ImageTextPair]:
-        """Returns the rows of a table.
-
-        Args:
-            source: The table.
-
-        Raises:
-            DataError: It cannot be read, lacks a column, has no rows, or an image is not there.
-        """
         optional_module("PIL", "ImageTextPairs")
         named = NamedImages(any_path(source, "path").parent)
 
@@ -139,14 +121,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return decodable(rows, self.pixels, self.on_bad_row, source)
 
     def pixels(self, row: ImageTextPair) -> np.ndarray:
-        """Returns the image of a row, float32 [height, width, channels] between 0 and 1.
-
-        Args:
-            row: The row.
-
-        Raises:
-            DataError: The image cannot be decoded; names the row.
-        """
+        """Returns the image of a row, float32 [height, width, channels] between 0 and 1."""
         try:
             return scaled_pixels(row.image, self.image_size, self.channels, Fit())
         except DataError as error:
@@ -184,11 +159,6 @@ class PairExamples(ExampleSource):
         return len(self._rows)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the image and the text of a row.
-
-        Raises:
-            DataError: The image cannot be decoded; names the row and the file.
-        """
         del rng
         try:
             pixels = self._data.pixels(self._rows[index])
