@@ -32,7 +32,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.heads.base import pool
-from jaxformer.models.heads.labels import best_spans
+from jaxformer.models.heads.span import best_spans
 from jaxformer.models.lora import AbstractLoraModel, LoRA
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)

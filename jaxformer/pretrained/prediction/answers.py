@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.models.heads.base import number
-from jaxformer.models.heads.labels import Span, best_spans
+from jaxformer.models.heads.span import Span, best_spans
 from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Window
 
