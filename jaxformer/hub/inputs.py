@@ -194,10 +194,10 @@ def _check_labels(
         _check_rows(name, labels)
         if "input_ids" in arrays:
             _check_counted(labels, arrays["input_ids"].shape[1])
-    elif head.unit == "token":
-        _check_token_labels(labels, arrays, config, head.choices(config))
-    elif head.unit == "patch" and (tokens := head.choices(config)):
-        _check_visual_tokens(labels, arrays, tokens)
+    elif head.unit == "token" and (size := head.choices(config)):
+        _check_token_labels(labels, arrays, config, size)
+    elif head.unit == "patch" and (size := head.choices(config)):
+        _check_visual_tokens(labels, arrays, size)
     elif head.num_labels is not None:
         _check_classes(labels, head.num_labels)
 

@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from jaxformer.data import Data
-from jaxformer.data.tasks.labelled_text import LabelledRows
-from jaxformer.data.tasks.sequences import EncodedText, RowEncoder, SpecialTokens, with_decoder
+from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
+    SequenceData,
+    SpecialTokens,
+    with_decoder,
+)
 from jaxformer.data.tasks.span_text import Question, SpanText
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.models.model import ModelConfig
@@ -71,8 +76,8 @@ class RunReader(TextReader):
             "segments": self.stacked([np.ones_like(row.ids) for row in rows], length, 0),
             "token_types": self.stacked([row.types for row in rows], length, 0),
         }
-        classifies = isinstance(self._data, LabelledRows)
-        start = self._data.start_id(self._tokenizer) if classifies else None
+        reads_row = isinstance(self._data, SequenceData)  # the decoder, if there is one
+        start = self._data.start_id(self._tokenizer) if reads_row else None
         return with_decoder(arrays, start)
 
     def scores(self, model, arrays):
