@@ -1,6 +1,7 @@
 """A new head and its task need two files: they train, save, load, evaluate and predict."""
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes
 from jaxformer.data.files.tables import read_records
 from jaxformer.io.json_files import read_json
+from jaxformer.models import Classification as LibraryClassification
+from jaxformer.models import MultipleChoice
+from jaxformer.models.heads.base import head_class
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training.transfer.resolution import resolved
@@ -58,3 +62,15 @@ def test_a_checkpoint_gets_the_head_that_the_data_ask_for(reviews, tmp_path):
     origin = save_checkpoint("bert", tmp_path / "bert")
     config = Config(None, RatedText(train=reviews), init_from=str(origin))
     assert resolved(config).model.heads == (Rating(),)
+
+
+def test_data_ask_for_heads_by_name():
+    assert head_class(Rating.kind()) is Rating
+    assert head_class("multiple_choice") is MultipleChoice
+    assert head_class("next_sentence") is None
+
+    @dataclass(frozen=True)
+    class Classification(Rating):
+        """Named as one of the library's, which it does not replace."""
+
+    assert head_class(Classification.kind()) is LibraryClassification

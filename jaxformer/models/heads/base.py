@@ -21,7 +21,7 @@ from jaxformer.functional.assertions import (
 )
 from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses.cross_entropy import LossSums, cross_entropy
-from jaxformer.io.components import imported_types
+from jaxformer.io.components import imported_types, is_library
 from jaxformer.nn.config import TransformerConfig
 
 Batch = Mapping[str, jax.Array]
@@ -351,8 +351,9 @@ def head_class(kind: str) -> type[Head] | None:
     Returns:
         The class; None if no such class has been imported.
     """
-    # If a user's file was imported twice, the later version counts.
-    return {each.kind(): each for each in imported_types(Head)}.get(kind)
+    # The library's own come first; if a user's file was imported twice, its later version counts.
+    known = sorted(imported_types(Head), key=lambda each: is_library(each.__module__))
+    return {each.kind(): each for each in known}.get(kind)
 
 
 def number(value: Any) -> float:
