@@ -37,7 +37,6 @@ class MaskedAutoencoder(Head):
         He et al., Masked Autoencoders, 2021 (https://arxiv.org/abs/2111.06377).
     """
 
-    over_patches: ClassVar[bool] = True
     unit: ClassVar[Unit] = "patch"
     num_layers: int = 8
     """Blocks of the decoder."""

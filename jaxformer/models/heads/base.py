@@ -160,8 +160,6 @@ class Head(abc.ABC):
     """Whether the head predicts tokens: then it belongs to the model, else to a task."""
     compares_rows: ClassVar[bool] = False
     """Whether the loss of a row depends on the others of its part of the batch."""
-    over_patches: ClassVar[bool] = False
-    """Whether the head predicts something of the patches of an image that are hidden."""
 
     def __post_init__(self):
         check_types(self)

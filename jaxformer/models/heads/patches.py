@@ -28,7 +28,6 @@ class MaskedPixels(Head):
         Xie et al., SimMIM, 2022 (https://arxiv.org/abs/2111.09886).
     """
 
-    over_patches: ClassVar[bool] = True
     unit: ClassVar[Unit] = "patch"
     stride: int = 16
     """Height and width of what is predicted of a patch; that of the patches for a loss."""
@@ -59,7 +58,6 @@ class VisualTokens(Head):
         Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254).
     """
 
-    over_patches: ClassVar[bool] = True
     unit: ClassVar[Unit] = "patch"
     num_tokens: int = 8192
     """Tokens of the image tokenizer."""
