@@ -5,10 +5,9 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.engine import Engine, row_keys
-from jaxformer.generation.prompts import Prompts
+from jaxformer.generation.inputs import Prompts
 from jaxformer.models import AbstractModel, LanguageModel
 from jaxformer.zoo.common.llama_like import llama
 
@@ -24,7 +23,7 @@ def decode(
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
         for n, (name, shape) in enumerate(abstract_model.shapes.items())
     }
-    engine = Engine(CompiledModel(config, abstract_model), parameters)
+    engine = Engine(config, abstract_model, parameters)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
     prompts = Prompts(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
     keys, sampling = row_keys(0, np.arange(batch)), SamplingParams((), False, ())

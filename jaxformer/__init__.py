@@ -52,7 +52,7 @@ _HOMES = {
     "run_with_cache": "pretrained.outputs",
     "run_with_hooks": "pretrained.outputs",
     "save": "pretrained.model",
-    "score": "generation.api",
+    "score": "generation.scoring",
     "score_pairs": "pretrained.embedding.api",
     "train": "training.loop",
 }

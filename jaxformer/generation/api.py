@@ -1,4 +1,4 @@
-"""`jaxformer.generate`, `chat` and `score`: arrays, tokens, texts or messages in, NumPy out."""
+"""`jaxformer.generate` and `chat`: arrays, tokens, texts or messages in, NumPy arrays out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -12,36 +12,25 @@ from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, shortened
 from jaxformer.functional.activations import Hook, Hooks
-from jaxformer.generation.checks import TOKEN
-from jaxformer.generation.compiled import check_generates
-from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.config import GenerationConfig, recommendations, supported_options
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.engine import (
-    Engine,
-    NewTokens,
-    engine_for,
-    new_tokens,
-    repeat_rows,
-    row_keys,
-)
+from jaxformer.generation.decode.processors import TOKEN
+from jaxformer.generation.engine import Engine, engine_for, row_keys
 from jaxformer.generation.hooked import check_per_token
 from jaxformer.generation.inputs import (
     Inputs,
+    are_real,
     blank_inputs,
+    check_generates,
     prepare_inputs,
     reads_files,
+    texts_of,
 )
-from jaxformer.generation.messages import Conversations
-from jaxformer.generation.prompts import are_real, texts_of
-from jaxformer.generation.recommended import honoured, recommendations
-from jaxformer.generation.scoring import Continuations, Score, Scorer
-from jaxformer.generation.speculative_engine import SpeculativeEngine
-from jaxformer.generation.streaming.stopping import stopped_tokens
-from jaxformer.generation.streaming.text_stream import TextStream
-from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
+from jaxformer.generation.text_stream import TextStream
+from jaxformer.generation.tokens import repeat_rows, sampled_tokens
 from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
-from jaxformer.pretrained.dialogues import conversations_in, prompts_of
+from jaxformer.pretrained.dialogues import Conversations, conversations_in
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
 
 
@@ -107,7 +96,7 @@ def generate(
     config = generation_config_for(pretrained, options)
     chats = Conversations.of(pretrained, inputs, tools)
     if chats is not None:
-        inputs, config = chats.prompts, chats.ended(config, options)
+        inputs, config = chats.prompts, config.with_end_token(chats.end_of_turn, options)
     hooks = _checked_hooks(hooks, draft)
     ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
@@ -124,15 +113,16 @@ def generate(
         prompts, encoder_outputs = repeat_rows(
             (prompts, encoder_outputs), config.num_return_sequences
         )
-        arguments = engine, prompts, config, row_keys(config.seed, np.arange(len(prompts.lengths)))
-        options = {"encoder_outputs": encoder_outputs}
-        if slide:
-            found = NewTokens.of_stream(stream_sliding(*arguments, every=READ_EVERY, **options))
-        elif config.stop_strings:
-            tokenizer = _tokenizer(pretrained, config)
-            found = stopped_tokens(*arguments, tokenizer, keep_scores=output_scores, **options)
-        else:
-            found = new_tokens(*arguments, keep_scores=output_scores, **options)
+        found = sampled_tokens(
+            engine,
+            prompts,
+            config,
+            row_keys(config.seed, np.arange(len(prompts.lengths))),
+            _tokenizer(pretrained, config),
+            slide=slide,
+            encoder_outputs=encoder_outputs,
+            keep_scores=output_scores,
+        )
         scores = {"log_probs": found.log_probs}
         if output_scores:
             scores["scores"] = found.scores
@@ -193,41 +183,13 @@ def chat(
     return generate(pretrained, messages, tools=tools, **options)["messages"][0]
 
 
-def score(
-    pretrained: Pretrained, inputs: Inputs, continuations: Continuations
-) -> list[list[Score]]:
-    """Log-probabilities of continuations, for evaluation by likelihood and multiple choice.
-
-    Args:
-        pretrained: The model.
-        inputs: The prompts, as for `generate`.
-        continuations: For each prompt a list of continuations, each a list of token ids (without
-            special tokens, unless they are to be scored).
-
-    Returns:
-        For each prompt the scores of its continuations; `generation.scoring.best_of` chooses.
-
-    Raises:
-        ArgumentError: An argument has an invalid value.
-        ConfigError: The model does not predict the next token.
-        DataError: A text is longer than the model's positions; a prompt or continuation is empty,
-            or holds a token that is not in the vocabulary.
-    """
-    check_pretrained("pretrained", pretrained)
-    if (chats := conversations_in(inputs)) is not None:
-        inputs = prompts_of(pretrained, chats)
-    _, prompts, encoder_outputs = prepare_inputs(pretrained, inputs)
-    scorer = Scorer(engine_for(pretrained))
-    return scorer(prompts, continuations, encoder_outputs=encoder_outputs)
-
-
 def build_engine(
     pretrained: Pretrained,
     config: GenerationConfig,
     draft: Pretrained | None = None,
     proposals: int = 4,
     storage: Storage | None = None,
-) -> Engine | SpeculativeEngine:
+) -> Engine:
     """The engine that generates with a model; arguments are those of `generate`.
 
     Args:
@@ -259,6 +221,8 @@ def build_engine(
             raise ConfigError(
                 f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
             )
+    from jaxformer.generation.speculative import SpeculativeEngine
+
     return SpeculativeEngine(target, engine_for(draft), proposals)
 
 
@@ -281,7 +245,7 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     model, folder = pretrained.config, pretrained.folder
-    recommended = honoured(recommendations(pretrained), folder)
+    recommended = supported_options(recommendations(pretrained), folder)
     ends = _known(recommended.get("eos_token_id"), model.vocab_size)
     longest = (model.decoder_position if model.is_encoder_decoder else model.position).max_length
     if TOKEN.allows(recommended.get("max_length")) and longest is not None:
@@ -295,15 +259,7 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
 
 
 def check_stop_strings(config: GenerationConfig, slide: bool) -> None:
-    """Checks that what ends texts at strings goes together with the rest.
-
-    Args:
-        config: The options.
-        slide: See `generate`.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Raises ConfigError where stop strings do not go together with the other options."""
     if config.stop_strings and slide:
         raise ConfigError(f"slide = True: not with stop_strings = {config.stop_strings}")
     if config.stop_strings and config.num_beams > 1:
@@ -341,8 +297,10 @@ def _check_matched(
         jax.eval_shape(lambda inputs: pretrained.activations(inputs, hooks=hooks), inputs)
 
 
-def _tokenizer(pretrained: Pretrained, config: GenerationConfig) -> Tokenizer:
-    """The tokenizer that decodes texts to find stop strings in them."""
+def _tokenizer(pretrained: Pretrained, config: GenerationConfig) -> Tokenizer | None:
+    """The tokenizer that decodes texts to find stop strings in them; None if there are none."""
+    if not config.stop_strings:
+        return None
     try:
         return pretrained.prompt_encoder.tokenizer
     except DataError as error:

@@ -3,14 +3,23 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatch
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from jaxformer.checks import check_fields, plain
-from jaxformer.errors import ConfigError, check_field, did_you_mean
-from jaxformer.generation.checks import RULES
+from jaxformer.checks import (
+    PROBABILITY,
+    SWITCH,
+    Rule,
+    at_least,
+    between,
+    check_fields,
+    optional,
+    plain,
+)
+from jaxformer.errors import ConfigError, check_field, did_you_mean, shortened
 from jaxformer.generation.decode.filters import (
     EpsilonCutoff,
     EtaCutoff,
@@ -24,6 +33,15 @@ from jaxformer.generation.decode.filters import (
 )
 from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.decode.processors import (
+    BIASES,
+    DECAY,
+    NUMBER,
+    POSITIVE,
+    POSITIVE_OR_ZERO,
+    SEQUENCES,
+    TOKEN,
+    TOKEN_OR_TOKENS,
+    TOKENS,
     BannedAtBegin,
     BannedSequences,
     BannedTokens,
@@ -40,7 +58,58 @@ from jaxformer.generation.decode.processors import (
     RepetitionPenalty,
     SourcePenalty,
 )
+from jaxformer.io.model_files import read_object
+from jaxformer.io.notices import warn_once
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.writing import GENERATION
 
+STRINGS = Rule(
+    lambda value: isinstance(value, tuple) and all(isinstance(s, str) and s for s in value),
+    'a tuple of strings, such as ("###",), none of them empty',
+)
+EARLY_STOPPING = Rule(
+    lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "never"),
+    'True, False or "never"',
+)
+
+RULES = {
+    "max_new_tokens": at_least(1),
+    "max_length": optional(at_least(1)),
+    "min_new_tokens": at_least(0),
+    "min_length": at_least(0),
+    "eos_token_id": optional(TOKEN_OR_TOKENS),
+    "pad_token_id": optional(TOKEN),
+    "stop_strings": STRINGS,
+    "do_sample": SWITCH,
+    "num_return_sequences": at_least(1),
+    "seed": between(0, 2**32 - 1),
+    "temperature": POSITIVE_OR_ZERO,
+    "top_k": at_least(0),
+    "top_p": PROBABILITY,
+    "min_p": PROBABILITY,
+    "typical_p": PROBABILITY,
+    "epsilon_cutoff": PROBABILITY,
+    "eta_cutoff": PROBABILITY,
+    "num_beams": at_least(1),
+    "length_penalty": NUMBER,
+    "early_stopping": EARLY_STOPPING,
+    "repetition_penalty": POSITIVE,
+    "presence_penalty": NUMBER,
+    "frequency_penalty": NUMBER,
+    "encoder_repetition_penalty": POSITIVE,
+    "no_repeat_ngram_size": at_least(0),
+    "encoder_no_repeat_ngram_size": at_least(0),
+    "exponential_decay_length_penalty": optional(DECAY),
+    "sequence_bias": BIASES,
+    "bad_words_ids": SEQUENCES,
+    "suppress_tokens": TOKENS,
+    "begin_suppress_tokens": TOKENS,
+    "forced_bos_token_id": optional(TOKEN),
+    "forced_eos_token_id": optional(TOKEN_OR_TOKENS),
+    "remove_invalid_values": SWITCH,
+    "renormalize_logits": SWITCH,
+}
+"""The rule of each field of `GenerationConfig`."""
 # Options that only sampling, or only beam search, uses, and their values without effect.
 _OF_SAMPLING = {
     "temperature": (1.0, 0.0),
@@ -52,6 +121,37 @@ _OF_SAMPLING = {
     "eta_cutoff": (0.0,),
 }
 _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
+
+
+_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+_DECODERS = ("decoder", "generator", "text_config")
+"""The sections of config.json whose options count where it does not say itself; the first one."""
+# Options that transformers does not have.
+_OURS = ("presence_penalty", "frequency_penalty", "seed")
+# Options of transformers that change the texts there and are not supported, and their values
+# without effect. Some of them transformers itself leaves to code of others.
+UNSUPPORTED = {
+    "constraints": (None, []),
+    "diversity_penalty": (None, 0),
+    "dola_layers": (None,),
+    "force_words_ids": (None, []),
+    "guidance_scale": (None, 1),
+    "max_time": (None,),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None, 0),
+    "token_healing": (None, False),
+    "top_h": (None,),
+    "watermarking_config": (None, {}),
+}
+NEUTRAL = (
+    "_*", "assistant_*", "bos_token_id", "cache_*", "compile_config", "continuous_batching_config",
+    "decoder_start_token_id", "disable_compile", "is_assistant", "low_memory", "max_cache_len",
+    "max_matching_ngram_size", "num_assistant_*", "output_*", "prefill_chunk_size",
+    "prompt_lookup_num_tokens", "return_dict_in_generate", "speculation_type", "target_lookbehind",
+    "transformers_version", "use_cache", "use_mtp",
+)  # fmt: skip
+"""How transformers computes, what it returns, and tokens that are read elsewhere: no text
+changes."""
 
 
 @dataclass(frozen=True)
@@ -193,14 +293,7 @@ class GenerationConfig:
         return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
 
     def for_width(self, width: int) -> "GenerationConfig":
-        """Returns the same options, with lengths that count new tokens alone.
-
-        Args:
-            width: The number of tokens of the longest prompt, as which transformers counts all.
-
-        Raises:
-            ConfigError: `max_length` leaves no room for a new token.
-        """
+        """Returns the options with `max_new_tokens` and `min_new_tokens` for prompts of a width."""
         most = self.max_new_tokens
         if self.max_length is not None:
             most = self.max_length - width
@@ -338,9 +431,76 @@ class GenerationConfig:
         if not self.do_sample:
             self._check_unused(_OF_SAMPLING, instead)
 
+    def with_end_token(self, token: int | None, given: Mapping[str, Any]) -> "GenerationConfig":
+        """Returns options with one more end token, unless end tokens were given.
+
+        Args:
+            token: The token that ends a turn of a chat template; None: none does.
+            given: The options that were given.
+        """
+        if token is None or "eos_token_id" in given or token in self.end_tokens:
+            return self
+        return replace(self, eos_token_id=(*self.end_tokens, token))
+
     def _check_unused(self, neutral, reason):
         for field, values in neutral.items():
             check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")
+
+
+_SUPPORTED = frozenset(field.name for field in fields(GenerationConfig)) - {*_OURS}
+
+
+def recommendations(pretrained: Pretrained) -> dict[str, Any]:
+    """The options that a model's files recommend.
+
+    As in transformers, those of config.json count where there is no generation_config.json. The
+    tokens that begin, end and pad texts are taken from there as well if that file does not say.
+
+    Args:
+        pretrained: The model.
+
+    Returns:
+        The options by name, as in JSON, without null; also unknown ones of generation_config.json.
+
+    Raises:
+        DataError: generation_config.json cannot be read.
+    """
+    config, folder = pretrained.checkpoint.hf_config.values, pretrained.folder
+    own = None if folder is None else read_object(folder, GENERATION)
+    if own is None:
+        known = (*_SUPPORTED, *UNSUPPORTED, *_TOKENS)
+        sections = (config.get(name) for name in _DECODERS)
+        decoder = next((each for each in sections if each and isinstance(each, dict)), {})
+        sources = [{name: x[name] for name in known if name in x} for x in (decoder, config)]
+    else:
+        sources = [{name: config[name] for name in _TOKENS if name in config}, own]
+    found: dict[str, Any] = {}
+    for source in sources:
+        found |= {name: value for name, value in source.items() if value is not None}
+    return found
+
+
+def supported_options(recommended: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """Returns the options that are supported; one warning names those that are not.
+
+    What changes no text in transformers is not mentioned.
+
+    Args:
+        recommended: The options by name, as in JSON.
+        where: The model's folder, for the warning.
+    """
+    found = {name: value for name, value in recommended.items() if name in _SUPPORTED}
+    strings, padding = found.get("stop_strings"), found.get("pad_token_id")
+    if isinstance(strings, str):
+        found["stop_strings"] = [strings]
+    left = [name for name in recommended if name not in found and _matters(name, recommended)]
+    if TOKEN.allows(-padding if isinstance(padding, int) else None) and padding < 0:
+        left.append("pad_token_id")
+        del found["pad_token_id"]
+    if left:
+        listed = ", ".join(f"{name} = {shortened(recommended[name])}" for name in left)
+        warn_once(f"{where}: recommended for generation, and ignored: {listed}")
+    return found
 
 
 def _several(tokens: int | tuple[int, ...] | None) -> tuple[int, ...]:
@@ -356,3 +516,9 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
         value = value.tolist()
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else plain(value)
+
+
+def _matters(name: str, recommended: Mapping[str, Any]) -> bool:
+    if name in UNSUPPORTED:
+        return recommended[name] not in UNSUPPORTED[name]
+    return not any(fnmatch(name, pattern) for pattern in NEUTRAL)

@@ -1,10 +1,11 @@
-"""The generation engine: what runs on the host around the compiled programs."""
+"""The generation engine: a model's compiled programs, and what runs on the host around them."""
 
 import copy
+import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,19 +13,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.distributed.sharding import check_rows
+from jaxformer.distributed.sharding import check_rows, on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import Hooks
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.generation.compiled import CompiledModel, available_bytes, num_bytes
+from jaxformer.functional.placement import platform
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.decode.beam import BeamSearch, Hypotheses
-from jaxformer.generation.decode.loop import EncoderOutputs, SamplingParams, State
+from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
+from jaxformer.generation.decode.loop import (
+    EncoderOutputs,
+    SamplingParams,
+    State,
+    generate_token,
+    generate_tokens,
+    init_state,
+    prefill,
+)
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.hooked import Weights
-from jaxformer.generation.prompts import Prompts, are_real, bucket
-from jaxformer.models import Parameters
+from jaxformer.generation.hooked import HookedModel, Weights
+from jaxformer.generation.inputs import Prompts, bucket, check_generates
+from jaxformer.models import AbstractModel, Parameters
+from jaxformer.models.decoder import GenerativeModel
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape, Storage
+from jaxformer.nn.layers import transpose_kernels
 from jaxformer.pretrained.model import Pretrained
 
 CHUNK = 512
@@ -41,27 +53,83 @@ class Engine:
     and six times as many for prompts.
     """
 
-    def __init__(self, compiled: CompiledModel, parameters: Parameters):
-        """Arranges the weights; the given ones may be deleted afterwards.
+    def __init__(
+        self,
+        config: ModelConfig,
+        abstract_model: AbstractModel,
+        parameters: Parameters | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+    ):
+        """Arranges the weights; the given ones may be deleted afterwards. Compiles nothing yet.
 
         Args:
-            compiled: The model's programs.
-            parameters: Its weights.
+            config: The model's configuration.
+            abstract_model: Its structure.
+            parameters: Its weights; None: `with_parameters` gives them.
+            mesh: The mesh of the weights; None: one device.
+
+        Raises:
+            ConfigError: The model does not predict the next token.
         """
-        self.compiled = compiled
-        self.config, self.mesh = compiled.config, compiled.mesh
-        self.weights = Weights(compiled.arrange(parameters))
-        self._storage = self.config.compute_dtype
-        self._rereads = compiled.changes_at(np.zeros(1, np.int32)) is not None
+        check_generates(config)
+        self.config, self.mesh, self._storage = config, mesh, config.compute_dtype
+        # The programs hold no reference to the engine, so that its weights are freed with it.
+        arranged = partial(_arranged, mesh)
+        template = AbstractModel(lambda key: arranged(config.build(key)))
+        plain, module = AbstractModel(config.build), partial(_module, template)
+        self._abstract_model = template
+        self._arrange = jax.jit(
+            lambda given: template.parameters(arranged(plain.module(abstract_model.merged(given))))
+        )
+        self._init_state = jax.jit(
+            lambda shape, scores, weights, history, keys, encoder_outputs: init_state(
+                module(weights),
+                shape,
+                history,
+                keys=keys,
+                pending=history.tokens.shape[1],
+                encoder_outputs=encoder_outputs,
+                scores=scores,
+            ),
+            static_argnums=(0, 1),
+        )
+        self._prefill = jax.jit(
+            lambda size, weights, cache, history, start: prefill(
+                module(weights), history, cache, start, size
+            ),
+            static_argnums=0,
+            donate_argnums=2,
+        )
+        self._first_token = _decoding(module, generate_token)
+        self._generate = _decoding(module, generate_tokens)
+        self._beam_search = jax.jit(
+            lambda search, weights, history, cache: beam_search(
+                module(weights), search, history, cache
+            )
+        )
+        self._rereads = self.changes_at(np.zeros(1, np.int32)) is not None
+        self.weights = None
+        if parameters is not None:
+            self.weights = self.with_parameters(parameters).weights
 
     @property
     def max_length(self) -> int | None:
-        """The maximum length of a row, prompt included; None: there is no limit."""
-        return self.compiled.max_length
+        """The maximum length of a row, prompt included; None without a limit."""
+        config = self.config
+        return (
+            config.decoder_position if config.is_encoder_decoder else config.position
+        ).max_length
 
     def on_mesh(self) -> AbstractContextManager:
         """The context in which the programs run."""
-        return self.compiled.on_mesh()
+        return on_mesh(self.mesh)
+
+    def with_parameters(self, parameters: Parameters) -> "Engine":
+        """The same engine with other weights; the given ones may be deleted afterwards."""
+        other = copy.copy(self)
+        with self.on_mesh():
+            other.weights = Weights(self._arrange(parameters))
+        return other
 
     def with_storage(self, storage: Storage) -> "Engine":
         """The same engine with another dtype of the cache than the compute dtype."""
@@ -120,13 +188,13 @@ class Engine:
         limits = prompts.lengths + max_new_tokens
         lengths = prompts.lengths
         history = History(tokens, lengths, lengths, limits, prompts.source)
-        compiled, weights = self.compiled, self.weights
+        weights = self.weights
         with self.on_mesh():
-            state = compiled.init_state(shape, scores, weights, history, keys, encoder_outputs)
+            state = self._init_state(shape, scores, weights, history, keys, encoder_outputs)
             start = 0
             while longest - start > min(max_pending, shape.chunk):
                 size = min(bucket(longest - 1 - start, _MIN_CHUNK), shape.chunk)
-                cache = compiled.prefill(size, weights, state.cache, state.history, start)
+                cache = self._prefill(size, weights, state.cache, state.history, start)
                 state, start = replace(state, cache=cache), start + size
         left = longest - start
         pending = min(bucket(left, _MIN_CHUNK), shape.chunk) if left > 1 else 1
@@ -137,10 +205,10 @@ class Engine:
         with self.on_mesh():
             if state.pending > 1:
                 cache, state = _split_cache(state)
-                state = self.compiled.first_token(sampling, self.weights, cache, state)
+                state = self._first_token(sampling, self.weights, cache, state)
                 steps -= 1
             cache, state = _split_cache(state)
-            return self.compiled.generate(sampling, self.weights, cache, state, steps)
+            return self._generate(sampling, self.weights, cache, state, steps)
 
     def beam_search(
         self, prompts: Prompts, config: GenerationConfig, *, encoder_outputs: EncoderOutputs = ()
@@ -165,7 +233,7 @@ class Engine:
         state = self.prefill(prompts, config.max_new_tokens, num_beams=beams, **options)
         search = BeamSearch.of(config)
         with self.on_mesh():
-            found = self.compiled.beam_search(search, self.weights, state.history, state.cache)
+            found = self._beam_search(search, self.weights, state.history, state.cache)
         best = jax.tree.map(
             lambda x: x[:, : config.num_return_sequences].reshape(-1, *x.shape[2:]),
             jax.device_get(found),
@@ -182,31 +250,14 @@ class Engine:
         scores: tuple[int, int, int] | None = None,
         num_beams: int = 1,
     ) -> CacheShape:
-        """The size of the cache, checked before anything is allocated.
-
-        Args:
-            rows: B.
-            prompt: The maximum length of a prompt.
-            max_new_tokens: The maximum number of tokens to generate for each.
-            encoder_outputs: Arrays with a leading axis of B, or their shapes.
-            scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
-            num_beams: The number of beams of each row.
-
-        Returns:
-            The size of the cache.
-
-        Raises:
-            ConfigError: The model has too few positions, or the machine too little memory.
-        """
+        """The size of the cache; ConfigError if positions or memory do not suffice for it."""
         self._check_length(prompt, max_new_tokens)
         capacity = bucket(prompt + max_new_tokens, _MIN_CAPACITY)
         # A model that may read all tokens again reads them at once.
         chunk = capacity if self._rereads else min(CHUNK, capacity)
         shape = CacheShape(rows, capacity=capacity, chunk=chunk, storage=self._storage)
         with self.on_mesh():
-            needed = self.compiled.num_bytes(
-                shape, scores, self.weights, encoder_outputs, num_beams
-            )
+            needed = self._num_bytes(shape, scores, encoder_outputs, num_beams)
         available = available_bytes(self._devices)
         if needed > available:
             beams = f" with {num_beams} beams" if num_beams > 1 else ""
@@ -216,6 +267,41 @@ class Engine:
                 f"{available / 1e9:,.1f} GB: ask for fewer"
             )
         return shape
+
+    def module(self, weights: Weights) -> GenerativeModel | HookedModel:
+        """The model with these weights, inside a compiled program."""
+        return _module(self._abstract_model, weights)
+
+    def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
+        """Whether cached keys become invalid at some lengths; None if they never do."""
+        model = self._abstract_model.module(self._abstract_model.shapes)
+        changes = model.decoder_transformer.changes_at(lengths)
+        return None if changes is None else np.asarray(changes)
+
+    def _num_bytes(
+        self,
+        shape: CacheShape,
+        scores: tuple[int, int, int] | None,
+        encoder_outputs: EncoderOutputs,
+        num_beams: int,
+    ) -> int:
+        """The memory that a generation needs in addition to the weights; allocates nothing."""
+        rows = shape.batch_size
+
+        def array(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, dtype)
+
+        history = History(array(rows, shape.capacity), *[array(rows)] * 3)
+        keys = array(rows, dtype=jax.random.key(0).dtype)
+        state = self._init_state.eval_shape(
+            shape, scores, self.weights, history, keys, encoder_outputs
+        )
+        cache = state.cache
+        if num_beams > 1:
+            cache = jax.eval_shape(Cache.reorder, cache, array(rows, num_beams))
+        logits = array(rows, num_beams, self.config.vocab_size, dtype=jnp.float32)
+        kept = num_bytes((cache, state.log_probs, state.scores, logits))
+        return kept + num_beams * num_bytes(history)
 
     @property
     def _devices(self) -> list[jax.Device]:
@@ -232,6 +318,31 @@ class Engine:
                 f"for {max(self.max_length - prompt, 0)} at most, shorten the prompt, or let the "
                 "window slide"
             )
+
+
+def _module(abstract_model: AbstractModel, weights: Weights) -> GenerativeModel | HookedModel:
+    model = abstract_model.module(weights.parameters)
+    return HookedModel(model, weights.hooks) if weights.hooks.patterns else model
+
+
+def _arranged(mesh: jax.sharding.Mesh | None, model: GenerativeModel) -> GenerativeModel:
+    """A model with its weights in the layout that is read fastest for a few tokens."""
+    model.decoder_transformer.stack.unstack()
+    # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
+    if mesh is None and platform() == "cpu":
+        transpose_kernels(model)
+    return model
+
+
+def _decoding(
+    module: Callable[[Weights], GenerativeModel], function: Callable[..., State]
+) -> Callable[..., State]:
+    """A program that adds tokens to a state, whose cache is an argument that it donates."""
+
+    def run(sampling, weights, cache, state, *steps):
+        return function(module(weights), sampling, replace(state, cache=cache), *steps)
+
+    return jax.jit(run, static_argnums=0, donate_argnums=2)
 
 
 def _split_cache(state: State) -> tuple[Cache, State]:
@@ -259,110 +370,20 @@ def engine_for(pretrained: Pretrained) -> Engine:
         The engine.
     """
     if pretrained not in _ENGINES:
-        compiled = CompiledModel(pretrained.config, pretrained.abstract_model, pretrained.mesh)
-        _ENGINES[pretrained] = Engine(compiled, pretrained.parameters)
+        model = pretrained.config, pretrained.abstract_model, pretrained.parameters
+        _ENGINES[pretrained] = Engine(*model, pretrained.mesh)
     return _ENGINES[pretrained]
 
 
-@dataclass(frozen=True)
-class NewTokens:
-    """The new tokens of B rows, in arrays as wide as the longest row (N)."""
-
-    tokens: np.ndarray
-    """int32 `[B, N]`, 0 beyond a row's length."""
-    lengths: np.ndarray
-    """int32 `[B]`: the number of new tokens of each row."""
-    log_probs: np.ndarray
-    """float32 `[B, N]`: the model's log-probabilities, 0 beyond a row's length."""
-    scores: np.ndarray | None = None
-    """float32 `[N, B, V]`: the logits from which the tokens were chosen."""
-
-    @classmethod
-    def of_stream(cls, parts: Iterable[Sequence[tuple[np.ndarray, np.ndarray]]]) -> "NewTokens":
-        """Collects a stream of each row's tokens and log-probabilities."""
-        rows = [
-            [np.concatenate(each) for each in zip(*row, strict=True)]
-            for row in zip(*parts, strict=True)
-        ]
-        tokens, lengths, _ = Prompts.of_rows([row[0] for row in rows])
-        log_probs = np.zeros(tokens.shape, np.float32)
-        for n, (_, values) in enumerate(rows):
-            log_probs[n, : len(values)] = values
-        return cls(tokens, lengths, log_probs)
-
-    def up_to(self, lengths: np.ndarray) -> "NewTokens":
-        """Returns the first tokens of each row, at most as many as it has."""
-        longest = int(lengths.max())
-        real = are_real(lengths, longest)
-        return NewTokens(
-            np.where(real, self.tokens[:, :longest], 0),
-            lengths,
-            np.where(real, self.log_probs[:, :longest], 0.0),
-            None if self.scores is None else self.scores[:longest],
-        )
+def available_bytes(devices: Sequence[jax.Device]) -> int:
+    """The total memory of devices, used or not; for CPUs the memory of the hosts."""
+    own = next(device for device in devices if device.process_index == jax.process_index())
+    found = (own.memory_stats() or {}).get("bytes_limit")
+    if found is not None:
+        return found * len(devices)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * jax.process_count()
 
 
-def new_tokens(
-    engine: Engine,
-    prompts: Prompts,
-    config: GenerationConfig,
-    keys: jax.Array,
-    *,
-    encoder_outputs: EncoderOutputs = (),
-    keep_scores: bool = False,
-) -> NewTokens:
-    """Continues prompts greedily or by sampling.
-
-    Args:
-        engine: The engine, speculative or not.
-        prompts: The prompts.
-        config: The options.
-        keys: PRNG keys `[B]`.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        keep_scores: Whether to keep the logits of every step.
-
-    Returns:
-        The new tokens.
-
-    Raises:
-        ConfigError: The model has too few positions.
-    """
-    most = config.max_new_tokens
-    options = {"encoder_outputs": encoder_outputs, "keep_scores": keep_scores}
-    state = engine.prefill(prompts, most, keys=keys, **options)
-    state = engine.decode(config.sampling, state, most)
-    history, log_probs, scores = jax.device_get((state.history, state.log_probs, state.scores))
-    lengths = history.lengths - history.prompt_lengths
-    longest = int(lengths.max())
-    places = history.prompt_lengths[:, None] + np.arange(longest)[None, :]
-    real = are_real(lengths, longest)
-    places = np.where(real, places, 0)
-    tokens, log_probs = (np.take_along_axis(x, places, 1) for x in (history.tokens, log_probs))
-    return NewTokens(
-        np.where(real, tokens, 0),
-        lengths,
-        np.where(real, log_probs, 0.0),
-        None if scores is None else scores[:longest],
-    )
-
-
-def repeat_rows(arrays: Any, count: int) -> Any:
-    """Repeats each row of a tree of arrays `[B, ...]`, as `[B count, ...]`.
-
-    Args:
-        arrays: The arrays.
-        count: The number of copies of each row, which follow one another.
-
-    Returns:
-        The repeated arrays.
-
-    Raises:
-        ConfigError: They would need more memory than there is.
-    """
-    needed, available = count * num_bytes(arrays), available_bytes(jax.local_devices())
-    if needed > available:
-        raise ConfigError(
-            f"num_return_sequences = {count}: the prompts alone need {needed / 1e9:,.1f} GB of "
-            f"memory, and there are {available / 1e9:,.1f} GB: ask for fewer"
-        )
-    return jax.tree.map(partial(np.repeat, repeats=count, axis=0), arrays)
+def num_bytes(arrays: Any) -> int:
+    """The size of a tree of arrays, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))

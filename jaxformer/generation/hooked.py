@@ -8,18 +8,18 @@ import jax
 
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, Hooks, with_hooks
-from jaxformer.generation.decode.loop import GenerativeModel
 from jaxformer.models import Parameters
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Weights:
-    """What the programs of a model read besides its state."""
+    """The parameters and hooks that the programs of a model read."""
 
     parameters: Parameters
-    """The parameters, as `CompiledModel.arrange` returns them."""
+    """The parameters, as the engine has arranged them."""
     hooks: Hooks = Hooks()
     """The hooks; a program serves all that differ in their arrays alone."""
 

@@ -1,5 +1,7 @@
 """What a generation starts from: prompts, and the outputs of an encoder."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,16 +10,14 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.activations import Hooks
-from jaxformer.generation.checks import TOKEN
-from jaxformer.generation.compiled import check_generates
+from jaxformer.generation.config import recommendations
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.prompts import Prompts, bucket, padded, real_tokens, rows_of, texts_of
-from jaxformer.generation.recommended import recommendations
+from jaxformer.generation.decode.processors import TOKEN
 from jaxformer.hub.families import family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
+from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
-from jaxformer.pretrained.prediction.image_reader import HFImageReader
 from jaxformer.pretrained.writing import GENERATION
 
 Arrays = Mapping[str, Any]
@@ -29,6 +29,161 @@ ids; or, for a model that reads images, the file of one or several."""
 
 _MIN_ENCODER_LENGTH = 16
 _OF_ENCODER = ("input_ids", "attention_mask", "pixel_values", *SEGMENTS)
+
+
+class Prompts(NamedTuple):
+    """A batch of prompts, each from the left of its row."""
+
+    tokens: np.ndarray
+    """int32 `[B, T]`, 0 beyond a row's length."""
+    lengths: np.ndarray
+    """int32 `[B]`, at least 1."""
+    source: np.ndarray | None = None
+    """int32 `[B, R]`: the tokens that an encoder has read, -1 at padding; None: it reads none."""
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[int]]) -> Prompts:
+        """Pads rows of tokens on the right."""
+        lengths = np.array([len(row) for row in rows], np.int32)
+        tokens = np.zeros((len(rows), lengths.max()), np.int32)
+        for row, ids in enumerate(rows):
+            tokens[row, : len(ids)] = ids
+        return cls(tokens, lengths)
+
+    @classmethod
+    def of_ids(
+        cls,
+        ids: np.ndarray,
+        mask: np.ndarray | None,
+        vocab_size: int,
+        source: np.ndarray | None = None,
+    ) -> Prompts:
+        """Moves the padding of prompts to the right.
+
+        Args:
+            ids: int `[B, T]`.
+            mask: `[B, T]`, 1 at real tokens and 0 at padding, on either side; None: no padding.
+            vocab_size: V.
+            source: The tokens that an encoder has read.
+
+        Returns:
+            The prompts.
+
+        Raises:
+            DataError: A prompt is empty, a token is not in the vocabulary, or the shapes do not
+                fit.
+        """
+        real = real_tokens(ids, mask, vocab_size)
+        rows = [row[kept] for row, kept in zip(np.asarray(ids), real, strict=True)]
+        return cls.of_rows(rows)._replace(source=source)
+
+
+def real_tokens(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> np.ndarray:
+    """Bool `[B, T]`: which ids are not padding; arguments and errors are those of `of_ids`."""
+    ids = np.asarray(ids)
+    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+        raise DataError(
+            f"input_ids: expected integers [rows, tokens], got {ids.dtype} {list(ids.shape)}"
+        )
+    real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) > 0
+    if real.shape != ids.shape:
+        raise DataError(
+            f"attention_mask: expected the shape of input_ids, {list(ids.shape)}, got "
+            f"{list(real.shape)}"
+        )
+    lengths = real.sum(axis=1, dtype=np.int32)
+    if not ids.size or not lengths.all():
+        empty = int(np.argmin(lengths)) if ids.size else 0
+        raise DataError(
+            f"input_ids: the prompt of row {empty} is empty: it needs one token at least, such as "
+            "the one that starts a text"
+        )
+    if (unknown := real & ((ids < 0) | (ids >= vocab_size))).any():
+        row, column = np.argwhere(unknown)[0]
+        raise DataError(
+            f"input_ids: token {ids[row, column]} in row {row} is not in the vocabulary, expected "
+            f"0 to {vocab_size - 1}"
+        )
+    return real
+
+
+def texts_of(inputs: Any) -> list[str] | None:
+    """A text or several texts as a list; None if the inputs are not texts."""
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    is_list = isinstance(texts, Sequence | np.ndarray) and len(texts) > 0
+    return list(texts) if is_list and all(isinstance(text, str) for text in texts) else None
+
+
+def rows_of(inputs: Any) -> list[np.ndarray]:
+    """The token ids of one prompt or of several prompts as a list of int `[T]`.
+
+    Args:
+        inputs: A list of token ids, a list of such lists, or an array `[T]` or `[B, T]`.
+
+    Returns:
+        One array for each prompt.
+
+    Raises:
+        ArgumentError: The inputs are of another type.
+        DataError: A prompt holds something other than integers.
+    """
+    is_rows = hasattr(inputs, "ndim") and inputs.ndim in (1, 2) and len(inputs) > 0
+    if not hasattr(inputs, "ndim"):
+        is_rows = isinstance(inputs, Sequence) and not isinstance(inputs, bytes) and len(inputs) > 0
+    expected = "a text, token ids, a list of texts or of token ids, or a dictionary of arrays"
+    check_argument("inputs", inputs, is_rows, expected)
+    rows = [inputs] if np.ndim(inputs[0]) == 0 else inputs
+    return [token_ids(f"inputs: prompt {number}", row) for number, row in enumerate(rows)]
+
+
+def token_ids(name: str, value: Any) -> np.ndarray:
+    """Token ids that a user gives, as int `[T]`; DataError if they are not integers."""
+    try:
+        tokens = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        tokens = np.asarray(value, object)
+    if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+        raise DataError(f"{name} must be a list of integers, got {tokens.dtype} {[*tokens.shape]}")
+    return tokens
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int, left: bool) -> Mapping[str, np.ndarray]:
+    """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`."""
+    for number, row in enumerate(rows):
+        if not len(row):
+            raise DataError(f"prompt {number} is empty: it needs one token at least")
+    width = max(map(len, rows))
+    ids = np.full((len(rows), width), padding, np.int64)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        real = slice(width - len(row), width) if left else slice(len(row))
+        ids[number, real], mask[number, real] = row, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def are_real(lengths: np.ndarray, width: int) -> np.ndarray:
+    """Bool `[B, width]`: the tokens of rows with these lengths `[B]` that are not padding."""
+    return np.arange(width)[None, :] < lengths[:, None]
+
+
+def bucket(size: int, least: int) -> int:
+    """The next power of two, at least `least`, so that programs are compiled for few sizes."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def check_generates(config: ModelConfig) -> None:
+    """Raises ConfigError unless a model predicts the next token."""
+    if not (config.causal or config.is_encoder_decoder):
+        raise ConfigError(
+            "generate: the model is an encoder: its tokens see what follows them, so it has not "
+            "learned to predict what comes next; `jaxformer fill-mask` fills in its mask token, "
+            "`jaxformer embed` makes vectors, and a decoder or an encoder-decoder generates"
+        )
+    if not config.predicts_next_token:
+        raise ConfigError(
+            "generate: the model has no head that predicts the next token; a decoder or an "
+            "encoder-decoder with a language model's head has one"
+        )
 
 
 class Prepared(NamedTuple):
@@ -99,15 +254,7 @@ def prepare_inputs(
 
 
 def tokenize(pretrained: Pretrained, text: str) -> list[int]:
-    """The tokens of a prompt, or of an encoder's input.
-
-    Args:
-        pretrained: The model.
-        text: The text.
-
-    Returns:
-        Token ids.
-    """
+    """The token ids of a prompt, or of an encoder's input."""
     encoder = pretrained.prompt_encoder
     encodes = pretrained.config.is_encoder_decoder
     return encoder.source(text) if encodes else encoder.plain(text)
@@ -124,16 +271,7 @@ def reads_files(pretrained: Pretrained, inputs: Inputs) -> bool:
 
 
 def blank_inputs(pretrained: Pretrained, rows: int, length: int) -> Arrays:
-    """Inputs of an encoder, with nothing in them.
-
-    Args:
-        pretrained: The model.
-        rows: The number of texts or images.
-        length: The tokens of each text.
-
-    Returns:
-        "input_ids" or "pixel_values".
-    """
+    """Inputs of an encoder, all 0: "input_ids" or "pixel_values"."""
     config = pretrained.config
     source = family_of(config).source
     if source == "input_ids":
@@ -160,6 +298,8 @@ def _pixels(pretrained: Pretrained, files: Any) -> Arrays:
     fits = is_list and all(isinstance(file, str | Path) for file in files)
     expected = 'the file of an image, a list of files, or {"pixel_values": array}'
     check_argument("inputs", files, fits, expected)
+    from jaxformer.pretrained.prediction.image_reader import HFImageReader
+
     reader = HFImageReader(pretrained)
     return reader.arrays(reader.encode([(str(file),) for file in files]), 1)
 

@@ -13,9 +13,12 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
-from jaxformer.generation.decode.loop import EncoderOutputs, GenerativeModel
-from jaxformer.generation.engine import Engine
-from jaxformer.generation.prompts import Prompts, bucket, token_ids
+from jaxformer.generation.decode.loop import EncoderOutputs
+from jaxformer.generation.engine import Engine, engine_for
+from jaxformer.generation.inputs import Inputs, Prompts, bucket, prepare_inputs, token_ids
+from jaxformer.models.decoder import GenerativeModel
+from jaxformer.pretrained.dialogues import conversations_in, prompts_of
+from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4
 
@@ -76,6 +79,34 @@ def best_of(scores: Sequence[Score], by: Literal["sum", "mean"]) -> int:
     return int(np.argmax([s.log_prob if by == "sum" else s.mean_log_prob for s in scores]))
 
 
+def score(
+    pretrained: Pretrained, inputs: Inputs, continuations: Continuations
+) -> list[list[Score]]:
+    """Log-probabilities of continuations, for evaluation by likelihood and multiple choice.
+
+    Args:
+        pretrained: The model.
+        inputs: The prompts, as for `generate`.
+        continuations: For each prompt a list of continuations, each a list of token ids (without
+            special tokens, unless they are to be scored).
+
+    Returns:
+        For each prompt the scores of its continuations; `best_of` chooses.
+
+    Raises:
+        ArgumentError: An argument has an invalid value.
+        ConfigError: The model does not predict the next token.
+        DataError: A text is longer than the model's positions; a prompt or continuation is empty,
+            or holds a token that is not in the vocabulary.
+    """
+    check_pretrained("pretrained", pretrained)
+    if (chats := conversations_in(inputs)) is not None:
+        inputs = prompts_of(pretrained, chats)
+    _, prompts, encoder_outputs = prepare_inputs(pretrained, inputs)
+    scorer = Scorer(engine_for(pretrained))
+    return scorer(prompts, continuations, encoder_outputs=encoder_outputs)
+
+
 class Scorer:
     """Scores continuations with the model of an engine.
 
@@ -97,7 +128,7 @@ class Scorer:
         self.engine, self.rows = engine, rows
         check_fields(self, rows=at_least(1))
         # Positions that depend on the length take that of the longest row, so rows are read apart.
-        self._apart = engine.compiled.changes_at(np.zeros(1, np.int32)) is not None
+        self._apart = engine.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
 
     def __call__(
@@ -122,19 +153,19 @@ class Scorer:
                 longer than the model's positions allow; or there is not one list for each prompt.
         """
         _check(self.engine, prompts, continuations)
-        asked = [
-            _Asked(row, number, prompts.tokens[row, : prompts.lengths[row]], np.asarray(tokens))
+        requests = [
+            _Request(row, number, prompts.tokens[row, : prompts.lengths[row]], np.asarray(tokens))
             for row, several in enumerate(continuations)
             for number, tokens in enumerate(several)
         ]
-        asked.sort(key=lambda one: -one.length)
-        size = self._rows_of_a_pass(len(asked))
+        requests.sort(key=lambda each: -each.length)
+        size = self._rows_of_a_pass(len(requests))
         step = 1 if self._apart else size
         found = {}
-        for first in range(0, len(asked), step):
-            part = asked[first : first + step]
+        for first in range(0, len(requests), step):
+            part = requests[first : first + step]
             scores = self._pass(part + part[:1] * (size - len(part)), encoder_outputs)
-            found |= {one[:2]: score for one, score in zip(part, scores, strict=False)}
+            found |= {each[:2]: score for each, score in zip(part, scores, strict=False)}
         return [
             [found[row, number] for number in range(len(several))]
             for row, several in enumerate(continuations)
@@ -143,16 +174,16 @@ class Scorer:
     def _rows_of_a_pass(self, total: int) -> int:
         return max(row_multiple(self.engine.mesh), min(self.rows, bucket(total, 1)))
 
-    def _pass(self, asked: list["_Asked"], encoder_outputs: EncoderOutputs) -> list[Score]:
-        lengths = np.array([one.length for one in asked], np.int32)
-        starts = np.array([len(one.given) - 1 for one in asked], np.int32)
-        tokens = np.zeros((len(asked), bucket(int(lengths.max()), _LEAST_LENGTH)), np.int32)
-        scored = bucket(max(len(one.tokens) for one in asked), _LEAST_SCORED)
-        targets = np.zeros((len(asked), scored), np.int32)
-        for row, one in enumerate(asked):
-            tokens[row, : lengths[row]] = np.concatenate([one.given, one.tokens[:-1]])
-            targets[row, : len(one.tokens)] = one.tokens
-        rows = [one.row for one in asked]
+    def _pass(self, requests: list["_Request"], encoder_outputs: EncoderOutputs) -> list[Score]:
+        lengths = np.array([each.length for each in requests], np.int32)
+        starts = np.array([len(each.prompt) - 1 for each in requests], np.int32)
+        tokens = np.zeros((len(requests), bucket(int(lengths.max()), _LEAST_LENGTH)), np.int32)
+        scored = bucket(max(len(each.tokens) for each in requests), _LEAST_SCORED)
+        targets = np.zeros((len(requests), scored), np.int32)
+        for row, each in enumerate(requests):
+            tokens[row, : lengths[row]] = np.concatenate([each.prompt, each.tokens[:-1]])
+            targets[row, : len(each.tokens)] = each.tokens
+        rows = [each.row for each in requests]
         encoder_outputs = jax.tree.map(partial(np.take, indices=rows, axis=0), encoder_outputs)
         with self.engine.on_mesh():
             found = self._score(
@@ -160,30 +191,30 @@ class Scorer:
             )
         log_probs, is_best = jax.device_get(found)
         return [
-            Score(log_probs[row, : len(one.tokens)], bool(is_best[row, : len(one.tokens)].all()))
-            for row, one in enumerate(asked)
+            Score(log_probs[row, : len(each.tokens)], bool(is_best[row, : len(each.tokens)].all()))
+            for row, each in enumerate(requests)
         ]
 
     def _scored(self, weights, tokens, lengths, starts, targets, encoder_outputs):
-        model, length = self.engine.compiled.module(weights), tokens.shape[1]
+        model, length = self.engine.module(weights), tokens.shape[1]
         tokens, targets = on_rows((tokens, targets))
         positions = None
         if self._apart:
             positions = jnp.minimum(jnp.arange(length)[None, :], lengths[:, None] - 1)
         hidden_BTD = _hidden(model, tokens, positions, encoder_outputs)
         # The state before each token that is scored; unspecified beyond the last of them.
-        places = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
-        places = on_rows(jnp.minimum(places, length - 1))
-        logits_BnV = model.logits(jnp.take_along_axis(hidden_BTD, places[..., None], axis=1))
+        read = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
+        read = on_rows(jnp.minimum(read, length - 1))
+        logits_BnV = model.logits(jnp.take_along_axis(hidden_BTD, read[..., None], axis=1))
         return token_log_probabilities(logits_BnV, targets), greedy(logits_BnV) == targets
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A continuation to score, with the number of its row and its own number."""
 
     row: int
     number: int
-    given: np.ndarray
+    prompt: np.ndarray
     """The prompt's tokens."""
     tokens: np.ndarray
     """Those of the continuation."""
@@ -191,7 +222,7 @@ class _Asked(NamedTuple):
     @property
     def length(self) -> int:
         """The number of tokens to read: all but the last."""
-        return len(self.given) + len(self.tokens) - 1
+        return len(self.prompt) + len(self.tokens) - 1
 
 
 def _hidden(

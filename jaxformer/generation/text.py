@@ -9,13 +9,18 @@ from jaxformer.errors import ConfigError
 from jaxformer.generation.api import build_engine, check_stop_strings
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.engine import repeat_rows, row_keys
-from jaxformer.generation.inputs import prepare_inputs, reads_images, tokenize
-from jaxformer.generation.prompts import Prompts, padded
-from jaxformer.generation.streaming.text_stream import TextStream
-from jaxformer.generation.streaming.token_stream import (
-    READ_EVERY,
-    Part,
+from jaxformer.generation.engine import row_keys
+from jaxformer.generation.inputs import (
+    Prompts,
+    padded,
+    prepare_inputs,
+    reads_images,
+    tokenize,
+)
+from jaxformer.generation.text_stream import TextStream
+from jaxformer.generation.tokens import (
+    repeat_rows,
+    sampled_tokens,
     stream_sliding,
     stream_tokens,
 )
@@ -81,8 +86,10 @@ class TextGenerator:
             Pieces of text, none of them empty.
         """
         prompts, encoder_outputs = self._prepare([ids])
-        text = self._new_text()
-        for (part,) in self._parts(prompts, encoder_outputs, np.zeros(1, int), 1, [text]):
+        text, config = self._new_text(), self.config.for_width(prompts.tokens.shape[1])
+        arguments = self.engine, prompts, config, row_keys(config.seed, np.zeros(1, int))
+        stream = stream_sliding if self.slide else stream_tokens
+        for (part,) in stream(*arguments, encoder_outputs=encoder_outputs):
             if tokens is not None:
                 tokens += part.tokens.tolist()
             if shown := text.push(part.tokens):
@@ -116,30 +123,29 @@ class TextGenerator:
         """Generates with beam search."""
         config = self.config.for_width(prompts.tokens.shape[1])
         found = self.engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
-        outputs = []
-        for tokens, length, score in zip(found.tokens, found.lengths, found.scores, strict=True):
-            text = self._new_text()
-            text.push(tokens[:length])
-            outputs.append(self._output(text, tokens[:length], float(score)))
-        return outputs
+        rows = zip(found.tokens, found.scores, found.lengths, strict=True)
+        return [self._output(row[:n], float(score)) for row, score, n in rows]
 
     def _sample(
         self, prompts: Prompts, encoder_outputs: EncoderOutputs, numbers: np.ndarray
     ) -> list[GenerationOutput]:
         """Generates without beams; `numbers` are those of the rows."""
-        texts = [self._new_text() for _ in numbers]
-        rows: list[list[Part]] = [[] for _ in numbers]
-        for parts in self._parts(prompts, encoder_outputs, numbers, READ_EVERY, texts):
-            for text, row, part in zip(texts, rows, parts, strict=True):
-                text.push(part.tokens)
-                row.append(part)
-        outputs = []
-        for text, row in zip(texts, rows, strict=True):
-            tokens, log_probs = map(np.concatenate, zip(*row, strict=True))
-            outputs.append(self._output(text, tokens, float(log_probs.sum())))
-        return outputs
+        config = self.config.for_width(prompts.tokens.shape[1])
+        found = sampled_tokens(
+            self.engine,
+            prompts,
+            config,
+            row_keys(config.seed, numbers),
+            self.encoder.tokenizer,
+            slide=self.slide,
+            encoder_outputs=encoder_outputs,
+        )
+        rows = zip(found.tokens, found.log_probs, found.lengths, strict=True)
+        return [self._output(row[:n], float(log_probs[:n].sum())) for row, log_probs, n in rows]
 
-    def _output(self, text: TextStream, tokens: np.ndarray, score: float) -> GenerationOutput:
+    def _output(self, tokens: np.ndarray, score: float) -> GenerationOutput:
+        text = self._new_text()
+        text.push(tokens)
         text.flush()
         has_end = len(tokens) and tokens[-1] in self.config.end_tokens
         ended_by = text.stopped_by or ("end" if has_end else "length")
@@ -152,19 +158,3 @@ class TextGenerator:
         inputs = prompts if self.reads_images else padded(prompts, 0, left=False)
         _, prompts, encoder_outputs = prepare_inputs(self.pretrained, inputs)
         return prompts, encoder_outputs
-
-    def _parts(
-        self,
-        prompts: Prompts,
-        encoder_outputs: EncoderOutputs,
-        numbers: np.ndarray,
-        every: int,
-        texts: Sequence[TextStream],
-    ) -> Iterator[list[Part]]:
-        config = self.config.for_width(prompts.tokens.shape[1])
-        arguments = self.engine, prompts, config, row_keys(config.seed, numbers)
-        options = {"encoder_outputs": encoder_outputs, "every": every}
-        if self.slide:
-            return stream_sliding(*arguments, **options)
-        options["stopped"] = lambda: np.array([text.finished for text in texts])
-        return stream_tokens(*arguments, **options)

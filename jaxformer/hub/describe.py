@@ -1,7 +1,7 @@
 """Describes our models as checkpoints: finds the config.json that says the same."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,26 +11,9 @@ from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
-from jaxformer.hub.tasks.classes import (
-    CausalLMTask,
-    MaskedLMTask,
-    NextSentenceTask,
-    PreTrainingTask,
-    QuestionAnsweringTask,
-    SequenceClassificationTask,
-    Task,
-    TokenClassificationTask,
-)
-from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
+from jaxformer.hub.tasks.classes import CausalLMTask, Task, task_of
 from jaxformer.io.serialization import diff, summary
-from jaxformer.models import (
-    Classification,
-    LanguageModel,
-    MaskedLanguageModel,
-    MultipleChoice,
-    Span,
-    TokenClassification,
-)
+from jaxformer.models import Classification
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.block import BlockConfig
@@ -60,33 +43,12 @@ def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) 
     def refuse(*_):
         raise ConfigError(problem)
 
-    architecture = Architecture("jaxformer", _task(config))
+    task = task_of(config.heads, family_of(config).language_model_task)
+    architecture = Architecture("jaxformer", task)
     config_map = ConfigMap(refuse, (Computed(refuse, refuse),))
     model_format = ModelFormat("jaxformer", config_map, refuse, (architecture,))
     hf_config = HFConfig({"model_type": "jaxformer", **extra})
     return HFCheckpoint(model_format, architecture, hf_config, config)
-
-
-def _task(config: ModelConfig) -> Task:
-    """The task of a model with these heads."""
-    heads = {type(head): head for head in config.heads}
-    if MaskedLanguageModel in heads and Classification in heads:
-        label = heads[Classification].label
-        return PreTrainingTask(label, f"{label}_logits")
-    if MultipleChoice in heads:
-        return MultipleChoiceTask(heads[MultipleChoice].pooling, heads[MultipleChoice].dense)
-    if Classification in heads and heads[Classification].label == "next_sentence":
-        return NextSentenceTask()
-    if Classification in heads:
-        head = heads[Classification]
-        return SequenceClassificationTask(head.pooling, head.bias, head.dense)
-    tasks: dict[type, Callable[[], Task]] = {
-        LanguageModel: family_of(config).language_model_task,
-        MaskedLanguageModel: MaskedLMTask,
-        TokenClassification: TokenClassificationTask,
-        Span: QuestionAnsweringTask,
-    }
-    return next((task() for head, task in tasks.items() if head in heads), Task())
 
 
 def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:

@@ -13,14 +13,6 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import FAMILIES, PATCHES, family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.tasks.classes import IGNORED
-from jaxformer.models import (
-    Classification,
-    LanguageModel,
-    MaskedLanguageModel,
-    MultipleChoice,
-    TokenClassification,
-    VisualTokens,
-)
 from jaxformer.models.model import ModelConfig
 
 _LABELS = (
@@ -137,7 +129,7 @@ def _check_dtype(name: str, array: np.ndarray) -> None:
 
 
 def _check_ids(name: str, ids: np.ndarray, config: Any) -> None:
-    chooses = any(isinstance(head, MultipleChoice) for head in config.heads)
+    chooses = any(head.unit == "choice" for head in config.heads)
     axes = ("B", "C", "T") if chooses else ("B", "T")
     if ids.ndim != len(axes):
         raise DataError(f"inputs: {name} must have the shape [{', '.join(axes)}], not {ids.shape}")
@@ -198,18 +190,16 @@ def _check_labels(
             )
     elif head is None:
         _check_counted(labels, getattr(config, "vocab_size", 1))  # no head reads them
-    elif isinstance(head, MultipleChoice):
+    elif head.unit == "choice":
         _check_rows(name, labels)
         if "input_ids" in arrays:
             _check_counted(labels, arrays["input_ids"].shape[1])
-    elif isinstance(head, Classification):
+    elif head.unit == "token" and (size := head.choices(config)):
+        _check_token_labels(labels, arrays, config, size)
+    elif head.unit == "patch" and (size := head.choices(config)):
+        _check_visual_tokens(labels, arrays, size)
+    elif head.num_labels is not None:
         _check_classes(labels, head.num_labels)
-    elif isinstance(head, TokenClassification):
-        _check_token_labels(labels, arrays, config, head.num_labels)
-    elif isinstance(head, LanguageModel | MaskedLanguageModel):
-        _check_token_labels(labels, arrays, config, config.vocab_size)
-    elif isinstance(head, VisualTokens):
-        _check_visual_tokens(labels, arrays, head.num_tokens)
 
 
 def _check_visual_tokens(labels: np.ndarray, arrays: Mapping[str, np.ndarray], size: int) -> None:

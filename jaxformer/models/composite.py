@@ -14,14 +14,13 @@ from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments
 from jaxformer.functional.positions.base import Position
-from jaxformer.models.decoder import DecoderConfig
+from jaxformer.models.decoder import DecoderConfig, GenerativeModel
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import Head, ModelOutput, array, pool
-from jaxformer.models.model import Model, ModelConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.vision import VisionConfig
 from jaxformer.nn import Embedding, Linear, Transformer
-from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.layers import normal
 
 _TARGETS = ("decoder_inputs", "decoder_segments")
@@ -219,7 +218,7 @@ class CompositeConfig(ModelConfig):
         return self.decoder.remat
 
 
-class Composite(Model):
+class Composite(GenerativeModel):
     """An encoder, and a decoder with cross-attention to its outputs, each a model of its own.
 
     References:
@@ -229,6 +228,7 @@ class Composite(Model):
     """
 
     segments = "decoder_segments"
+    decoder_scope = "decoder"
 
     def __init__(self, key: jax.Array, config: CompositeConfig):
         """Declares all parameters, float32."""
@@ -253,8 +253,10 @@ class Composite(Model):
 
     @property
     def decoder_transformer(self) -> Transformer:
-        """The transformer whose cache `init_cache` makes."""
         return self.decoder.transformer
+
+    def cross_inputs(self, encoder_outputs):
+        return encoder_outputs if self.projection is None else self.projection(encoder_outputs)
 
     def encode(self, inputs: jax.Array, **options: Any) -> jax.Array:
         """The encoder outputs, in the encoder's own width.
@@ -280,38 +282,9 @@ class Composite(Model):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        encoder_outputs = self._projected(encoder_outputs)
+        encoder_outputs = self.cross_inputs(encoder_outputs)
         with scope("decoder"):
             return self.decoder.hidden(inputs, encoder_outputs=encoder_outputs, **options)
-
-    def init_cache(
-        self, shape: CacheShape, encoder_outputs: jax.Array, encoder_mask: Mask | None = None
-    ) -> Cache:
-        """The decoder's cache before the first token.
-
-        Args:
-            shape: The size of the cache.
-            encoder_outputs: `[B, S, D]`, from `encode`.
-            encoder_mask: The cross-attention mask; None allows all.
-
-        Returns:
-            A cache with the keys and values of the encoder outputs.
-        """
-        encoder_outputs = self._projected(encoder_outputs)
-        with scope("decoder"):
-            return self.decoder.init_cache(shape, encoder_outputs, encoder_mask)
-
-    def step(
-        self,
-        inputs: jax.Array,
-        cache: Cache,
-        *,
-        count: jax.Array | None = None,
-        lengths: jax.Array | None = None,
-    ) -> tuple[jax.Array, Cache]:
-        """The decoder's hidden states of the next tokens, see `Decoder.step`."""
-        with scope("decoder"):
-            return self.decoder.step(inputs, cache, count=count, lengths=lengths)
 
     def outputs(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
@@ -329,17 +302,10 @@ class Composite(Model):
         valid, tied = self.valid(batch), self.target_embedding.kernel()
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        return self.decoder.logits(hidden)
-
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
         """Float32 logits `[B, T, V]` for ids `[B, S]`, or for images `[B, height, width, C]`."""
         batch = {self.source: inputs, "decoder_inputs": decoder_inputs, **batch}
         return self.heads["language_model"].scores(self.outputs(batch))
-
-    def _projected(self, encoder_outputs: jax.Array) -> jax.Array:
-        return encoder_outputs if self.projection is None else self.projection(encoder_outputs)
 
 
 def _encoder_mask(batch: Mapping[str, jax.Array]) -> Mask:

@@ -1,20 +1,21 @@
 """The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 
 from jaxformer.checks import check_fields
 from jaxformer.errors import check_argument, check_field
+from jaxformer.functional.activations import scope
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, assert_tokens
-from jaxformer.models.typed_text import TypedTextConfig
+from jaxformer.models.model import Model, TypedTextConfig, assert_tokens
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import SIZE_OR_NONE
@@ -75,7 +76,126 @@ class DecoderConfig(TypedTextConfig):
         return TokenFlops(2 * products, *attention)
 
 
-class Decoder(Model):
+class GenerativeModel(Model):
+    """A model whose decoder continues a text. A subclass names the decoder's parts."""
+
+    decoder_scope: ClassVar[str | None] = None
+    """The scope of the decoder's activations; None: that of the whole model."""
+    dtype: jax.typing.DTypeLike
+    """The compute dtype."""
+
+    @property
+    def target_embedding(self) -> Embedding:
+        """The decoder's token embedding."""
+        raise NotImplementedError
+
+    @property
+    def decoder_transformer(self) -> Transformer:
+        """The transformer whose cache `init_cache` makes."""
+        raise NotImplementedError
+
+    def cross_inputs(self, encoder_outputs: jax.Array | None) -> jax.Array | None:
+        """What cross-attention reads of the encoder outputs."""
+        return encoder_outputs
+
+    def init_cache(
+        self,
+        shape: CacheShape,
+        encoder_outputs: jax.Array | None = None,
+        encoder_mask: Mask | None = None,
+    ) -> Cache:
+        """The decoder's cache before the first token.
+
+        Args:
+            shape: The size of the cache.
+            encoder_outputs: `[B, S, D]`, if the decoder has cross-attention.
+            encoder_mask: The cross-attention mask; None allows all.
+
+        Returns:
+            A cache without tokens, but with the keys and values of the encoder outputs.
+        """
+        encoder_outputs = self.cross_inputs(encoder_outputs)
+        encoder_mask = Mask() if encoder_mask is None else encoder_mask
+        with self._decoding():
+            return self.decoder_transformer.init_cache(shape, encoder_outputs, encoder_mask)
+
+    def step(
+        self,
+        inputs: jax.Array,
+        cache: Cache,
+        *,
+        count: jax.Array | None = None,
+        lengths: jax.Array | None = None,
+    ) -> tuple[jax.Array, Cache]:
+        """The decoder's hidden states of the next tokens of each row.
+
+        Reading a row in several steps gives the states that the decoder gives for the whole row,
+        with the type 0 for all tokens.
+
+        Args:
+            inputs: int token ids `[B, T]`.
+            cache: The cache of the tokens before.
+            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
+            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
+                depend on it; None: the tokens that have been read after this step.
+
+        Returns:
+            `[B, T, D]` in the compute dtype, and the cache with these tokens.
+        """
+        assert_tokens(self.target_embedding.vocab_size, inputs)
+        embedded = self.target_embedding(inputs, self.dtype)
+        with self._decoding():
+            return self.decoder_transformer.step(embedded, cache, count=count, lengths=lengths)
+
+    def decoded(
+        self,
+        inputs: jax.Array,
+        order: Mask,
+        *,
+        positions: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        mask: Mask | None = None,
+        encoder_mask: Mask | None = None,
+        **options: Any,
+    ) -> jax.Array:
+        """The decoder's hidden states of whole rows.
+
+        Args:
+            inputs: int token ids `[B, T]`.
+            order: Which tokens each token sees, such as `causal()`.
+            positions: int `[B or 1, T]`; None counts from 0.
+            segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
+            mask: A mask to combine with, such as one of padding.
+            encoder_mask: The cross-attention mask; None allows all.
+            **options: Other arguments of the transformer.
+
+        Returns:
+            `[B, T, D]` in the compute dtype.
+        """
+        arrays = {"positions": positions, "segments": segments, "mask": mask}
+        assert_tokens(self.target_embedding.vocab_size, inputs, **arrays)
+        mask = order & (Mask() if mask is None else mask)
+        if segments is not None:
+            mask = mask & Segments(segments, segments)
+        with self._decoding():
+            return self.decoder_transformer(
+                self.target_embedding(inputs, self.dtype),
+                mask=mask,
+                positions=positions,
+                encoder_mask=Mask() if encoder_mask is None else encoder_mask,
+                **options,
+            )
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
+        outputs = ModelOutput(hidden, tied=self.target_embedding.kernel())
+        return self.heads["language_model"].scores(outputs)
+
+    def _decoding(self) -> AbstractContextManager:
+        return nullcontext() if self.decoder_scope is None else scope(self.decoder_scope)
+
+
+class Decoder(GenerativeModel):
     """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads.
 
     With cross-attention it reads the outputs of an encoder, which its methods then ask for.
@@ -130,75 +250,30 @@ class Decoder(Model):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        options = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.embedding.vocab_size, inputs, **options)
         self._check_encoder(encoder_outputs)
-        order = causal() if prefix is None else Prefix(prefix)
-        mask = order & (Mask() if mask is None else mask)
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
-        embedded = self.embedding(inputs, self.dtype)
-        return self.transformer(
-            embedded,
-            mask=mask,
+        return self.decoded(
+            inputs,
+            causal() if prefix is None else Prefix(prefix),
             positions=positions,
+            segments=segments,
+            mask=mask,
             type_ids=type_ids,
             encoder_outputs=encoder_outputs,
-            encoder_mask=Mask() if encoder_mask is None else encoder_mask,
+            encoder_mask=encoder_mask,
             key=key,
         )
 
     @property
+    def target_embedding(self) -> Embedding:
+        return self.embedding
+
+    @property
     def decoder_transformer(self) -> Transformer:
-        """The transformer whose cache `init_cache` makes."""
         return self.transformer
 
-    def init_cache(
-        self,
-        shape: CacheShape,
-        encoder_outputs: jax.Array | None = None,
-        encoder_mask: Mask | None = None,
-    ) -> Cache:
-        """The cache before the first token.
-
-        Args:
-            shape: The size of the cache.
-            encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
-            encoder_mask: The cross-attention mask; None allows all.
-
-        Returns:
-            A cache without tokens, but with the keys and values of the encoder outputs.
-        """
+    def cross_inputs(self, encoder_outputs):
         self._check_encoder(encoder_outputs)
-        encoder_mask = Mask() if encoder_mask is None else encoder_mask
-        return self.transformer.init_cache(shape, encoder_outputs, encoder_mask)
-
-    def step(
-        self,
-        inputs: jax.Array,
-        cache: Cache,
-        *,
-        count: jax.Array | None = None,
-        lengths: jax.Array | None = None,
-    ) -> tuple[jax.Array, Cache]:
-        """The hidden states of the next tokens of each row.
-
-        Reading a row in several steps gives the states that `hidden` gives for the whole row, with
-        the type 0 for all tokens.
-
-        Args:
-            inputs: int token ids `[B, T]`.
-            cache: The cache of the tokens before.
-            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
-            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
-                depend on it; None: the tokens that have been read after this step.
-
-        Returns:
-            `[B, T, D]` in the compute dtype, and the cache with these tokens.
-        """
-        assert_tokens(self.embedding.vocab_size, inputs)
-        embedded = self.embedding(inputs, self.dtype)
-        return self.transformer.step(embedded, cache, count=count, lengths=lengths)
+        return encoder_outputs
 
     def outputs(self, batch, key=None):
         names = ("positions", "segments", "prefix")
@@ -206,11 +281,6 @@ class Decoder(Model):
         hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
         return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """The language model's float32 logits `[B, T, V]` from hidden states."""
-        outputs = ModelOutput(hidden, tied=self.embedding.kernel())
-        return self.heads["language_model"].scores(outputs)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
         """Float32 logits `[B, T, V]`; `options` are those of `hidden`."""

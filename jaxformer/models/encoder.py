@@ -18,9 +18,8 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
-from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.model import Model, TypedTextConfig, assert_tokens
 from jaxformer.models.protein import ContactHead, TokenDropout
-from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import BlockConfig, Embedding, Linear, Transformer
 from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.layers import normal

@@ -13,12 +13,12 @@ from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import T5Bias
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
+from jaxformer.models.model import TransformerModelConfig, assert_tokens
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
-from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
 from jaxformer.nn.layers import normal
 
@@ -159,10 +159,11 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
             self.decoder_position.validate_length(lengths["decoder_inputs"])
 
 
-class EncoderDecoder(Model):
+class EncoderDecoder(GenerativeModel):
     """An encoder, and a causal decoder with cross-attention to the encoder's outputs."""
 
     segments = "decoder_segments"
+    decoder_scope = "decoder"
 
     def __init__(self, key: jax.Array, config: EncoderDecoderConfig):
         """Declares all parameters, float32."""
@@ -255,56 +256,13 @@ class EncoderDecoder(Model):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        options = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.target_embedding.vocab_size, inputs, **options)
-        mask = causal() & (Mask() if mask is None else mask)
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
-        with scope("decoder"):
-            return self.decoder(
-                self.target_embedding(inputs, self.dtype),
-                mask=mask,
-                positions=positions,
-                encoder_outputs=encoder_outputs,
-                encoder_mask=Mask() if encoder_mask is None else encoder_mask,
-                key=key,
-            )
+        options = {"positions": positions, "segments": segments, "mask": mask, "key": key}
+        cross = {"encoder_outputs": encoder_outputs, "encoder_mask": encoder_mask}
+        return self.decoded(inputs, causal(), **options, **cross)
 
     @property
     def decoder_transformer(self) -> Transformer:
-        """The transformer whose cache `init_cache` makes."""
         return self.decoder
-
-    def init_cache(
-        self, shape: CacheShape, encoder_outputs: jax.Array, encoder_mask: Mask | None = None
-    ) -> Cache:
-        """The decoder's cache before the first token.
-
-        Args:
-            shape: The size of the cache.
-            encoder_outputs: `[B, S, D]`, from `encode`.
-            encoder_mask: The cross-attention mask; None allows all.
-
-        Returns:
-            A cache with the keys and values of the encoder outputs.
-        """
-        encoder_mask = Mask() if encoder_mask is None else encoder_mask
-        with scope("decoder"):
-            return self.decoder.init_cache(shape, encoder_outputs, encoder_mask)
-
-    def step(
-        self,
-        inputs: jax.Array,
-        cache: Cache,
-        *,
-        count: jax.Array | None = None,
-        lengths: jax.Array | None = None,
-    ) -> tuple[jax.Array, Cache]:
-        """The decoder's hidden states of the next tokens, see `Decoder.step`."""
-        assert_tokens(self.target_embedding.vocab_size, inputs)
-        embedded = self.target_embedding(inputs, self.dtype)
-        with scope("decoder"):
-            return self.decoder.step(embedded, cache, count=count, lengths=lengths)
 
     def outputs(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
@@ -324,11 +282,6 @@ class EncoderDecoder(Model):
         )
         valid, tied = self.valid(batch), self.target_embedding.kernel()
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        outputs = ModelOutput(hidden, tied=self.target_embedding.kernel())
-        return self.heads["language_model"].scores(outputs)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
         """Float32 logits `[B, T, V]`; `batch` may hold "segments" and "decoder_segments"."""

@@ -26,7 +26,7 @@ from jaxformer.models.heads.base import (
 )
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.block import BlockConfig, TransformerBlock
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.feedforward import MLP
 from jaxformer.nn.sublayer import FeedForwardConfig, SelfAttentionConfig, SublayerConfig
 
@@ -220,6 +220,27 @@ class TransformerModelConfig(TransformerConfig, ModelConfig):
 
     def check_lengths(self, lengths):
         self.position.validate_length(lengths["inputs"])
+
+
+@dataclass(frozen=True)
+class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):
+    """A model of text whose tokens may have types, besides their ids and positions."""
+
+    token_types: int = 0
+    """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
+    task_types: int = 0
+    """Rows of the table of tasks (ERNIE); 0: no table."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("token_types", "task_types"):
+            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+
+    @property
+    def type_sizes(self) -> dict[str, int]:
+        """The rows of each table of type embeddings, by the batch's name of the ids."""
+        tables = {"token_types": self.token_types, "task_types": self.task_types}
+        return {name: rows for name, rows in tables.items() if rows}
 
 
 def check_no_windows(config: TransformerConfig) -> None:

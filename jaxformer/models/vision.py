@@ -179,7 +179,7 @@ class VisionConfig(TransformerModelConfig):
     def batch_spec(self, rows, lengths):
         spec = self.input_spec(rows, lengths)
         for head in self.heads:
-            spec |= head.reads(rows, self.num_patches if head.over_patches else self.num_tokens)
+            spec |= head.reads(rows, self.num_patches if head.unit == "patch" else self.num_tokens)
         return spec
 
     def input_spec(self, rows, lengths):

@@ -30,7 +30,6 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
-from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.models import VisionConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
@@ -63,7 +62,7 @@ def example_inputs(
         of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
     rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
-    if isinstance(task, MultipleChoiceTask):
+    if any(head.unit == "choice" for head in config.heads):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
     names, inputs = family_of(config).inputs, {}
     if "input_ids" in names:

@@ -1,4 +1,4 @@
-"""Messages as prompts of a model, by its chat template."""
+"""Messages as prompts of a model, by its chat template, and its answers as messages."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.chat.dialogue.dialogue import Dialogue
+from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools
 from jaxformer.data.chat.template import Message, read_chat_template
-from jaxformer.errors import DataError
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.pretrained.model import Arrays, Pretrained
 from jaxformer.pretrained.writing import template_folder
 
@@ -113,6 +113,71 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
     for number, row in enumerate(rows):
         ids[number, : len(row)], mask[number, : len(row)] = row, 1
     return {"input_ids": ids, "attention_mask": mask}
+
+
+class Conversations:
+    """Conversations that a model goes on with.
+
+    Args:
+        pretrained: The model.
+        chats: The messages of each.
+        tools: JSON schemas of the functions that it may call.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
+    ):
+        self._dialogue, self._chats = needed_dialogue(pretrained), chats
+        self._tools = self._dialogue.checked(tools)
+        self.prompts = [self._dialogue.prompt(chat, self._tools) for chat in chats]
+
+    @classmethod
+    def of(cls, pretrained: Pretrained, inputs: Any, tools: Tools | None) -> "Conversations | None":
+        """The conversations in the inputs of `generate`; None if those are no messages.
+
+        Args:
+            pretrained: The model.
+            inputs: The inputs.
+            tools: JSON schemas of the functions that it may call.
+
+        Returns:
+            The conversations.
+
+        Raises:
+            ArgumentError: There are tools without messages.
+            DataError: The model has no chat template, or that rejects a conversation.
+        """
+        chats = conversations_in(inputs)
+        if chats is None and tools is not None:
+            raise ArgumentError(
+                'tools: need messages, such as [{"role": "user", "content": "..."}], whose chat '
+                "template writes them"
+            )
+        return None if chats is None else cls(pretrained, chats, tools)
+
+    @property
+    def end_of_turn(self) -> int | None:
+        """The token that ends an answer in the chat template; None: none does."""
+        return self._dialogue.end_of_turn
+
+    def messages(self, tokens: Sequence[np.ndarray], texts: Sequence[str]) -> list[dict[str, Any]]:
+        """Returns answers as messages.
+
+        Args:
+            tokens: The tokens of each answer; the same number for each conversation.
+            texts: Their texts.
+        """
+        count = len(tokens) // len(self.prompts)
+        answers = [
+            Answer(self.prompts[n // count], *row, num_calls=num_calls(self._chats[n // count]))
+            for n, row in enumerate(zip(tokens, texts, strict=True))
+        ]
+        return self._dialogue.answers(answers, self._tools)
+
+
+def num_calls(messages: Sequence[Message]) -> int:
+    """Returns how many calls of tools messages have."""
+    return sum(len(message.get("tool_calls") or ()) for message in messages)
 
 
 def _are_messages(value: Any) -> bool:

@@ -85,7 +85,7 @@ def open_folder(
         folder: A folder with config.json, and safetensors or msgpack files.
         may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
         architecture: The class; None: the one that config.json names.
-        adapter: The folder of an adapter of PEFT to merge into the weights; None: there is none.
+        adapter: The folder of a PEFT adapter to merge into the weights, if any.
         strict: Whether a field of config.json that transformers' class does not know is refused;
             otherwise a warning names it.
         **model_fields: Fields of our configuration that say how the model is computed:
@@ -140,8 +140,7 @@ def open_adapted(
 ) -> CheckpointReader:
     """Returns a reader of a model with an adapter of PEFT merged into its weights.
 
-    Its structure may be another one: a larger vocabulary, a head that is no longer tied, other
-    layers.
+    Its structure may differ from the base's: a larger vocabulary, an untied head, other layers.
 
     Args:
         model: The base.
@@ -149,7 +148,7 @@ def open_adapted(
         read: Returns a tensor.
         adapter: The adapter's folder.
         may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
-        weight: What multiplies the product of its factors, besides their scale.
+        weight: An additional factor of the adapter's scaled update.
 
     Raises:
         ConfigError: The adapter is of another kind, or has a setting that is not supported.

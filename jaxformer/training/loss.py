@@ -86,7 +86,7 @@ class Loss:
         return sums, model.predictions(outputs, batch)
 
     def validation(self, sums: Sums) -> dict[str, float] | None:
-        """The validation metrics; None where each head has its own, see `head_metrics`.
+        """The validation metrics; None where each head has its own, see `Head.metrics`.
 
         Args:
             sums: Those of `evaluate` over all validation rows, as Python numbers.

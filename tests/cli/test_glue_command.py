@@ -81,7 +81,7 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
     [
         (["--tasks", "cola,rte"], r"rte: .*GLUE/RTE/train.tsv, .*RTE/dev.tsv"),
         (["--data", "nowhere"], "--data nowhere: must be the folder with GLUE's; there is none"),
-        (["--tasks", "snli"], "'snli' is no task of GLUE"),
+        (["--tasks", "snli"], "'snli' is not a GLUE task"),
         (["--tasks", "cola", "--seeds", "one"], "--seeds 'one': must be numbers between commas"),
         (["--tasks", "cola", "--seeds", ""], "--seeds '': must be numbers between commas"),
         (["--tasks", "cola", "--train.stepz", "4"], "did you mean --train.steps"),

@@ -159,7 +159,7 @@ def test_what_datasets_saves(tmp_path):
 
 def test_mistakes_name_the_file(root, tmp_path):
     assert [task_name(name) for name in ("CoLA", "sst-2", "STSB")] == ["cola", "sst2", "stsb"]
-    with pytest.raises(ConfigError, match=r"'sts' is no task of GLUE: .*did you mean 'stsb'"):
+    with pytest.raises(ConfigError, match=r"'sts' is not a GLUE task: .*did you mean 'stsb'"):
         task_name("sts")
     write_glue(tmp_path, "mnli")
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.labels import save_labels
 from jaxformer.data.tasks import Classes, LabelledText, Number
-from jaxformer.data.tasks.sequences import SpecialTokens, add_special_tokens, truncated_lengths
+from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens, truncated_lengths
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -144,12 +144,13 @@ def test_the_longer_text_is_cut_first(first, second, space):
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), st.integers(4, 20))
 def test_a_row_is_never_longer_than_asked(sizes, length):
     texts = [np.full(size, 10 + number, np.int32) for number, size in enumerate(sizes)]
-    row = add_special_tokens(texts, SpecialTokens.bert(1, 2), length)
-    assert len(row.tokens) == len(row.types) == min(length, sum(sizes) + 1 + len(sizes))
-    assert row.tokens[0] == 1
-    assert row.tokens[-1] == 2
-    assert (row.tokens == 2).sum() == len(sizes)
-    pieces = itertools.groupby(zip(row.tokens, row.types, strict=True), lambda pair: pair[1])
+    row = RowEncoder(Bytes().fit(()), SpecialTokens.bert(1, 2), length).joined(texts)
+    assert len(row.ids) == len(row.types) == min(length, sum(sizes) + 1 + len(sizes))
+    assert row.cut == (len(row.ids) < sum(sizes) + 1 + len(sizes))
+    assert row.ids[0] == 1
+    assert row.ids[-1] == 2
+    assert (row.ids == 2).sum() == len(sizes)
+    pieces = itertools.groupby(zip(row.ids, row.types, strict=True), lambda pair: pair[1])
     assert len(list(pieces)) == len(sizes)
 
 

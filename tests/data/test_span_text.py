@@ -90,7 +90,7 @@ def test_a_long_context_becomes_windows_that_overlap(config, tmp_path):
     assert len(examples) > 2 * len(ANSWERS)
     for number in range(len(ANSWERS)):
         windows = [window for window in examples.windows if window.question == number]
-        assert all(len(window.text.tokens) <= 64 for window in windows)
+        assert all(len(window.text.ids) <= 64 for window in windows)
         begins = [int(window.characters[0, 0]) for window in windows]
         ends = [int(window.characters[-1, 1]) for window in windows]
         assert begins[0] == 0

@@ -11,12 +11,12 @@ from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_deco
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
-from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, beam_search
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.engine import Engine, new_tokens, row_keys
-from jaxformer.generation.prompts import Prompts
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.inputs import Prompts
+from jaxformer.generation.tokens import new_tokens
 from jaxformer.nn.cache import CacheShape
 
 MOST, BEAMS, END, VOCABULARY = 5, 3, 4, 6
@@ -32,7 +32,7 @@ SEARCH = GenerationConfig(
 
 
 def engine_of(config):
-    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+    return Engine(config, structure_of(config), random_parameters(config))
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_a_mesh_finds_the_same():
     }
     memory = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
     encoder_outputs = memory, KeyPadding(np.arange(5)[None, :] < np.array([[5], [2]]))
-    one = Engine(CompiledModel(config, abstract_model), parameters)
-    several = Engine(CompiledModel(config, abstract_model, mesh), placed)
+    one = Engine(config, abstract_model, parameters)
+    several = Engine(config, abstract_model, placed, mesh)
     found, expected = (
         engine.beam_search(Prompts.of_rows([[1], [3, 2]]), SEARCH, encoder_outputs=encoder_outputs)
         for engine in (one, several)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_tokenizers import BYTE_TOKENS, EMOJI, KINDS, SPECIAL, byte_level, gemma, llama
 
-from jaxformer.generation.streaming.detokenize import detokenizer
+from jaxformer.generation.text_stream import detokenizer
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 TOKENIZERS = {name: make() for name, make in KINDS.items()}

@@ -8,11 +8,10 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
-from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.engine import CHUNK, Engine, new_tokens, row_keys
-from jaxformer.generation.prompts import Prompts, bucket
-from jaxformer.generation.streaming.token_stream import stream_sliding, stream_tokens
+from jaxformer.generation.engine import CHUNK, Engine, row_keys
+from jaxformer.generation.inputs import Prompts, bucket
+from jaxformer.generation.tokens import new_tokens, stream_sliding, stream_tokens
 from jaxformer.models import Classification
 
 VOCABULARY = 31
@@ -24,7 +23,7 @@ DRAWN = GenerationConfig(max_new_tokens=10, do_sample=True, temperature=1.5, top
 
 def engine_of(**changes):
     config = tiny(**changes)
-    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+    return Engine(config, structure_of(config), random_parameters(config))
 
 
 def generated(engine, prompts, decoding, numbers=None, **options):
@@ -52,7 +51,7 @@ def engine():
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
-    engine = Engine(CompiledModel(config, structure_of(config)), parameters)
+    engine = Engine(config, structure_of(config), parameters)
     found = generated(engine, PROMPTS, GREEDY, keep_scores=True)
     full = jax.jit(lambda inputs: structure_of(config).module(parameters)(inputs))
     for row, prompt in enumerate(PROMPTS):
@@ -124,7 +123,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
     whole = generated(engine_of(windows=(3, None)), prompts, GREEDY)
     monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 16)
-    small = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+    small = Engine(config, structure_of(config), random_parameters(config))
     np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
     assert CHUNK == 512
 
@@ -133,9 +132,9 @@ def test_few_programs_are_compiled():
     engine = engine_of()
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
         generated(engine, [[1] * length], GREEDY)
-    assert engine.compiled.generate._cache_size() == 1
-    assert engine.compiled.first_token._cache_size() == 3  # of 16, 32 and 64 tokens
-    assert engine.compiled.prefill._cache_size() == 0
+    assert engine._generate._cache_size() == 1
+    assert engine._first_token._cache_size() == 3  # of 16, 32 and 64 tokens
+    assert engine._prefill._cache_size() == 0
     assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
 
 
@@ -145,7 +144,7 @@ def test_few_programs_are_compiled():
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
     abstract_model, parameters = structure_of(config), random_parameters(config)
-    one = generated(Engine(CompiledModel(config, abstract_model), parameters), PROMPTS, decoding)
+    one = generated(Engine(config, abstract_model, parameters), PROMPTS, decoding)
     mesh = make_mesh(MeshConfig(**sizes))
     placed = {
         name: jax.device_put(
@@ -153,7 +152,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
         )
         for name, array in parameters.items()
     }
-    engine = Engine(CompiledModel(config, abstract_model, mesh), placed)
+    engine = Engine(config, abstract_model, placed, mesh)
     found = generated(engine, PROMPTS, decoding)
     np.testing.assert_array_equal(found.tokens, one.tokens)
     np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
@@ -169,8 +168,8 @@ def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     abstract_model, parameters = structure_of(config), random_parameters(config)
     mesh = make_mesh(MeshConfig())
-    on_mesh = Engine(CompiledModel(config, abstract_model, mesh), parameters)
-    one = Engine(CompiledModel(config, abstract_model), parameters)
+    on_mesh = Engine(config, abstract_model, parameters, mesh)
+    one = Engine(config, abstract_model, parameters)
     found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in (on_mesh, one))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
@@ -215,7 +214,7 @@ def test_bad_prompts(ids, mask, message):
 def test_a_model_without_a_language_model_is_refused():
     config = tiny(heads=(Classification(num_labels=3),))
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
-        Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+        Engine(config, structure_of(config), random_parameters(config))
 
 
 def test_methods_are_static():

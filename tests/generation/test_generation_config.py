@@ -7,7 +7,13 @@ import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
-from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.config import (
+    NEUTRAL,
+    UNSUPPORTED,
+    GenerationConfig,
+    recommendations,
+    supported_options,
+)
 from jaxformer.generation.decode.filters import (
     EpsilonCutoff,
     EtaCutoff,
@@ -34,12 +40,6 @@ from jaxformer.generation.decode.processors import (
     PresencePenalty,
     RepetitionPenalty,
     SourcePenalty,
-)
-from jaxformer.generation.recommended import (
-    NEUTRAL,
-    UNSUPPORTED,
-    honoured,
-    recommendations,
 )
 from jaxformer.io.serialization import from_json, to_json
 
@@ -175,10 +175,10 @@ def test_every_option_of_transformers_is_known():
 def test_what_is_not_honoured_is_named_in_one_warning(caplog):
     neutral = {name: values[-1] for name, values in UNSUPPORTED.items()}
     quiet = {"top_k": 3, "pad_token_id": 0, "use_cache": False, "transformers_version": "5.0"}
-    assert honoured(neutral | quiet, "A") == {"top_k": 3, "pad_token_id": 0}
+    assert supported_options(neutral | quiet, "A") == {"top_k": 3, "pad_token_id": 0}
     assert not caplog.records
     asked = {"num_beam_groups": 4, "guidance_scale": 1.5, "temprature": 2.0, "seed": 3}
-    assert honoured(neutral | asked | {"pad_token_id": -1, "stop_strings": "#"}, "B") == {
+    assert supported_options(neutral | asked | {"pad_token_id": -1, "stop_strings": "#"}, "B") == {
         "stop_strings": ["#"]
     }
     (record,) = caplog.records

@@ -18,9 +18,8 @@ from tiny_models import (
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.engine import Engine
-from jaxformer.generation.prompts import Prompts
+from jaxformer.generation.inputs import Prompts
 from jaxformer.generation.scoring import Score, Scorer, best_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.zoo import FORMATS
@@ -31,9 +30,7 @@ CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 
 @lru_cache
 def scorer(config, rows=16):
-    return Scorer(
-        Engine(CompiledModel(config, structure_of(config)), random_parameters(config)), rows
-    )
+    return Scorer(Engine(config, structure_of(config), random_parameters(config)), rows)
 
 
 def prompts_of(*lengths, seed=0, vocab_size=31):
@@ -176,7 +173,7 @@ def loaded(kind, head, folder):
     architecture = next(each for each in architectures if each.name.endswith(head))
     save_random(kind, architecture.name, folder)
     ours = jaxformer.load(folder, compute_dtype="float32")
-    engine = Engine(CompiledModel(ours.config, ours.abstract_model), ours.parameters)
+    engine = Engine(ours.config, ours.abstract_model, ours.parameters)
     return Reference(folder, architecture.name), ours, Scorer(engine)
 
 

@@ -13,14 +13,13 @@ from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_e
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.decode.processors import History, process
 from jaxformer.generation.engine import Engine, row_keys
-from jaxformer.generation.prompts import Prompts
-from jaxformer.generation.speculative_engine import SpeculativeEngine
-from jaxformer.generation.streaming.token_stream import stream_states
+from jaxformer.generation.inputs import Prompts
+from jaxformer.generation.speculative import SpeculativeEngine
+from jaxformer.generation.tokens import stream_states
 from jaxformer.pretrained.model import shardings_of
 
 GREEDY = SamplingParams((), False, ())
@@ -33,9 +32,7 @@ NEW = 20
 
 @lru_cache
 def engine(config, seed=0, scale=0.7):
-    return Engine(
-        CompiledModel(config, structure_of(config)), random_parameters(config, seed, scale)
-    )
+    return Engine(config, structure_of(config), random_parameters(config, seed, scale))
 
 
 def prompts_of(*lengths, vocab_size=31, seed=0):
@@ -289,8 +286,10 @@ def test_a_mesh_writes_the_same():
     placed = shardings_of(abstract_model, mesh)
     target, draft = (
         Engine(
-            CompiledModel(config, abstract_model, mesh),
+            config,
+            abstract_model,
             jax.device_put(random_parameters(config, 0, scale), placed),
+            mesh,
         )
         for scale in (0.7, 0.72)
     )
@@ -328,6 +327,4 @@ def test_what_does_not_fit_is_an_error():
     mesh = make_mesh(MeshConfig(data=2))
     abstract_model, parameters = structure_of(config), random_parameters(config)
     with pytest.raises(ConfigError, match="mesh of the target"):
-        SpeculativeEngine(
-            engine(config), Engine(CompiledModel(config, abstract_model, mesh), parameters), 3
-        )
+        SpeculativeEngine(engine(config), Engine(config, abstract_model, parameters, mesh), 3)

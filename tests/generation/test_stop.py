@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.streaming.text_stream import StopStrings
+from jaxformer.generation.text_stream import StopStrings
 
 letters = st.text("ab", max_size=20)
 stops = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)

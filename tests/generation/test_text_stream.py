@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from text_tokenizers import SPECIAL, byte_level, llama
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.streaming.text_stream import StopStrings, TextStream
+from jaxformer.generation.text_stream import StopStrings, TextStream
 
 
 def ids_of(tokenizer, *names):

@@ -8,14 +8,14 @@ from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_deco
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import engine as engine_module
-from jaxformer.generation.compiled import CompiledModel, available_bytes, num_bytes
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.filters import Temperature
 from jaxformer.generation.decode.processors import History, process
-from jaxformer.generation.engine import Engine, repeat_rows, row_keys
-from jaxformer.generation.prompts import Prompts, padded, rows_of, texts_of, token_ids
+from jaxformer.generation.engine import Engine, available_bytes, num_bytes, row_keys
+from jaxformer.generation.inputs import Prompts, padded, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer
-from jaxformer.generation.speculative_engine import SpeculativeEngine
+from jaxformer.generation.speculative import SpeculativeEngine
+from jaxformer.generation.tokens import repeat_rows
 
 NAN = float("nan")
 PROMPTS = Prompts.of_rows([[3, 4, 5], [6]])
@@ -25,7 +25,7 @@ KEYS = row_keys(0, np.arange(2))
 @pytest.fixture(scope="module", params=[tiny, tiny_encoder_decoder], ids=["decoder", "both"])
 def engine(request):
     config = request.param(num_layers=1)
-    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+    return Engine(config, structure_of(config), random_parameters(config))
 
 
 def encoder_outputs_of(engine, rows=2):
@@ -240,7 +240,7 @@ def test_tokens_are_lists_of_integers():
 )
 def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
     config = tiny(num_layers=1)
-    engine = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+    engine = Engine(config, structure_of(config), random_parameters(config))
     with pytest.raises((ArgumentError, DataError), match=message):
         Scorer(engine)(PROMPTS, continuations)
 
@@ -248,7 +248,7 @@ def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
 @pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
 def test_counts_are_integers(value):
     config = tiny(num_layers=1)
-    engine = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
+    engine = Engine(config, structure_of(config), random_parameters(config))
     with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
         Scorer(engine, rows=value)
     with pytest.raises(ConfigError, match=r"proposals = .*: must be an integer from 1 to 511"):

@@ -56,7 +56,7 @@ def test_texts_alone_and_images_alone_give_their_vectors(tmp_path):
     more = texts | {"pixel_values": inputs["pixel_values"][:2]}
     assert pretrained.forward(model, more)["logits_per_image"].shape == (2, 3)
     assert "loss" not in pretrained.forward(model, inputs | {"return_loss": False})
-    with pytest.raises(DataError, match="3 texts and 2 images are no pairs"):
+    with pytest.raises(DataError, match="3 texts and 2 images do not pair up"):
         pretrained.forward(model, more | {"return_loss": True})
     with pytest.raises(DataError, match="input_ids and pixel_values are missing"):
         pretrained.forward(model, {"attention_mask": texts["attention_mask"]})

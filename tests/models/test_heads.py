@@ -32,7 +32,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.heads.base import pool
-from jaxformer.models.heads.labels import best_spans
+from jaxformer.models.heads.span import best_spans
 from jaxformer.models.lora import AbstractLoraModel, LoRA
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -304,7 +304,7 @@ def test_the_best_span_of_all(seed, size, longest):
 @pytest.mark.parametrize(
     ("heads", "changes", "message"),
     [
-        ((Classification(2), Classification(3)), {}, "label, label: each needs a name"),
+        ((Classification(2), Classification(3)), {}, "label, label: each head needs its own name"),
         ((LanguageModel(),), {"embedding_dim": 10}, r"model\.embedding_dim = 10: LanguageModel"),
     ],
 )

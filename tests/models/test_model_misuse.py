@@ -21,7 +21,7 @@ from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import Learned, causal
 from jaxformer.models import AttentionPooler, NormPooler, Regression, Span
 from jaxformer.models.heads.base import pool
-from jaxformer.models.heads.labels import best_spans
+from jaxformer.models.heads.span import best_spans
 from jaxformer.nn.cache import CacheShape
 
 CONFIGS = {

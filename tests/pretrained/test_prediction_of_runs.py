@@ -24,7 +24,7 @@ from jaxformer.functional import Learned
 from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification, Regression, Span, TokenClassification
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
-from jaxformer.training.evaluation.evaluate import Evaluator, best_answers
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.step import TrainProgram
 
 BPE = TrainTokenizer(kind="bpe", vocab_size=300)
@@ -173,7 +173,7 @@ def test_answers(tmp_path):
     for seed in range(3):
         run = tmp_path / f"run{seed}"
         result, datasets = measured(run, Config(model, data), seed)
-        wanted, _ = best_answers(result, datasets.validation.examples)
+        wanted, _ = datasets.validation.examples.best_answers(result)
         found = predicted(run, [Record("x", entry) for entry in entries])
         assert [row["answer"] for row in found] == wanted
         for entry, row in zip(entries, found, strict=True):

@@ -19,6 +19,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Learned
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.models import Projection, SigmoidContrastive
+from jaxformer.models.heads.metrics import retrieval_scores
 from jaxformer.optim import AdamW, Constant, Cosine
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.reference import Reference, save_random
@@ -26,7 +27,6 @@ from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
 from jaxformer.pretrained.prediction.zero_shot import zero_shot
-from jaxformer.training.evaluation.metrics import retrieval_scores
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.clip import clip, clip_text, clip_vision

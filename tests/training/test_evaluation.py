@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -18,6 +17,8 @@ from tiny_run import tiny_config
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, Data, Datasets, ExampleSource
 from jaxformer.data.tasks import SpanText
+from jaxformer.data.tasks.sequences import EncodedText
+from jaxformer.data.tasks.span_text import Question, SpanExamples, Window
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import LossSums
 from jaxformer.models import (
@@ -30,15 +31,11 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.heads import Predictions
+from jaxformer.models.heads.base import HeadResult
+from jaxformer.models.heads.metrics import answer_scores
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.conclusion import Conclusion
-from jaxformer.training.evaluation.evaluate import (
-    Evaluator,
-    HeadResult,
-    best_answers,
-    head_metrics,
-)
-from jaxformer.training.evaluation.metrics import answer_scores
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.logging.run_logger import in_words
 from jaxformer.training.step import TrainProgram
 
@@ -305,7 +302,7 @@ def test_the_best_window_answers(questions, tmp_path, mesh):
     params = on_mesh(program, params)
     evaluator = Evaluator(program, data, config.data.max_validation_batches)
     result = evaluator.measure(params)["span"]
-    texts, references = best_answers(result, examples)
+    texts, references = examples.best_answers(result)
     assert texts == list(expected.values())
     assert [list(answers) for answers in references] == list(QUESTIONS.values())
     values = evaluator.evaluate(params)
@@ -314,25 +311,23 @@ def test_the_best_window_answers(questions, tmp_path, mesh):
 
 @given(st.permutations(range(3)), st.floats(-2, 2))
 def test_no_answer_needs_every_window(order, nothing):
-    class Windows:
-        windows = (SimpleNamespace(question=0),) * 3
-        questions = (SimpleNamespace(answers=("b",)),)
-
-        def answer(self, index, first, last):
-            return "abc"[first]
-
+    text = EncodedText(np.arange(3), np.zeros(3))
+    characters = np.stack([np.arange(3), np.arange(1, 4)], axis=1)
+    windows = [Window(0, text, (0, 0), 1.0, 0, characters)] * 3
+    question = Question("file:1", "which?", "abc", ("b",), 1)
+    examples = SpanExamples([question], windows, 3, 0)
     scores = np.array([[0.0, 5.0], [1.0, nothing], [-1.0, 3.0]])
     spans = np.array([[0, 0], [1, 1], [2, 2]])
     order = np.array(order)
     predictions = Predictions(spans[order], spans, np.ones(3), scores[order])
     result = HeadResult(LossSums(0.0, 1.0, 0.0, 0.0), predictions, order)
-    assert best_answers(result, Windows()) == (["b" if nothing < 1 else ""], [("b",)])
+    assert examples.best_answers(result) == (["b" if nothing < 1 else ""], [("b",)])
 
 
 # What is shown and kept ---------------------------------------------------------------------------
 
 
-def test_another_kind_of_head_shows_its_accuracy_and_may_show_more():
+def test_another_kind_of_head_shows_its_accuracy():
     @dataclass(frozen=True)
     class Own(Head):
         name = "own"
@@ -341,15 +336,13 @@ def test_another_kind_of_head_shows_its_accuracy_and_may_show_more():
             raise AssertionError("it has no parameters")
 
     result = HeadResult(LossSums(6.0, 4.0, 3.0, 0.0), None, np.zeros(0))
-    assert head_metrics(Own(), result, None) == {"accuracy": 0.75}
-    head_metrics.register(Own, lambda head, result, data: {"loss_in_bits": result.loss / 2})
-    assert head_metrics(Own(), result, None) == {"loss_in_bits": 0.75}
+    assert Own().metrics(result, None) == {"accuracy": 0.75}
 
 
 def test_tags_without_names_mark_no_entities():
     predictions = Predictions(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
     result = HeadResult(LossSums(1.0, 2.0, 1.0, 0.0), predictions, np.zeros(1))
-    values = head_metrics(TokenClassification(num_labels=2), result, Datasets(None, None))
+    values = TokenClassification(num_labels=2).metrics(result, Datasets(None, None))
     assert set(values) == {"accuracy", "macro_f1"}
 
 
@@ -357,7 +350,7 @@ def test_an_enormous_loss_has_a_perplexity():
     result = HeadResult(LossSums(1e9, 1.0, 0.0, 0.0), None, np.zeros(0))
     data = Datasets(None, None)
     for head in (LanguageModel(), MaskedLanguageModel()):
-        assert 1e300 < head_metrics(head, result, data)["perplexity"] < math.inf
+        assert 1e300 < head.metrics(result, data)["perplexity"] < math.inf
 
 
 def test_a_conclusion_on_disk(tmp_path):

@@ -18,15 +18,14 @@ from jaxformer.data.tokenizers.specs import ByteTokenizer
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
+from jaxformer.models.heads.metrics import answer_scores, error_scores, summary_scores
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import (
     GeneratedText,
     shown,
-    text_scores,
     write_texts,
 )
-from jaxformer.training.evaluation.metrics import answer_scores, error_scores, summary_scores
 from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
@@ -244,7 +243,8 @@ def test_a_run_ends_with_summaries_and_rouge(tmp_path):
     assert set(end.metrics) == {"loss", "rouge1", "rouge2", "rougeL", "rougeLsum"}
     expected = summary_scores([t.text for t in end.texts], [t.reference for t in end.texts])
     assert expected.items() <= end.metrics.items()
-    erring = text_scores(WER(), end.texts)
+    texts, references = [t.text for t in end.texts], [t.references for t in end.texts]
+    erring = WER().scores(texts, references)
     assert erring == error_scores([t.text for t in end.texts], [t.reference for t in end.texts])
     data = SummaryText(tokenizer=Bytes())
     files = end.save(tmp_path / "evaluation.json", tmp_path, data)

@@ -79,7 +79,7 @@ def test_the_report(tmp_path, capsys):
 def test_the_tasks_that_are_named():
     assert chosen_tasks("all") == tuple(TASKS)
     assert chosen_tasks("SST-2, cola,cola") == ("cola", "sst2")
-    with pytest.raises(ConfigError, match=r"'colla' is no task of GLUE: .*did you mean 'cola'"):
+    with pytest.raises(ConfigError, match=r"'colla' is not a GLUE task: .*did you mean 'cola'"):
         chosen_tasks("colla")
     with pytest.raises(ConfigError, match=r"--tasks ',': must be all, or some of cola, sst2"):
         chosen_tasks(",")

@@ -13,7 +13,7 @@ from jaxformer.config import TrainConfig
 from jaxformer.data import Bytes
 from jaxformer.data.tasks import ChoiceText
 from jaxformer.data.tasks.choice_text import ChoiceExamples
-from jaxformer.data.tasks.sequences import TokenizedText, model_inputs
+from jaxformer.data.tasks.sequences import EncodedText, model_inputs
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig
@@ -82,7 +82,7 @@ def texts(seed=0):
     """Three texts of different lengths, before padding."""
     rng = np.random.default_rng(seed)
     arrays = [rng.integers(40, size=size).astype(np.int32) for size in (5, LENGTH, 7)]
-    return [TokenizedText(ids, (np.arange(len(ids)) > 2).astype(np.int32)) for ids in arrays]
+    return [EncodedText(ids, (np.arange(len(ids)) > 2).astype(np.int32)) for ids in arrays]
 
 
 def batch_of(rows):

@@ -20,7 +20,7 @@ from jaxformer.data.labels import LabelSet, Number
 from jaxformer.data.tasks import LabelledText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Classification, LossOptions, ModelOutput, MultiLabel
-from jaxformer.training.evaluation.metrics import multi_label_scores
+from jaxformer.models.heads.metrics import multi_label_scores
 from jaxformer.training.transfer.resolution import resolved
 from jaxformer.zoo.common.bert_like import bert
 

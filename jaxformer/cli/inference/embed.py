@@ -23,6 +23,7 @@ from jaxformer.io.console import console
 from jaxformer.io.files import replacing
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_output, write_table
+from jaxformer.models.heads.base import number
 from jaxformer.pretrained.embedding.api import (
     CrossEncoder,
     TextEmbedder,
@@ -32,7 +33,6 @@ from jaxformer.pretrained.embedding.api import (
     text_embedder,
 )
 from jaxformer.pretrained.model import computed_as_kept
-from jaxformer.pretrained.prediction.predictor import number
 
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT [TEXT ...]]")]
 _ENDINGS = (".npy", ".jsonl")

@@ -22,7 +22,6 @@ from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.inputs import reads_images
-from jaxformer.generation.messages import ending_turns, num_calls
 from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.io.files import check_store, ordinary_file
 from jaxformer.io.json_files import read_json
@@ -31,7 +30,7 @@ from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.dialogues import dialogue_of
+from jaxformer.pretrained.dialogues import dialogue_of, num_calls
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 
 
@@ -140,7 +139,7 @@ def chat(arguments: Sequence[str], prog: str) -> None:
     dialogue, config = dialogue_of(model), generation_config_for(model, chosen)
     if dialogue is not None:
         tools = dialogue.checked(tools)
-        config = ending_turns(config, dialogue, chosen)
+        config = config.with_end_token(dialogue.end_of_turn, chosen)
     elif tools is not None:
         raise DataError(
             f"--tools {wanted.tools}: {wanted.folder} has no chat template to write them"

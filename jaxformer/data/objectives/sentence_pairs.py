@@ -28,7 +28,7 @@ class SentencePairs(Objective):
 
     A batch has the label under its name and "<label>_weights", int32 and float32 [B], and what
     masked language modelling predicts. Documents are cut into stretches of `sequence_length` - 3
-    tokens and a rest, each a row of its own.
+    tokens and a rest, each a separate row.
 
     References:
         Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805 (next sentence);
@@ -82,7 +82,7 @@ class PairExamples(ExampleSource):
         self._cls, self._sep = (int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep"))
         self._pad_id = tokenizer.pad_id
         size = objective.raw_length(length)
-        # The end-of-text in front of a document is no part of it.
+        # The end-of-text token in front of a document does not belong to it.
         sizes = np.diff(stream.offsets) - 1
         counts = -(-sizes // size)
         document = np.repeat(np.arange(len(sizes)), counts)

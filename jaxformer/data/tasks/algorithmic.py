@@ -95,7 +95,7 @@ def check_task(task: str, name: str) -> None:
         name: The field that it was given for.
 
     Raises:
-        ConfigError: There is no such task; names the nearest one.
+        ConfigError: The task is unknown; the message names the nearest one.
     """
     if task not in RULES:
         advice = did_you_mean(task, RULES) or f": must be one of {', '.join(RULES)}"
@@ -221,8 +221,3 @@ class AlgorithmicExamples(ExampleSource):
         if self.config.layout == "decoder":
             del example["prefix"]
         return example
-
-    def blank(self) -> Batch:
-        """Returns an example whose weights are 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"weights": np.zeros_like(row["weights"])}

@@ -1,7 +1,7 @@
 """Multiple choice: a context and several endings or answers, of which one is right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,17 +10,13 @@ from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
-    SpecialTokens,
-    SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
+    EncodedText,
+    SequenceData,
     model_inputs,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError, check_field
 
 
@@ -36,11 +32,11 @@ class ChoiceRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChoiceText(TaskData[ChoiceRow]):
+class ChoiceText(SequenceData[ChoiceRow]):
     """Rows of a table: a context, several choices, and the number of the right one (SWAG).
 
     All choices of a question are one row of a batch, side by side, each [CLS] context [SEP] choice
-    [SEP] in a segment of its own with positions from 0. It has "inputs", "segments", "positions"
+    [SEP] in a separate segment with positions from 0. It has "inputs", "segments", "positions"
     and "token_types" int32 [C T], "choice_places" int32 [C], where each choice starts, "choice"
     int32 and "choice_weights" float32.
 
@@ -58,7 +54,7 @@ class ChoiceText(TaskData[ChoiceRow]):
     """The column of the context."""
 
     start: str | None = "sent2"
-    """The column of a text that all choices begin with; None: there is none."""
+    """The column of a text that all choices begin with; None: no such text."""
 
     choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
     """The columns of the choices, or the one column that has a list of them."""
@@ -68,19 +64,6 @@ class ChoiceText(TaskData[ChoiceRow]):
 
     num_choices: int = 4
     """The choices of a row (C)."""
-
-    tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
-    """How text becomes tokens."""
-
-    sequence_length: int | None = field(default=128, kw_only=True)
-    """The most tokens of a choice with its context (T); None: as many as the checkpoint takes, 512
-    at most."""
-
-    truncate: bool = field(default=False, kw_only=True)
-    """Cut longer texts, the longer of context and choice first; otherwise they are an error."""
-
-    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
-    """Those around the texts: "bert" or "tokenizer", see `LabelledText`."""
 
     head = "multiple_choice"
 
@@ -107,15 +90,6 @@ class ChoiceText(TaskData[ChoiceRow]):
         return row.context, *row.choices
 
     def read(self, source: str) -> list[ChoiceRow]:
-        """Returns the rows of a table.
-
-        Args:
-            source: The table.
-
-        Raises:
-            DataError: It cannot be read, lacks a column, has a row with another number of choices
-                or no number of the right one, or has no rows.
-        """
         return read_rows(source, self._row, self.on_bad_row)
 
     def _row(self, record: Record) -> ChoiceRow:
@@ -148,17 +122,13 @@ class ChoiceText(TaskData[ChoiceRow]):
     ) -> "ChoiceExamples":
         """Returns rows as arrays."""
         del labels
-        special = SpecialTokens.of(tokenizer, self.special_tokens)
-        contexts = tokenizer.encode_batch([row.context for row in rows])
-        choices = tokenizer.encode_batch([text for row in rows for text in row.choices])
-        count, length = self.num_choices, self.sequence_length
-        pairs = [(contexts[number // count], text) for number, text in enumerate(choices)]
-        sizes = [sum(map(len, pair)) + special.count(2) for pair in pairs]
-        places = [row.where for row in rows for _ in range(count)]
-        check_fit(sizes, places, length, "data.sequence_length", self.truncate)
-        texts = [add_special_tokens(pair, special, length) for pair in pairs]
+        count, encoder = self.num_choices, self.encoder(tokenizer)
+        pairs = [(row.context, choice) for row in rows for choice in row.choices]
+        texts = encoder.encode(pairs, [row.where for row in rows for _ in range(count)])
         grouped = [texts[first : first + count] for first in range(0, len(texts), count)]
-        return ChoiceExamples(grouped, [row.label for row in rows], length, tokenizer.pad_id)
+        return ChoiceExamples(
+            grouped, [row.label for row in rows], encoder.length, tokenizer.pad_id
+        )
 
 
 class ChoiceExamples(ExampleSource):
@@ -173,7 +143,7 @@ class ChoiceExamples(ExampleSource):
 
     def __init__(
         self,
-        rows: Sequence[Sequence[TokenizedText]],
+        rows: Sequence[Sequence[EncodedText]],
         labels: Sequence[int],
         length: int,
         pad_id: int,
@@ -196,10 +166,6 @@ class ChoiceExamples(ExampleSource):
             "choice": np.int32(self._labels[index]),
             "choice_weights": np.float32(1),
         }
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
-        return self.read(0, np.random.default_rng(0)) | {"choice_weights": np.float32(0)}
 
 
 def _number(record: Record, column: str, count: int) -> int:

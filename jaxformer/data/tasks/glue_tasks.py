@@ -104,17 +104,17 @@ def task_name(name: str) -> str:
     """Returns the task that a user names: "SST-2", "sst2" or "STSB".
 
     Raises:
-        ConfigError: There is no such task; names those that there are.
+        ConfigError: The task is unknown; the message lists the known ones.
     """
     plain = plain_name(name)
     if plain not in TASKS:
         raise ConfigError(
-            f"{name!r} is no task of GLUE: the tasks are {', '.join(TASKS)}"
+            f"{name!r} is not a GLUE task: the tasks are {', '.join(TASKS)}"
             f"{did_you_mean(plain, TASKS)}"
         )
     return plain
 
 
 def plain_name(name: str) -> str:
-    """Returns a name in lower case, with its letters and digits alone."""
+    """Returns a name in lower case, with only its letters and digits."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

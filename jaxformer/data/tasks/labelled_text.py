@@ -10,22 +10,15 @@ import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
-from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.label_sets import is_set, label_set_of, names_in
 from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, label_of, read_records
 from jaxformer.data.tasks.sequences import (
-    SpecialTokens,
-    SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
-    model_inputs,
-    with_decoder,
+    SequenceData,
+    SequenceExamples,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_field
 
 
@@ -40,26 +33,13 @@ class LabelledRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledRows(TaskData[LabelledRow]):
+class LabelledRows(SequenceData[LabelledRow]):
     """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or
     [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels]
     where a row may have several, and "label_weights" float32.
     """
-
-    tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
-    """How text becomes tokens."""
-
-    sequence_length: int | None = field(default=128, kw_only=True)
-    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
-
-    truncate: bool = field(default=False, kw_only=True)
-    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
-
-    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
-    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], with the end-of-text token where there
-    are no such tokens; or those that the "tokenizer" itself adds, as transformers does."""
 
     label_order: tuple[str, ...] = field(default=(), kw_only=True)
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
@@ -102,7 +82,7 @@ class LabelledRows(TaskData[LabelledRow]):
 
     def examples(
         self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "LabelledExamples":
+    ) -> SequenceExamples:
         """Returns rows as arrays; those without a label have weight 0."""
         if None in (row.label for row in rows):
             kind, weight = self.label_kind, 0.0
@@ -110,20 +90,17 @@ class LabelledRows(TaskData[LabelledRow]):
         else:
             rows, values = self._with_values(rows, labels)
             weight = 1.0
-        special = SpecialTokens.of(tokenizer, self.special_tokens)
-        columns = zip(*(row.texts for row in rows), strict=True)
-        ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
-        sizes = [sum(map(len, row)) + special.count(len(row)) for row in ids]
-        places = [row.where for row in rows]
-        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
-        texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]
-        shape = self.sequence_length, tokenizer.pad_id
-        return LabelledExamples(texts, values, *shape, weight, self.start_id(tokenizer))
+        texts = self.encoder(tokenizer).encode(
+            [row.texts for row in rows], [row.where for row in rows]
+        )
+        arrays = {"label": values, "label_weights": np.full(len(rows), weight, np.float32)}
+        start = self.start_id(tokenizer)
+        return SequenceExamples(texts, self.sequence_length, tokenizer.pad_id, arrays, start=start)
 
     def _with_values(
         self, rows: Sequence[LabelledRow], names: Sequence[str]
     ) -> tuple[list[LabelledRow], np.ndarray]:
-        """Returns the rows whose labels are among the names, or numbers, with what is learned."""
+        """Returns the rows with valid labels, and their targets."""
 
         def values(rows: Sequence[LabelledRow]) -> np.ndarray:
             wanted, places = ([getattr(row, x) for row in rows] for x in ("label", "where"))
@@ -188,15 +165,7 @@ class LabelledText(LabelledRows):
         return super().label_names(train)
 
     def read(self, source: str, labelled: bool = True) -> list[LabelledRow]:
-        """Returns the rows of a table.
-
-        Args:
-            source: The table.
-            labelled: Whether to read the labels; the column need not be there otherwise.
-
-        Raises:
-            DataError: It cannot be read, lacks a column, or has no rows.
-        """
+        """Returns the rows of a table; those that are not `labelled` need no column of labels."""
         columns = self.text
 
         def row(record: Record) -> LabelledRow | None:
@@ -220,44 +189,6 @@ class LabelledText(LabelledRows):
         label = label_of(record, column)
         self.labels.check(label, record.where)
         return label
-
-
-class LabelledExamples(ExampleSource):
-    """Tokenised texts with their labels.
-
-    Args:
-        texts: The rows.
-        labels: [rows] or [rows, labels], int32 or float32.
-        length: T, to which rows are padded.
-        pad_id: The padding token.
-        weight: The weight of each label: 1, or 0 for rows without labels.
-        start: The decoder's first token, if there is a decoder.
-    """
-
-    def __init__(
-        self,
-        texts: Sequence[TokenizedText],
-        labels: np.ndarray,
-        length: int,
-        pad_id: int,
-        weight: float = 1.0,
-        start: int | None = None,
-    ):
-        self._texts, self._labels, self._shape = texts, labels, (length, pad_id)
-        self._weight, self._start = np.float32(weight), start
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the model's inputs with "label" and "label_weights"."""
-        inputs = with_decoder(model_inputs(self._texts[index], *self._shape), self._start)
-        return inputs | {"label": self._labels[index], "label_weights": self._weight}
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"label_weights": np.float32(0)}
 
 
 def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:

@@ -87,7 +87,7 @@ def read_parallel(
     Args:
         source: A file.
         target: The other.
-        malformed: Receives a message for each pair with a line that is no text, which is left out;
+        malformed: Receives a message for each pair with an undecodable line, which is skipped;
             None: such a line is an error.
 
     Raises:

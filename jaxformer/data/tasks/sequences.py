@@ -1,14 +1,17 @@
-"""One or two texts as one row: special tokens, token types, padding."""
+"""Texts as rows of tokens: special tokens, token types, truncation, padding."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.dataset import Batch
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.rows import Row, TaskData
 from jaxformer.data.tokenizers.special_tokens import Frame, Role
-from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
@@ -51,30 +54,31 @@ class SpecialTokens(NamedTuple):
         return sum(map(len, self.frames[texts - 1].gaps))
 
     def start(self, before: Sequence[int], texts: int) -> int:
-        """Returns where a text starts in its row.
-
-        Args:
-            before: The numbers of tokens of the texts before it.
-            texts: How many texts the row has.
-        """
+        """Returns where a text starts in a row of `texts`, after texts with `before` tokens."""
         gaps = self.frames[texts - 1].gaps[: len(before) + 1]
         return sum(before) + sum(map(len, gaps))
 
 
-class TokenizedText(NamedTuple):
-    """A row before padding; arrays are int32 [tokens]."""
+class EncodedText(NamedTuple):
+    """One or two texts as a row of tokens, before padding; arrays are int32 [tokens]."""
 
-    tokens: np.ndarray
+    ids: np.ndarray
     types: np.ndarray
+    """The text that each token belongs to: 0, or 1 in the second of a pair."""
+    cut: bool = False
+    """Whether the texts had more tokens than fit."""
+
+
+class EncodedWords(NamedTuple):
+    """A text that is split into words, as a row of tokens."""
+
+    text: EncodedText
+    first: np.ndarray
+    """int32 [words], the first token of each word; -1: it was cut off or has none."""
 
 
 def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
-    """Returns how many tokens of one or two texts to keep, cutting the longer one first.
-
-    Args:
-        lengths: The tokens of each.
-        space: The most tokens to keep.
-    """
+    """Returns how many tokens of one or two texts to keep, cutting the longer one first."""
     if len(lengths) == 1:
         return (min(lengths[0], space),)
     first, second = lengths
@@ -86,28 +90,123 @@ def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
     return (first, space - first) if first <= space - half else (space - half, half)
 
 
-def add_special_tokens(
-    texts: Sequence[np.ndarray], special: SpecialTokens, length: int
-) -> TokenizedText:
-    """Returns one or two texts with special tokens, cutting the longer one first to fit.
+class RowEncoder:
+    """Encodes texts as rows of tokens, in the same way for training and for prediction.
 
     Args:
-        texts: int32 [tokens] each.
-        special: The special tokens.
-        length: The most tokens of the result.
+        tokenizer: The tokenizer.
+        special: The special tokens around texts.
+        length: The most tokens of a row; longer ones are cut, the longer text of a pair first.
+        field: The field that sets the length, for messages.
+        truncate: Whether rows may be cut where `where` is given.
     """
-    frame = special.frames[len(texts) - 1]
-    kept = truncated_lengths([len(text) for text in texts], length - special.count(len(texts)))
-    parts, types = [frame.gaps[0]], [frame.gap_types[0]]
-    for number, (text, size) in enumerate(zip(texts, kept, strict=True)):
-        parts += [text[:size], frame.gaps[number + 1]]
-        types += [np.full(size, frame.text_types[number]), frame.gap_types[number + 1]]
-    return TokenizedText(*(np.concatenate(side).astype(np.int32) for side in (parts, types)))
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        special: SpecialTokens,
+        length: int,
+        *,
+        field: str = "data.sequence_length",
+        truncate: bool = True,
+    ):
+        self._tokenizer, self.special, self.length = tokenizer, special, length
+        self._field, self._truncate = field, truncate
+
+    def encode(self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()) -> list[EncodedText]:
+        """Returns texts, or pairs of texts, as rows.
+
+        Args:
+            rows: One text or two each.
+            where: The place of each row ("file:line"), where rows that are cut are reported.
+
+        Raises:
+            DataError: A row with a place is too long and may not be cut.
+        """
+        columns = zip(*rows, strict=True)
+        pieces = [encode_each(column, self._tokenizer) for column in columns]
+        texts = [[found[text] for found, text in zip(pieces, row, strict=True)] for row in rows]
+        self._check(texts, where)
+        return [self.joined(each) for each in texts]
+
+    def encode_words(
+        self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
+    ) -> list[EncodedWords]:
+        """Returns texts that are split into words as rows; each word is encoded on its own.
+
+        Args:
+            rows: The words of each text, with a blank in front where one belongs there.
+            where: As for `encode`.
+
+        Raises:
+            DataError: As for `encode`.
+        """
+        pieces = encode_each((word for words in rows for word in words), self._tokenizer)
+        parts = [[pieces[word] for word in words] for words in rows]
+        texts = [[np.concatenate([np.zeros(0, np.int32), *each])] for each in parts]
+        self._check(texts, where)
+        start = self.special.start((), 1)
+        found = []
+        for each, text in zip(parts, map(self.joined, texts), strict=True):
+            sizes = np.array([len(part) for part in each], np.int32)
+            first = start + np.cumsum(sizes) - sizes
+            end = len(text.ids) - (self.special.count(1) - start)
+            inside = (sizes > 0) & (first < end)
+            found.append(EncodedWords(text, np.where(inside, first, -1).astype(np.int32)))
+        return found
+
+    def joined(self, texts: Sequence[np.ndarray]) -> EncodedText:
+        """Returns one or two texts, int32 [tokens] each, with special tokens, cut to fit."""
+        frame, added = self.special.frames[len(texts) - 1], self.special.count(len(texts))
+        sizes = [len(text) for text in texts]
+        kept = truncated_lengths(sizes, self.length - added)
+        parts, types = [frame.gaps[0]], [frame.gap_types[0]]
+        for number, (text, size) in enumerate(zip(texts, kept, strict=True)):
+            parts += [text[:size], frame.gaps[number + 1]]
+            types += [np.full(size, frame.text_types[number]), frame.gap_types[number + 1]]
+        arrays = (np.concatenate(side).astype(np.int32) for side in (parts, types))
+        return EncodedText(*arrays, sum(sizes) + added > self.length)
+
+    def _check(self, texts: Sequence[Sequence[np.ndarray]], where: Sequence[str]) -> None:
+        if where:
+            sizes = [sum(map(len, text)) + self.special.count(len(text)) for text in texts]
+            check_fit(sizes, where, self.length, self._field, self._truncate)
 
 
-def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """Returns the tokens int32 [tokens] of each different word, encoded on its own."""
-    different = sorted(set(words))
+@dataclass(frozen=True, kw_only=True)
+class SequenceData(TaskData[Row]):
+    """Rows of one text or two, which become one sequence of tokens each."""
+
+    tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
+    """How text becomes tokens."""
+
+    sequence_length: int | None = 128
+    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
+
+    truncate: bool = False
+    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
+
+    special_tokens: SpecialTokensOf = "bert"
+    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token in their
+    place; "tokenizer": those that the tokenizer itself adds, as in transformers."""
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.sequence_length}
+
+    def encoder(self, tokenizer: Tokenizer) -> RowEncoder:
+        """Returns what encodes the rows of these data.
+
+        Args:
+            tokenizer: The run's tokenizer.
+        """
+        special = SpecialTokens.of(tokenizer, self.special_tokens)
+        return RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
+
+
+def encode_each(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """Returns the tokens int32 [tokens] of each different text."""
+    different = list(dict.fromkeys(texts))
     return dict(zip(different, tokenizer.encode_batch(different), strict=True))
 
 
@@ -119,28 +218,61 @@ def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
     return row
 
 
-def model_inputs(text: TokenizedText, length: int, pad_id: int) -> Batch:
+def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:
     """Returns the inputs of an encoder: "inputs", "segments" and "token_types", int32 [length]."""
     return {
-        "inputs": padded(text.tokens, length, pad_id),
-        "segments": padded(np.ones_like(text.tokens), length, 0),
+        "inputs": padded(text.ids, length, pad_id),
+        "segments": padded(np.ones_like(text.ids), length, 0),
         "token_types": padded(text.types, length, 0),
     }
 
 
 def with_decoder(inputs: Batch, start: int | None) -> Batch:
-    """Returns an encoder's inputs with those of a decoder that reads the same, one token later.
-
-    Args:
-        inputs: "inputs" and "segments", [..., T], among others.
-        start: The decoder's first token; None: there is no decoder.
-    """
+    """Returns encoder inputs with those of a decoder that reads the same, shifted by `start`."""
     if start is None:
         return inputs
     tokens = inputs["inputs"]
     first = np.full_like(tokens[..., :1], start)
     shifted = np.concatenate([first, tokens[..., :-1]], axis=-1)
     return inputs | {"decoder_inputs": shifted, "decoder_segments": inputs["segments"]}
+
+
+class SequenceExamples(ExampleSource):
+    """Encoded texts with the arrays that a head reads.
+
+    Args:
+        texts: The rows.
+        length: T, to which rows are padded.
+        pad_id: The padding token.
+        arrays: By name what belongs to each row, [rows, ...].
+        per_token: By name what belongs to the tokens of each row, `[tokens]` each; padded with 0.
+        start: The decoder's first token; None for a model without a decoder.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[EncodedText],
+        length: int,
+        pad_id: int,
+        arrays: Mapping[str, Sequence] = MappingProxyType({}),
+        per_token: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+        start: int | None = None,
+    ):
+        self._texts, self._length, self._pad_id = texts, length, pad_id
+        self._arrays, self._per_token, self._start = arrays, per_token, start
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the model's inputs and the other arrays of a row."""
+        inputs = model_inputs(self._texts[index], self._length, self._pad_id)
+        per_token = self._per_token.items()
+        return (
+            with_decoder(inputs, self._start)
+            | {name: values[index] for name, values in self._arrays.items()}
+            | {name: padded(values[index], self._length, 0) for name, values in per_token}
+        )
 
 
 def check_fit(

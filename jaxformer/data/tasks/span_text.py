@@ -5,7 +5,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,22 +16,21 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
-    SpecialTokens,
-    SpecialTokensOf,
-    TokenizedText,
-    add_special_tokens,
+    EncodedText,
+    RowEncoder,
+    SequenceData,
     check_fit,
-    encode_words,
+    encode_each,
     model_inputs,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.json_files import read_json
 from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import any_path
+from jaxformer.models.heads.base import HeadResult
 
 
 @dataclass(frozen=True)
@@ -143,14 +142,14 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s])")
 
 
 @dataclass(frozen=True)
-class SpanText(TaskData[Question]):
+class SpanText(SequenceData[Question]):
     """Questions and contexts with the answer's place in the context.
 
     A row has "inputs", "segments" and "token_types" int32 [T]: [CLS] question [SEP] context [SEP];
     "span" int32 [2], the answer's first and last token, and "span_weights" float32; "span_places"
     bool [T], true for the context's tokens. A context that is too long becomes several rows that
     overlap; a row without the answer has weight 0. Where the context has no answer at all the span
-    is [CLS] alone.
+    is [CLS] alone. With `truncate` longer questions are cut.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, sections 4.2 and 4.3.
@@ -162,24 +161,14 @@ class SpanText(TaskData[Question]):
     validation: str | None = None
     """The validation questions; None holds out the questions on a share of the contexts."""
 
-    tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
-    """How text becomes tokens."""
-
-    sequence_length: int | None = 384
+    sequence_length: int | None = field(default=384, kw_only=True)
     """Tokens of a row; None: as many as the checkpoint takes, 384 at most."""
 
     question_length: int = 64
     """The most tokens of a question."""
 
-    truncate: bool = False
-    """Cut longer questions; otherwise they are an error."""
-
     stride: int = 128
     """Tokens between the starts of two rows over one context."""
-
-    special_tokens: SpecialTokensOf = "bert"
-    """Those around the texts: "bert", [CLS] question [SEP] context [SEP]; or those that the
-    "tokenizer" itself adds, as transformers does."""
 
     head = "span"
     longest_row = 384
@@ -194,10 +183,6 @@ class SpanText(TaskData[Question]):
                 f"{self.sequence_length} and question_length={self.question_length} leave {room} "
                 "for it"
             )
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return {"inputs": self.sequence_length}
 
     def of_length(self, length: int) -> "SpanText":
         """Returns the data in rows of a length, whose stride leaves no token of a context out."""
@@ -225,16 +210,16 @@ class SpanText(TaskData[Question]):
     ) -> "SpanExamples":
         """Returns the rows of questions, several for one whose context is long."""
         words = [_words(question.context) for question in rows]
-        pieces = encode_words((text for context in words for text, _, _ in context), tokenizer)
+        pieces = encode_each((text for context in words for text, _, _ in context), tokenizer)
         asked = tokenizer.encode_batch([question.text for question in rows])
         sizes, places = [len(ids) for ids in asked], [question.where for question in rows]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
-        special, windows = SpecialTokens.of(tokenizer, self.special_tokens), []
+        encoder, windows = self.encoder(tokenizer), []
         for number, (question, context) in enumerate(zip(rows, words, strict=True)):
             tokens = _Tokens.of(context, pieces)
             head = asked[number][: self.question_length]
-            windows += self._windows(number, question, head, tokens, special)
+            windows += self._windows(number, question, head, tokens, encoder)
         return SpanExamples(rows, windows, self.sequence_length, tokenizer.pad_id)
 
     def _windows(
@@ -243,11 +228,11 @@ class SpanText(TaskData[Question]):
         question: Question,
         head: np.ndarray,
         tokens: "_Tokens",
-        special: SpecialTokens,
+        encoder: RowEncoder,
     ) -> list["Window"]:
         """The rows over one context."""
-        offset = special.start((len(head),), 2)  # of the context in the row
-        room = self.sequence_length - special.count(2) - len(head)
+        offset = encoder.special.start((len(head),), 2)  # of the context in the row
+        room = self.sequence_length - encoder.special.count(2) - len(head)
         answer = tokens.span_of(question)
         last_start = max(len(tokens.ids) - room, 0)
         starts = [*range(0, last_start, self.stride), last_start]
@@ -259,7 +244,7 @@ class SpanText(TaskData[Question]):
                 inside = start <= answer[0] and answer[1] < start + len(ids)
                 weight = float(inside)
                 span = tuple(place - start + offset for place in answer) if inside else (0, 0)
-            text = add_special_tokens([head, ids], special, self.sequence_length)
+            text = encoder.joined([head, ids])
             characters = tokens.characters[start : start + room]
             windows.append(Window(number, text, span, weight, offset, characters))
         return windows
@@ -270,7 +255,7 @@ class Window(NamedTuple):
 
     question: int
     """The question's number."""
-    text: TokenizedText
+    text: EncodedText
     span: tuple[int, int]
     """The answer's first and last token."""
     weight: float
@@ -307,18 +292,34 @@ class SpanExamples(ExampleSource):
             "span_places": (places >= 0) & (places < len(window.characters)),
         }
 
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
-        return self.read(0, np.random.default_rng(0)) | {"span_weights": np.float32(0)}
-
     def answer(self, index: int, first: int, last: int) -> str:
-        """Returns the text of a row's tokens `first` to `last`; empty if they are no such part."""
+        """Returns the text of a row's tokens `first` to `last`; empty outside the context."""
         window = self.windows[index]
         first, last = first - window.offset, last - window.offset
         if not 0 <= first <= last < len(window.characters):
             return ""
         context = self.questions[window.question].context
         return context[window.characters[first, 0] : window.characters[last, 1]]
+
+    def best_answers(self, result: HeadResult) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Returns the predicted answer to each question, and the references.
+
+        Of a question's windows the one whose span scores highest answers; there is no answer where
+        even that is less than what each of them gives to having none.
+
+        Args:
+            result: The results of the span head on these rows.
+        """
+        best: dict[int, tuple[float, str]] = {}
+        nothing: dict[int, float] = {}
+        spans, scores = result.predictions.predicted, result.predictions.scores
+        for row, span, (score, none) in zip(result.rows, spans, scores, strict=True):
+            question = self.windows[row].question
+            nothing[question] = min(none, nothing.get(question, math.inf))
+            if question not in best or score > best[question][0]:
+                best[question] = score, self.answer(row, *span)
+        texts = [text if score > nothing[q] else "" for q, (score, text) in best.items()]
+        return texts, [self.questions[question].answers for question in best]
 
 
 class _Tokens(NamedTuple):

@@ -1,10 +1,26 @@
-"""What texts that a model writes are measured by; `training.evaluation` computes it."""
+"""The metrics of texts that a model generates."""
 
+import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxformer.models.heads import metrics
 
-class TextMetric:
-    """A measure of texts next to their references; subclasses are frozen dataclasses."""
+
+class TextMetric(abc.ABC):
+    """A metric of texts with their references; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def scores(self, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        """The scores of some texts.
+
+        Args:
+            texts: The generated texts.
+            references: The references of each: one, or for questions any number.
+
+        Returns:
+            The scores by name.
+        """
 
 
 @dataclass(frozen=True)
@@ -12,8 +28,11 @@ class BLEU(TextMetric):
     """BLEU and chrF of translations, as sacrebleu computes them.
 
     References:
-        Post 2018, https://arxiv.org/abs/1804.08771
+        Post 2018, https://arxiv.org/abs/1804.08771; Popović 2015, https://aclanthology.org/W15-3049
     """
+
+    def scores(self, texts, references):
+        return metrics.translation_scores(texts, _first(references))
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,9 @@ class ROUGE(TextMetric):
     stemmer: bool = True
     """Compare English words by their stems (Porter), as published figures do."""
 
+    def scores(self, texts, references):
+        return metrics.summary_scores(texts, _first(references), stemmer=self.stemmer)
+
 
 @dataclass(frozen=True)
 class WER(TextMetric):
@@ -36,6 +58,9 @@ class WER(TextMetric):
         Morris et al. 2004, https://doi.org/10.21437/Interspeech.2004-668
     """
 
+    def scores(self, texts, references):
+        return metrics.error_scores(texts, _first(references))
+
 
 @dataclass(frozen=True)
 class AnswerMatch(TextMetric):
@@ -44,3 +69,11 @@ class AnswerMatch(TextMetric):
     References:
         Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250
     """
+
+    def scores(self, texts, references):
+        return metrics.answer_scores(texts, references)
+
+
+def _first(references: Sequence[Sequence[str]]) -> list[str]:
+    """The first reference of each text; empty where there is none."""
+    return [next(iter(each), "") for each in references]

@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.sequences import check_fit, padded
+from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens, padded
 from jaxformer.data.tasks.text_metrics import BLEU, TextMetric
 from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -108,15 +108,14 @@ class TextToText(TaskData[TextPair]):
         self, rows: Sequence[TextPair], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> "TextToTextExamples":
         own = tokenizer.frame(1) if self.special_tokens == "tokenizer" else None
-        before, after = (own or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))).gaps
-        sides = []
+        frame = own or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
+        special, sides = SpecialTokens((frame, frame)), []
         for side, name in enumerate(("source_length", "target_length")):
-            ids = tokenizer.encode_batch([pair.texts[side] for pair in rows])
-            room = (limit := getattr(self, name)) - len(before) - len(after)
-            sizes = [len(row) + limit - room for row in ids]
-            places = [pair.places[side] for pair in rows]
-            check_fit(sizes, places, limit, f"data.{name}", self.truncate)
-            sides.append([np.array([*before, *row[:room], *after], np.int32) for row in ids])
+            options = {"field": f"data.{name}", "truncate": self.truncate}
+            encoder = RowEncoder(tokenizer, special, getattr(self, name), **options)
+            texts = [(pair.texts[side],) for pair in rows]
+            encoded = encoder.encode(texts, [pair.places[side] for pair in rows])
+            sides.append([text.ids for text in encoded])
         start = self.start_id(tokenizer)
         return TextToTextExamples(self, rows, *sides, start, tokenizer.pad_id)
 
@@ -163,8 +162,3 @@ class TextToTextExamples(ExampleSource):
             "targets": padded(target, target_size, self._pad),
             "weights": padded(np.ones(len(target), np.float32), target_size, 0),
         }
-
-    def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weights are 0."""
-        row = self.read(0, np.random.default_rng(0))
-        return row | {"weights": np.zeros_like(row["weights"])}

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.decode.loop import GenerativeModel, decode_step, is_end
+from jaxformer.generation.decode.loop import decode_step, is_end
 from jaxformer.generation.decode.processors import History, Processor, process
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache
 
 
@@ -181,11 +182,11 @@ def _continuations(
     sums = log_probs.reshape(rows, count, vocab_size) + totals[:, :, None]
     # Among this many, at least as many as there are beams do not end.
     most = max(2, 1 + len(search.end_tokens)) * count
-    totals, places = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
-    tokens = places % vocab_size
+    totals, chosen = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
+    tokens = chosen % vocab_size
     longest = history.lengths[:, :1] + 1 >= history.limits[:, :1]
     end = is_end(tokens, search.end_tokens) | longest
-    return _Continuations(totals, places // vocab_size, tokens, end)
+    return _Continuations(totals, chosen // vocab_size, tokens, end)
 
 
 def _completed(
@@ -222,8 +223,8 @@ def _promising(
 
 def _continued(history: History, parents: jax.Array, tokens: jax.Array) -> jax.Array:
     """The tokens `[B, n, S]` of the parents `[B, n]`, each with one more token `[B, n]`."""
-    places = jnp.arange(history.tokens.shape[2])[None, None, :]
-    last = places == history.lengths[:, :1, None]
+    positions = jnp.arange(history.tokens.shape[2])[None, None, :]
+    last = positions == history.lengths[:, :1, None]
     return jnp.where(last, tokens[:, :, None], _along(history.tokens, parents))
 
 
@@ -236,6 +237,6 @@ def _along(x: jax.Array, order: jax.Array) -> jax.Array:
 def _without_prompts(texts: Hypotheses, prompt_lengths: jax.Array) -> Hypotheses:
     lengths = texts.lengths - prompt_lengths[:, None]
     order = jnp.arange(texts.tokens.shape[2])[None, None, :]
-    places = order + prompt_lengths[:, None, None]
-    tokens = jnp.take_along_axis(texts.tokens, places, axis=2, mode="clip")
+    positions = order + prompt_lengths[:, None, None]
+    tokens = jnp.take_along_axis(texts.tokens, positions, axis=2, mode="clip")
     return Hypotheses(jnp.where(order < lengths[:, :, None], tokens, 0), lengths, texts.scores)

@@ -15,8 +15,7 @@ from jaxformer.functional.sampling.next_token import (
     top_p_filter,
     typical_filter,
 )
-from jaxformer.generation.checks import POSITIVE
-from jaxformer.generation.decode.processors import History
+from jaxformer.generation.decode.processors import POSITIVE, History
 
 
 @dataclass(frozen=True)

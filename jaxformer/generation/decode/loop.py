@@ -13,11 +13,9 @@ from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.models import Composite, Decoder, EncoderDecoder
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
-GenerativeModel = Decoder | EncoderDecoder | Composite
-"""The model families that generate."""
 EncoderOutputs = tuple[Any, ...]
 """The encoder's output `[B, S, D]` and its mask; empty for a decoder-only model."""
 
@@ -196,7 +194,7 @@ def generate_token(model: GenerativeModel, sampling: SamplingParams, state: Stat
         tokens = greedy(processed_BV)
     rows = jnp.arange(tokens.shape[0])
     # Finished rows write out of bounds, where writes are dropped.
-    places = jnp.where(active, history.lengths, history.tokens.shape[1])
+    positions = jnp.where(active, history.lengths, history.tokens.shape[1])
     log_probs = token_log_probabilities(logits_BV, tokens)
     scores = state.scores
     if scores is not None:
@@ -208,11 +206,11 @@ def generate_token(model: GenerativeModel, sampling: SamplingParams, state: Stat
     return replace(
         state,
         history=history._replace(
-            tokens=history.tokens.at[rows, places].set(tokens, mode="drop"), lengths=lengths
+            tokens=history.tokens.at[rows, positions].set(tokens, mode="drop"), lengths=lengths
         ),
         cache=cache,
         active=active & ~ends & (lengths < history.limits),
-        log_probs=state.log_probs.at[rows, places].set(log_probs, mode="drop"),
+        log_probs=state.log_probs.at[rows, positions].set(log_probs, mode="drop"),
         scores=scores,
         pending=1,
     )
@@ -249,8 +247,8 @@ def is_end(tokens: jax.Array, end_tokens: tuple[int, ...]) -> jax.Array:
 def _pending(history, cache, active, most):
     """The pending tokens `[B, most]`, and how many there are in each row."""
     start = place(cache.lengths, spec(None))
-    places = start[:, None] + jnp.arange(most)[None, :]
-    tokens = jnp.take_along_axis(history.tokens, places, axis=1, mode="clip")
+    positions = start[:, None] + jnp.arange(most)[None, :]
+    tokens = jnp.take_along_axis(history.tokens, positions, axis=1, mode="clip")
     return tokens, jnp.where(active, history.lengths - start, 0)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields
+from jaxformer.checks import Rule, at_least, check_fields, is_integer, is_number
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.sampling.next_token import ban_tokens, force_token
 from jaxformer.functional.sampling.penalties import (
@@ -26,7 +26,61 @@ from jaxformer.functional.sampling.penalties import (
     repetition_penalty,
     token_counts,
 )
-from jaxformer.generation.checks import NUMBER, POSITIVE, SEQUENCES, TOKEN, TOKEN_OR_TOKENS, TOKENS
+
+_LEAST, _MOST = 1e-30, 1e30
+"""The range of factors and terms in which float32 logits neither overflow nor underflow."""
+_LARGEST_TOKEN = 2**31 - 1
+
+
+def _is_number(value) -> bool:
+    return is_number(value) and abs(value) <= _MOST
+
+
+def _is_token(value) -> bool:
+    return is_integer(value) and 0 <= value <= _LARGEST_TOKEN
+
+
+def _are_tokens(value) -> bool:
+    return isinstance(value, tuple) and all(map(_is_token, value))
+
+
+def _is_pair(value) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
+
+
+def _is_bias(value) -> bool:
+    return _is_pair(value) and bool(value[0]) and _are_tokens(value[0]) and _is_number(value[1])
+
+
+NUMBER = Rule(_is_number, f"a finite number, from {-_MOST} to {_MOST}")
+POSITIVE = Rule(
+    lambda value: _is_number(value) and value >= _LEAST,
+    f"a positive, finite number, from {_LEAST} to {_MOST}",
+)
+POSITIVE_OR_ZERO = Rule(
+    lambda value: _is_number(value) and (value == 0 or value >= _LEAST),
+    f"a finite number, at least 0: 0, or from {_LEAST} to {_MOST}",
+)
+TOKEN = Rule(_is_token, f"a token id from 0 to {_LARGEST_TOKEN}")
+TOKENS = Rule(_are_tokens, "a tuple of token ids, such as (0, 5)")
+TOKEN_OR_TOKENS = Rule(
+    lambda value: _is_token(value) or _are_tokens(value),
+    "a token id or a tuple of several, such as (0, 5)",
+)
+SEQUENCES = Rule(
+    lambda value: isinstance(value, tuple) and all(map(_are_tokens, value)) and all(value),
+    "a tuple of tuples of token ids, such as ((7,), (3, 5)), none of them empty",
+)
+BIASES = Rule(
+    lambda value: isinstance(value, tuple) and all(map(_is_bias, value)),
+    "a tuple of pairs, each of token ids and a finite number, such as (((3, 5), -1.5),)",
+)
+DECAY = Rule(
+    lambda value: (
+        _is_pair(value) and is_integer(value[0]) and value[0] >= 0 and _is_number(value[1])
+    ),
+    "a number of tokens and a factor, such as (20, 1.05)",
+)
 
 
 class History(NamedTuple):
@@ -41,14 +95,14 @@ class History(NamedTuple):
     limits: jax.Array
     """int `[B]`: the maximum length."""
     source: jax.Array | None = None
-    """int `[B, R]`: the tokens that the encoder has read, -1 at padding; None: there is none."""
+    """int `[B, R]`: the tokens that the encoder has read, -1 at padding; None: no encoder."""
 
     def read(self) -> jax.Array:
         """Returns what was given: the source, or the prompt, int `[B, R]`; -1 beyond its end."""
         if self.source is not None:
             return self.source
-        places = jnp.arange(self.tokens.shape[1])[None, :]
-        return jnp.where(places < self.prompt_lengths[:, None], self.tokens, -1)
+        positions = jnp.arange(self.tokens.shape[1])[None, :]
+        return jnp.where(positions < self.prompt_lengths[:, None], self.tokens, -1)
 
 
 Processor = Callable[[jax.Array, History], jax.Array]
@@ -317,6 +371,6 @@ class ForcedLast:
 
 def _counts(history: History, starts: jax.Array, vocab_size: int) -> jax.Array:
     """How often each token occurs from `starts` `[B]` on, int32 `[B, V]`."""
-    places = jnp.arange(history.tokens.shape[1])[None, :]
-    counted = (starts[:, None] <= places) & (places < history.lengths[:, None])
+    positions = jnp.arange(history.tokens.shape[1])[None, :]
+    counted = (starts[:, None] <= positions) & (positions < history.lengths[:, None])
     return token_counts(history.tokens, counted, vocab_size)

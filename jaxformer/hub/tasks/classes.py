@@ -1,18 +1,18 @@
 """The heads, outputs and losses of the model classes in transformers."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
-from jaxformer.functional.losses.cross_entropy import binary_cross_entropy
+from jaxformer.functional.losses.cross_entropy import binary_cross_entropy, cross_entropy
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks.label_names import ONE_LABEL, SEVERAL_LABELS
+from jaxformer.io.components import imported_types
 from jaxformer.models import (
     Classification,
     Dense,
@@ -22,10 +22,11 @@ from jaxformer.models import (
     ModelOutput,
     MultiLabel,
     Projection,
+    Regression,
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads.base import pool
+from jaxformer.models.heads.base import head_class, pool
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import Model
 
@@ -48,6 +49,24 @@ class Task:
     """Whether its heads are those of pre-training, which files of a body alone often lack."""
     labels_are_decoder_targets: ClassVar[bool] = False
     """Whether a decoder that is given no inputs reads the labels, shifted."""
+    logits_of: ClassVar[str | None] = None
+    """The name of the head whose scores are the logits, in classes with such outputs."""
+    head_types: ClassVar[tuple[type[Head], ...]] = ()
+    """The heads that data may ask for, see `Data.head`, and that this class of transformers has."""
+
+    def teaches(self, kind: str) -> bool:
+        """Whether data that ask for a kind of head, see `Head.kind`, train this class."""
+        return kind in [head.kind() for head in self.head_types]
+
+    def heads_for(self, kind: str, hf_config: HFConfig) -> tuple[Head, ...]:
+        """Returns the heads of the class for data that ask for a kind of head.
+
+        Args:
+            kind: The kind, one that the class teaches.
+            hf_config: The values of config.json.
+        """
+        del kind
+        return self.heads(hf_config)
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
         """Returns the heads of the class."""
@@ -88,14 +107,18 @@ class Task:
             inputs: Arrays by their names in transformers.
             hf_config: The values of config.json.
         """
-        del model, states, inputs, hf_config
-        return {}
+        del hf_config
+        if self.logits_of is None:
+            return {}
+        return scored(model.heads[self.logits_of].scores(states), inputs)
 
 
 @dataclass(frozen=True)
 class CausalLMTask(Task):
     """The next token at each position."""
 
+    logits_of = "language_model"
+    head_types = (LanguageModel,)
     pre_trains = True
 
     def heads(self, hf_config):
@@ -113,27 +136,28 @@ class UnshiftedCausalLMTask(CausalLMTask):
     """The token that the labels have at each position, which are shifted already (BART)."""
 
     def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["language_model"].scores(states), inputs)
+        return Task.outputs(self, model, states, inputs, hf_config)
 
 
 @dataclass(frozen=True)
 class Seq2SeqLMTask(Task):
     """The decoder's token at each position."""
 
+    logits_of = "language_model"
+    head_types = (LanguageModel,)
     labels_are_decoder_targets = True
     pre_trains = True
 
     def heads(self, hf_config):
         return (LanguageModel(),)
 
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["language_model"].scores(states), inputs)
-
 
 @dataclass(frozen=True)
 class MaskedLMTask(Task):
     """The original token at each position."""
 
+    logits_of = "masked_language_model"
+    head_types = (MaskedLanguageModel,)
     pre_trains = True
 
     activation: str | None = None
@@ -142,9 +166,6 @@ class MaskedLMTask(Task):
     def heads(self, hf_config):
         same = self.activation == hf_config.take("hidden_act", self.activation)
         return (MaskedLanguageModel(activation=None if same else self.activation),)
-
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["masked_language_model"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -157,6 +178,9 @@ class PreTrainingTask(Task):
     """The label of the pair."""
     scores_name: str
     """The name of the pair's scores: "seq_relationship_logits"."""
+
+    def teaches(self, kind):
+        return kind == self.label
 
     def heads(self, hf_config):
         return (MaskedLanguageModel(), Classification(label=self.label))
@@ -176,25 +200,28 @@ class PreTrainingTask(Task):
 class NextSentenceTask(Task):
     """Whether one sentence follows another."""
 
+    logits_of = "next_sentence"
     pre_trains = True
 
     def heads(self, hf_config):
         return (Classification(label="next_sentence"),)
-
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["next_sentence"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
 class SequenceClassificationTask(Task):
     """A label, several labels or numbers for a whole sequence or image."""
 
+    head_types = (Classification, MultiLabel, Regression)
     pooling: Pooling = "first"
     """How the state is pooled."""
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
     """A layer before the output layer."""
+
+    def heads_for(self, kind, hf_config):
+        head = head_class(kind)
+        return tuple(head.like(each) for each in self.heads(hf_config))
 
     def heads(self, hf_config):
         options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
@@ -226,16 +253,18 @@ class EndTokenClassificationTask(SequenceClassificationTask):
 class TokenClassificationTask(Task):
     """A label for each token."""
 
+    logits_of = "tags"
+    head_types = (TokenClassification,)
+
     def heads(self, hf_config):
         return (TokenClassification(num_labels=num_labels(hf_config)),)
-
-    def outputs(self, model, states, inputs, hf_config):
-        return scored(model.heads["tags"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
 class QuestionAnsweringTask(Task):
     """The first and the last token of an answer."""
+
+    head_types = (Span,)
 
     def heads(self, hf_config):
         return (Span(),)
@@ -317,6 +346,40 @@ class LastTokenTask(Task):
         return {"pooler_output": model.heads["projection"].scores(states._replace(valid=None))}
 
 
+@dataclass(frozen=True)
+class OwnHeadsTask(Task):
+    """Heads that no class of transformers has: "logits", or "<head>_logits" of each of several."""
+
+    def outputs(self, model, states, inputs, hf_config):
+        found = {name: head.scores(states) for name, head in model.heads.items()}
+        return {
+            "logits" if len(found) == 1 else f"{name}_logits": scores
+            for name, scores in found.items()
+            if scores is not None  # of images without texts, say
+        }
+
+
+def task_of(heads: Sequence[Head], language_model_task: type[Task]) -> Task:
+    """Returns the task of a model with these heads, for which transformers has no class."""
+    if not heads:
+        return Task()
+    types = [type(head) for head in heads]
+    head = next((each for each in heads if not each.over_vocabulary), heads[0])
+    if MaskedLanguageModel in types and type(head) is Classification:
+        return PreTrainingTask(head.label, f"{head.label}_logits")
+    if head == Classification(label="next_sentence"):
+        return NextSentenceTask()
+    if type(head) is LanguageModel:
+        return language_model_task()
+    for task in imported_types(Task):
+        if type(head) not in vars(task).get("head_types", ()):
+            continue
+        if head.name == type(head)().name:  # by which the task looks it up
+            shared = {field.name for field in fields(task)} & {field.name for field in fields(head)}
+            return task(**{name: getattr(head, name) for name in shared})
+    return OwnHeadsTask()
+
+
 def num_labels(hf_config: HFConfig) -> int:
     """Returns the number of labels; two where config.json does not have it."""
     names = hf_config.take("id2label", None)
@@ -324,17 +387,10 @@ def num_labels(hf_config: HFConfig) -> int:
 
 
 def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns the mean cross-entropy where the label is not -100.
-
-    Args:
-        logits: float `[..., V]`.
-        labels: int `[...]`.
-    """
-    # No device could look up a label alone if the vocabulary were sharded.
-    logits, counted = on_rows(logits), labels != IGNORED
-    picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[..., None], axis=-1)[..., 0]
-    losses = jax.nn.logsumexp(logits, axis=-1) - picked
-    return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
+    """Returns the mean cross-entropy of logits `[..., V]` where the label `[...]` is not -100."""
+    counted = (labels != IGNORED).astype(jnp.float32)
+    sums = cross_entropy(logits, labels, counted)
+    return sums.loss / sums.weight
 
 
 def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
@@ -354,22 +410,16 @@ def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
 def scored(
     logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
 ) -> dict[str, jax.Array]:
-    """Returns the scores and, where there are labels, the loss.
-
-    Args:
-        logits: The scores.
-        inputs: Arrays by their names in transformers.
-        loss: Makes a loss of scores and labels.
-    """
+    """Returns the scores and, where there are labels, the loss of the two."""
     outputs = {"logits": logits}
     if "labels" in inputs:
         outputs["loss"] = loss(logits, inputs["labels"])
     return outputs
 
 
-def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array:
-    places = jnp.clip(places, 0, length)  # beyond the end: the answer does not count
-    return token_loss(logits, jnp.where(places == length, IGNORED, places))
+def _answer_loss(logits: jax.Array, positions: jax.Array, length: int) -> jax.Array:
+    positions = jnp.clip(positions, 0, length)  # beyond the end: the answer does not count
+    return token_loss(logits, jnp.where(positions == length, IGNORED, positions))
 
 
 def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) -> jax.Array:

@@ -11,6 +11,7 @@ from jaxformer.models import Contrastive, Projection
 class ContrastiveTask(Task):
     """How well each text fits each image, and which of them belong together."""
 
+    head_types = (Contrastive,)
     head: Contrastive = Contrastive()
     """The loss."""
 
@@ -26,8 +27,8 @@ class ContrastiveTask(Task):
             texts, images = logits.shape
             if texts != images:
                 raise DataError(
-                    f"inputs: return_loss = True: {texts} texts and {images} images are no pairs; "
-                    "give as many of both"
+                    f"inputs: return_loss = True: {texts} texts and {images} images do not pair "
+                    "up; give as many of both"
                 )
             sums = self.head.function(logits)
             outputs["loss"] = sums.loss / sums.weight

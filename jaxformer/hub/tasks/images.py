@@ -11,6 +11,7 @@ from jaxformer.errors import DataError
 from jaxformer.functional.placement import spec_of
 from jaxformer.hub.tasks.classes import Task, num_labels, token_loss
 from jaxformer.models import Classification, MaskedAutoencoder, MaskedPixels, VisualTokens
+from jaxformer.models.heads.base import DEFAULT_OPTIONS
 
 _ALMOST_NONE = 1e-5
 
@@ -36,6 +37,8 @@ class DistilledClassificationTask(Task):
 class MaskedPixelsTask(Task):
     """The pixels of hidden patches (SimMIM)."""
 
+    head_types = (MaskedPixels,)
+
     def heads(self, hf_config):
         return (MaskedPixels(stride=hf_config.number("encoder_stride", 16)),)
 
@@ -54,19 +57,20 @@ class MaskedPixelsTask(Task):
                 f"inputs: bool_masked_pos: encoder_stride = {head.stride} must be the size of the "
                 f"patches, {head.patch_size}, so that hidden pixels can be compared"
             )
-        hidden = jnp.broadcast_to(
-            (masked > 0)[:, :, None, None, None],
-            (*masked.shape, head.stride, head.stride, 1),
-        )
-        hidden = _joined(hidden.astype(jnp.float32), rows, columns)
-        errors = jnp.abs(images[:, :, : image.shape[2], : image.shape[3]] - image) * hidden
-        count = jnp.sum(hidden) + _ALMOST_NONE
-        return outputs | {"loss": jnp.sum(errors) / count / images.shape[1]}
+        batch = {"masked": masked > 0, "images": jnp.transpose(images, (0, 2, 3, 1))}
+        sums = head.loss(states, batch, DEFAULT_OPTIONS, None)
+        return outputs | {"loss": sums.loss / (sums.weight + _ALMOST_NONE / head.stride**2)}
 
 
 @dataclass(frozen=True)
 class MaskedAutoencoderTask(Task):
     """The pixels of the patches that were not read, by a decoder (MAE)."""
+
+    head_types = (MaskedAutoencoder,)
+
+    def teaches(self, kind):
+        """Whether data hide patches, whichever head restores them."""
+        return kind in (MaskedPixels.kind(), MaskedAutoencoder.kind())
 
     FIELDS: ClassVar = {
         "num_layers": "decoder_num_hidden_layers",
@@ -114,8 +118,8 @@ class VisualTokensTask(Task):
         labels = inputs["labels"]
         # There is a label for each hidden patch, row by row.
         hidden = (inputs["bool_masked_pos"] > 0).reshape(-1)
-        (places,) = jnp.nonzero(hidden, size=labels.shape[0])
-        return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[places], labels)}
+        (indices,) = jnp.nonzero(hidden, size=labels.shape[0])
+        return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[indices], labels)}
 
 
 def _joined(patches: jax.Array, rows: int, columns: int) -> jax.Array:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxformer.models import Classification, MultiLabel, Regression, TokenClassification
 from jaxformer.models.model import ModelConfig
 
 ONE_LABEL, SEVERAL_LABELS = "single_label_classification", "multi_label_classification"
@@ -32,15 +31,7 @@ def generic_names(count: int) -> tuple[str, ...]:
 
 
 def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Whether labels of data are those of a checkpoint: its names, or their numbers.
-
-    Args:
-        names: The labels of the data, in the order of their numbers.
-        theirs: Those of the checkpoint; case does not matter.
-
-    Returns:
-        True if they are the same in the same order.
-    """
+    """Whether labels of data are those of a checkpoint, by name (in any case) or by number."""
     numbers = [str(number) for number in range(len(theirs))]
     folded = [name.casefold() for name in theirs]
     return list(names) == numbers or [name.casefold() for name in names] == folded
@@ -56,19 +47,15 @@ def label_settings(
         names: The names of its labels; () if nothing names them.
         kept: The values of the config.json of the checkpoint that it started from.
     """
-    heads = [
-        head
-        for head in model.heads
-        if isinstance(head, Classification | TokenClassification) and head.name in ("label", "tags")
-    ]
+    heads = [each for each in model.heads if each.problem_type and each.name in ("label", "tags")]
     if not heads:
         return {}
     theirs, problem = label_names(kept), kept.get("problem_type")
-    if isinstance(heads[0], Regression):
+    if heads[0].problem_type == _REGRESSION:
         if len(theirs) == 1 and problem in (None, _REGRESSION):
             return {}
         return {"problem_type": _REGRESSION} | _named(generic_names(1), kept)
-    usual = (SEVERAL_LABELS,) if isinstance(heads[0], MultiLabel) else (ONE_LABEL, None)
+    usual = (SEVERAL_LABELS,) if heads[0].problem_type == SEVERAL_LABELS else (ONE_LABEL, None)
     found = {"problem_type": usual[0]} if problem not in usual else {}
     if not names and len(theirs) != heads[0].num_labels:
         names = generic_names(heads[0].num_labels) if kept else ()

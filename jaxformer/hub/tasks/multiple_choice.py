@@ -12,6 +12,7 @@ from jaxformer.models.model import Model
 class MultipleChoiceTask(Task):
     """The right one of several texts: inputs `[B, C, T]`, scores `[B, C]`."""
 
+    head_types = (MultipleChoice,)
     pooling: Pooling = "first"
     """How the state of a choice is pooled."""
     dense: Dense | None = None

@@ -8,12 +8,12 @@ from jaxformer.models.heads.labels import (
     Classification,
     MultiLabel,
     Regression,
-    Span,
     TokenClassification,
 )
 from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
+from jaxformer.models.heads.span import Span
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 
 __all__ = [

@@ -15,7 +15,7 @@ from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.models.flops import block_products
-from jaxformer.models.heads.base import Head, HeadModule, array
+from jaxformer.models.heads.base import Head, HeadModule, Unit, array
 from jaxformer.nn import Linear, Transformer
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
@@ -25,7 +25,7 @@ _ALMOST_NONE = 1e-6
 
 @dataclass(frozen=True)
 class MaskedAutoencoder(Head):
-    r"""The pixels of patches that the encoder has not read, by a decoder of its own (MAE).
+    r"""The pixels of patches that the encoder has not read, by a second decoder (MAE).
 
     .. math:: \ell = \frac{1}{|M|} \sum_{i \in M} \frac{1}{n} \lVert x_i - y_i \rVert^2
 
@@ -37,7 +37,7 @@ class MaskedAutoencoder(Head):
         He et al., Masked Autoencoders, 2021 (https://arxiv.org/abs/2111.06377).
     """
 
-    over_patches: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "patch"
     num_layers: int = 8
     """Blocks of the decoder."""
     model_dim: int = 512
@@ -82,6 +82,8 @@ class MaskedAutoencoder(Head):
 
 class MaskedAutoencoderHead(HeadModule):
     """`MaskedAutoencoder` with its parameters."""
+
+    weights = "masked"
 
     def __init__(self, key: jax.Array, config: Any, head: MaskedAutoencoder):
         """Declares the decoder, and linear layers before and after it."""
@@ -145,9 +147,6 @@ class MaskedAutoencoderHead(HeadModule):
             variance = jnp.var(pixels, axis=axes, keepdims=True, ddof=1)
             pixels = (pixels - mean) / jnp.sqrt(variance + _ALMOST_NONE)
         return jnp.mean(jnp.square(scores - pixels), axis=(2, 3, 4))
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["masked"], dtype=jnp.float32)
 
     def loss(self, outputs, batch, options, key):
         del options

@@ -1,12 +1,14 @@
 """The interface of heads: a configuration and a module for each kind of output."""
 
 import abc
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxformer.checks import check_types
@@ -19,10 +21,12 @@ from jaxformer.functional.assertions import (
 )
 from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses.cross_entropy import LossSums, cross_entropy
+from jaxformer.io.components import imported_types, is_library
 from jaxformer.nn.config import TransformerConfig
 
 Batch = Mapping[str, jax.Array]
 Shapes = dict[str, jax.ShapeDtypeStruct]
+Unit = Literal["row", "token", "span", "choice", "patch"]
 
 
 class ModelOutput(NamedTuple):
@@ -93,21 +97,91 @@ class Predictions(NamedTuple):
     """float32 `[B, ...]`, how sure the head is, where rows compete for one answer."""
 
 
+class HeadResult(NamedTuple):
+    """The results of one head on all validation rows, as numpy arrays and Python numbers."""
+
+    sums: LossSums
+    """Over all rows."""
+    predictions: Predictions | None
+    """The predictions for every row, if the head makes any."""
+    rows: np.ndarray
+    """int [rows], the index of each row of `predictions` among the examples."""
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return self.sums.loss / max(self.sums.weight, 1.0)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right predictions."""
+        return self.sums.correct / max(self.sums.weight, 1.0)
+
+
+class ValidationData(Protocol):
+    """What metrics may read of the data, see `data.base.Datasets`."""
+
+    labels: tuple[str, ...]
+    tokens_per_byte: float | None
+    validation: Any
+
+
+class PredictionOptions(NamedTuple):
+    """What a prediction for a row contains."""
+
+    labels: tuple[str, ...] = ()
+    """The names of the labels, in the order of their numbers."""
+    scores: bool = False
+    """Whether to add the probabilities of all labels."""
+    normalize: bool = False
+    """Whether vectors are scaled to length 1."""
+
+
 @dataclass(frozen=True)
 class Head(abc.ABC):
-    """Describes one output of a model; `build` makes the module that computes it."""
+    """Describes one output of a model; `build` makes the module that computes it.
+
+    A head brings all that the rest of the library asks about its kind: what it reads of a batch,
+    its metrics, its best constant prediction, and how its scores become a prediction for `predict`.
+    """
 
     num_labels: ClassVar[int | None] = None
     """How many labels the head chooses among; None for heads without labels of the data."""
+    named_labels: ClassVar[bool] = False
+    """Whether the data decide how many labels there are, and name them."""
+    problem_type: ClassVar[str | None] = None
+    """The "problem_type" of a config.json with this head."""
+    unit: ClassVar[Unit] = "row"
+    """What has a label and a prediction: a row, each token, a span of tokens, one of several texts
+    in a row, or each hidden patch."""
+    predicts: ClassVar[bool] = False
+    """Whether `predict` has columns for what the head computes, see `prediction`."""
     over_vocabulary: ClassVar[bool] = False
     """Whether the head predicts tokens: then it belongs to the model, else to a task."""
     compares_rows: ClassVar[bool] = False
     """Whether the loss of a row depends on the others of its part of the batch."""
-    over_patches: ClassVar[bool] = False
-    """Whether the head predicts something of the patches of an image that are hidden."""
 
     def __post_init__(self):
         check_types(self)
+
+    @classmethod
+    def kind(cls) -> str:
+        """The name by which data ask for such a head, see `Data.head`: "multiple_choice"."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @classmethod
+    def for_model(cls, model: Any, num_labels: int | None) -> Self:
+        """The head for a model that has none of this kind.
+
+        Args:
+            model: The configuration of the model.
+            num_labels: The number of labels of the data; None: not known.
+
+        Returns:
+            The head, whose parameters start fresh.
+        """
+        del model, num_labels
+        return cls()
 
     @property
     @abc.abstractmethod
@@ -141,9 +215,66 @@ class Head(abc.ABC):
         del config
         return 0
 
+    def metrics(self, result: HeadResult, data: ValidationData) -> dict[str, float]:
+        """The metrics of the head on the validation rows.
+
+        Args:
+            result: Its results.
+            data: The data with those rows.
+
+        Returns:
+            The metrics by name.
+        """
+        del data
+        return {"accuracy": result.accuracy}
+
+    def baseline(self, train: Sequence[Batch], validation: Sequence[Batch]) -> dict[str, float]:
+        """The metrics of the best constant prediction, which ignores the inputs.
+
+        Args:
+            train: Batches to choose it from.
+            validation: Batches to measure it on.
+
+        Returns:
+            Some of the metrics; empty if no constant prediction makes sense.
+        """
+        del train, validation
+        return {}
+
+    def probabilities(self, scores: jax.Array) -> jax.Array:
+        """What `predict` reports of the scores, in the same shape: by default the scores."""
+        return scores
+
+    def prediction(self, values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
+        """The columns that `predict` adds to a row of a table.
+
+        Args:
+            values: What `probabilities` gives for the row.
+            options: What is wanted.
+
+        Returns:
+            The values by the names of the columns.
+        """
+        raise NotImplementedError
+
+    def predict_advice(self, folder: Any) -> str:
+        """What to do with a model whose head has no prediction for `predict`.
+
+        Args:
+            folder: The folder of the model.
+
+        Returns:
+            The advice, for the message that refuses it.
+        """
+        del folder
+        return "--task embeddings predicts a vector for each text"
+
 
 class HeadModule(nnx.Module):
     """Computes one output and its loss."""
+
+    weights = "weights"
+    """The array of a batch with the weights of the predictions, float32 or bool."""
 
     def scores(self, outputs: ModelOutput, key: jax.Array | None = None) -> jax.Array:
         """Unnormalised float32 predictions; `key` is the dropout key."""
@@ -151,7 +282,7 @@ class HeadModule(nnx.Module):
 
     def loss_weight(self, batch: Batch) -> jax.Array:
         """The total weight of the predictions: the loss is a mean over it."""
-        raise NotImplementedError
+        return jnp.sum(batch[self.weights], dtype=jnp.float32)
 
     def loss(
         self, outputs: ModelOutput, batch: Batch, options: LossOptions, key: jax.Array | None
@@ -165,7 +296,9 @@ class HeadModule(nnx.Module):
         return None
 
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
-        """The weights of the places where a teacher's scores are the targets.
+        """The weights of the positions where a teacher's scores are the targets.
+
+        By default those of the true labels.
 
         Args:
             batch: Arrays by name.
@@ -174,7 +307,8 @@ class HeadModule(nnx.Module):
         Returns:
             float32, the shape of `scores` without its last axis.
         """
-        raise NotImplementedError
+        del valid
+        return batch[self.weights].astype(jnp.float32)
 
 
 def class_loss(
@@ -202,8 +336,35 @@ def class_loss(
     losses = options.function(scores, jnp.where(counts, targets, 0), weights)
     check_result(options.function, losses, array(*targets.shape, dtype=scores.dtype))
     total = jnp.sum(jnp.where(counts, losses, 0.0) * weights)
-    # A target that is no class makes the loss NaN here too.
+    # A target outside the classes makes the loss NaN here too.
     return sums._replace(loss=jnp.where(jnp.isnan(sums.loss), jnp.nan, total))
+
+
+def head_class(kind: str) -> type[Head] | None:
+    """The class of the heads of a kind, wherever it is defined.
+
+    Args:
+        kind: The name that `Head.kind` gives.
+
+    Returns:
+        The class; None if no such class has been imported.
+    """
+    # The library's own come first; if a user's file was imported twice, its later version counts.
+    known = sorted(imported_types(Head), key=lambda each: is_library(each.__module__))
+    return {each.kind(): each for each in known}.get(kind)
+
+
+def number(value: Any) -> float:
+    """A float32 as the shortest decimal number that rounds to it."""
+    return float(str(np.float32(value)))
+
+
+def embedding(vector: np.ndarray, normalize: bool) -> dict[str, list[float]]:
+    """The column with a vector float `[D]`, of length 1 if that is wanted."""
+    vector = np.asarray(vector, np.float32)
+    if normalize:
+        vector = vector / np.maximum(np.linalg.norm(vector), np.float32(1e-12))
+    return {"embedding": [number(value) for value in vector]}
 
 
 def array(*shape: int, dtype: jnp.dtype = jnp.int32) -> jax.ShapeDtypeStruct:
@@ -229,11 +390,11 @@ def pool(
     valid = jnp.ones(hidden.shape[:2], bool) if valid is None else valid
     assert_axes(hidden=(hidden, "B T D"), valid=(valid, "B T"))
     assert_bool(valid=valid)
-    places = jnp.arange(hidden.shape[1])[None, :]
+    positions = jnp.arange(hidden.shape[1])[None, :]
     if pooling == "first":
-        chosen = places == jnp.argmax(valid, axis=1, keepdims=True)
+        chosen = positions == jnp.argmax(valid, axis=1, keepdims=True)
     elif pooling == "last":
-        chosen = places == jnp.max(jnp.where(valid, places, 0), axis=1, keepdims=True)
+        chosen = positions == jnp.max(jnp.where(valid, positions, 0), axis=1, keepdims=True)
     else:
         chosen = valid
     total = jnp.einsum(
@@ -259,6 +420,6 @@ def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ..
     """
     given = [head.name for head in heads]
     if len(set(given)) < len(given):
-        raise ConfigError(f"model.heads: {', '.join(given)}: each needs a name (label) of its own")
+        raise ConfigError(f"model.heads: {', '.join(given)}: each head needs its own name (label)")
     keys = jax.random.split(key, max(len(heads), 1))
     return nnx.Dict({h.name: h.build(k, config) for h, k in zip(heads, keys, strict=False)})

@@ -1,25 +1,31 @@
 """A head that chooses one of several texts."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.assertions import assert_axes
+from jaxformer.models.heads.base import Head, Unit
 from jaxformer.models.heads.labels import Classification, ClassificationHead
 
 
 @dataclass(frozen=True)
 class MultipleChoice(Classification):
-    r"""One of several choices, each of which is a text of its own (SWAG, RACE).
+    r"""One of several choices, each of which is a text (SWAG, RACE).
 
     .. math:: p_c = \mathrm{softmax}_c(h_c w + b)
 
     where h_c is the pooled state of choice c. In training the choices of a question are one row,
-    each a segment with positions of its own. Reads "choice", int `[B]`, the number of the right
+    each a segment whose positions start at 0. Reads "choice", int `[B]`, the number of the right
     one, "choice_weights", float `[B]`, and "choice_places", int `[B, C]`, where each choice starts.
     """
 
+    named_labels: ClassVar[bool] = False
+    problem_type: ClassVar[str | None] = None
+    unit: ClassVar[Unit] = "choice"
+    predicts: ClassVar[bool] = False
     num_labels: int = 1
     """Scores of a choice; one."""
     label: str = "choice"
@@ -28,6 +34,11 @@ class MultipleChoice(Classification):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "num_labels", self.num_labels == 1, "1")
+
+    @classmethod
+    def for_model(cls, model, num_labels):
+        del model, num_labels
+        return cls()
 
     def build(self, key, config):
         if getattr(config, "causal", False):
@@ -43,6 +54,15 @@ class MultipleChoice(Classification):
 
     def choices(self, config):
         del config
+
+    def metrics(self, result, data):
+        return Head.metrics(self, result, data)
+
+    def predict_advice(self, folder):
+        return (
+            'jaxformer.forward scores "input_ids" [B, C, T], and python -m jaxformer evaluate '
+            f"{folder} measures a run"
+        )
 
 
 class MultipleChoiceHead(ClassificationHead):

@@ -13,6 +13,7 @@ from jaxformer.functional.losses.contrastive import (
     sigmoid_contrastive_loss,
 )
 from jaxformer.functional.losses.cross_entropy import LossSums
+from jaxformer.models.heads import metrics
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, array
 
 
@@ -54,6 +55,10 @@ class Contrastive(Head):
         del length
         return {"pair_weights": array(rows, dtype=jnp.float32)}
 
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        return metrics.retrieval_scores(predicted, references, weights)
+
 
 @dataclass(frozen=True)
 class SigmoidContrastive(Contrastive):
@@ -75,6 +80,8 @@ class SigmoidContrastive(Contrastive):
 class ContrastiveHead(HeadModule):
     """Compares the similarities of a batch; it has no parameters."""
 
+    weights = "pair_weights"
+
     def __init__(self, function: Callable[..., LossSums]):
         """Takes the loss."""
         self.function = function
@@ -83,9 +90,6 @@ class ContrastiveHead(HeadModule):
         """The similarity of each text and each image, `[texts, images]`."""
         del key
         return outputs.similarities
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["pair_weights"])
 
     def loss(self, outputs, batch, options, key):
         del options, key

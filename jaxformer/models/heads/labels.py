@@ -1,23 +1,27 @@
-"""Heads over labels: of a sequence, of its tokens, or of the span of an answer."""
+"""Heads over labels: of a sequence, or of its tokens."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxformer.checks import at_least
 from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes, static
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.losses.cross_entropy import LossSums, binary_cross_entropy
+from jaxformer.models.heads import metrics
 from jaxformer.models.heads.base import (
     Head,
     HeadModule,
     ModelOutput,
+    PredictionOptions,
     Predictions,
+    Unit,
     array,
     class_loss,
+    number,
     pool,
 )
 from jaxformer.models.heads.dense import Dense, DenseLayer, ResidualMLP, ResidualMLPLayer
@@ -27,9 +31,20 @@ from jaxformer.nn.layers import Linear, normal
 Pooling = Literal["first", "first_state", "last", "mean", "late", "first_and_mean", "second"]
 
 
-def _dense(
+def _label(values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
+    """The label that scores highest and its probability, perhaps with those of all labels."""
+    best = int(np.argmax(values))
+    row = {"label": options.labels[best], "score": number(values[best])}
+    if options.scores:
+        named = zip(options.labels, values, strict=True)
+        row |= {f"score_{label}": number(value) for label, value in named}
+    return row
+
+
+def build_dense(
     key: jax.Array, dense: Dense | ResidualMLP | None, config: TransformerConfig, width: int
 ) -> DenseLayer | ResidualMLPLayer | None:
+    """The layer before the output of a head, if it has one."""
     return None if dense is None else dense.build(key, config, width)
 
 
@@ -40,6 +55,9 @@ class Classification(Head):
     Reads the label's name, int `[B]`, and "<name>_weights", float `[B]`.
     """
 
+    named_labels: ClassVar[bool] = True
+    problem_type: ClassVar[str | None] = "single_label_classification"
+    predicts: ClassVar[bool] = True
     num_labels: int = 2
     """Number of labels."""
     label: str = "label"
@@ -52,11 +70,29 @@ class Classification(Head):
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
-    """A layer before the output (BART); None: there is none."""
+    """A layer before the output (BART); None: no such layer."""
 
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
+
+    @classmethod
+    def for_model(cls, model, num_labels):
+        """A head that pools what such a model pools: the last token of a causal one."""
+        classes = getattr(model, "class_token", True)
+        pooling = "last" if model.causal else "first" if classes else "mean"
+        labels = {} if num_labels is None or not cls.named_labels else {"num_labels": num_labels}
+        return cls(**labels, pooling=pooling, bias=not model.causal)
+
+    @classmethod
+    def like(cls, head: "Classification") -> Self:
+        """A head of this class with the fields of another, but for labels that it cannot have."""
+        if type(head) is cls:
+            return head
+        shared = {field.name: getattr(head, field.name) for field in fields(head)}
+        if not cls.named_labels:
+            del shared["num_labels"]
+        return cls(**shared)
 
     @property
     def name(self) -> str:
@@ -73,6 +109,22 @@ class Classification(Head):
         del config
         return self.num_labels
 
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        return metrics.classification_scores(predicted, references, weights, self.num_labels)
+
+    def baseline(self, train, validation):
+        return metrics.most_frequent(train, validation, self.label, f"{self.label}_weights")
+
+    def probabilities(self, scores):
+        # A head of one output predicts a number, in files of transformers.
+        return scores if self.num_labels == 1 else jax.nn.softmax(scores, axis=-1)
+
+    def prediction(self, values, options):
+        if self.num_labels == 1:
+            return {"score": number(np.reshape(values, ()))}
+        return _label(values, options)
+
 
 @dataclass(frozen=True)
 class Regression(Classification):
@@ -81,6 +133,8 @@ class Regression(Classification):
     Reads the label's name and "<name>_weights", float `[B]`.
     """
 
+    named_labels: ClassVar[bool] = False
+    problem_type: ClassVar[str | None] = "regression"
     num_labels: int = 1
     """Numbers that are predicted; one."""
 
@@ -97,6 +151,19 @@ class Regression(Classification):
     def choices(self, config):
         del config
 
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        scores = metrics.regression_scores(predicted, references, weights)
+        return {"squared_error": result.loss, **scores}
+
+    def baseline(self, train, validation):
+        """The squared error of the mean."""
+        names = self.label, f"{self.label}_weights"
+        numbers, weights = metrics.flat(train, *names)
+        mean = np.average(numbers, weights=weights)
+        numbers, weights = metrics.flat(validation, *names)
+        return {"squared_error": float(np.average((numbers - mean) ** 2, weights=weights))}
+
 
 @dataclass(frozen=True)
 class MultiLabel(Classification):
@@ -108,6 +175,8 @@ class MultiLabel(Classification):
     "<name>_weights", float `[B]`.
     """
 
+    problem_type: ClassVar[str | None] = "multi_label_classification"
+
     def build(self, key, config):
         return MultiLabelHead(key, config, self)
 
@@ -117,6 +186,31 @@ class MultiLabel(Classification):
 
     def choices(self, config):
         del config
+
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        labels = data.labels or tuple(map(str, range(self.num_labels)))
+        return metrics.multi_label_scores(predicted, references, weights, labels)
+
+    def baseline(self, train, validation):
+        """The loss of the labels' shares."""
+        names = self.label, f"{self.label}_weights"
+        labels, weights = metrics.rows_of(train, *names)
+        # One row more with each label and one without, so that what the rows lack is possible.
+        shares = (weights @ labels + 1.0) / (weights.sum() + 2.0)
+        labels, weights = metrics.rows_of(validation, *names)
+        losses = -(labels * np.log(shares) + (1 - labels) * np.log(1 - shares)).mean(axis=1)
+        return {"loss": float(np.average(losses, weights=weights))}
+
+    def probabilities(self, scores):
+        return jax.nn.sigmoid(scores)
+
+    def prediction(self, values, options):
+        """Also the labels that are more probable than not, and all probabilities."""
+        chosen = [name for name, x in zip(options.labels, values, strict=True) if x > 0.5]
+        row = _label(values, options._replace(scores=True))
+        first = {name: row.pop(name) for name in ("label", "score")}
+        return first | {"labels": chosen} | row
 
 
 class ClassificationHead(HeadModule):
@@ -128,8 +222,9 @@ class ClassificationHead(HeadModule):
         keys = jax.random.split(key)
         inputs, outputs = {"embed": width}, {"labels": head.num_labels}
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=head.bias)
-        self.dense = _dense(keys[1], head.dense, config, width)
+        self.dense = build_dense(keys[1], head.dense, config, width)
         self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
+        self.weights = f"{head.label}_weights"
 
     def scores(self, outputs, key=None):
         dense = (lambda x: x) if self.dense is None else self.dense
@@ -139,16 +234,8 @@ class ClassificationHead(HeadModule):
             pooled = dense(self._pooled(outputs))
         return self.output(dropout(pooled, self.dropout, key)).astype(jnp.float32)
 
-    def loss_weight(self, batch):
-        return jnp.sum(batch[f"{self.label}_weights"])
-
-    def soft_weights(self, batch, valid):
-        """The weights of the true labels."""
-        del valid
-        return batch[f"{self.label}_weights"]
-
     def loss(self, outputs, batch, options, key):
-        weights = batch[f"{self.label}_weights"]
+        weights = batch[self.weights]
         scores = self.scores(outputs, key)
         return class_loss(scores, batch[self.label], weights, options._replace(z_loss=0.0))
 
@@ -157,7 +244,7 @@ class ClassificationHead(HeadModule):
         return self._predictions(jnp.argmax(self.scores(outputs), axis=-1), batch)
 
     def _predictions(self, predicted, batch) -> Predictions:
-        return Predictions(predicted, batch[self.label], batch[f"{self.label}_weights"])
+        return Predictions(predicted, batch[self.label], batch[self.weights])
 
     def _pooled(self, outputs: ModelOutput) -> jax.Array:
         if self.pooling == "first":
@@ -179,9 +266,9 @@ class RegressionHead(ClassificationHead):
 
     def loss(self, outputs, batch, options, key):
         del options
-        weights = batch[f"{self.label}_weights"]
+        weights = batch[self.weights]
         scores, numbers = self.scores(outputs, key), batch[self.label]
-        arrays = {self.label: (numbers, "B"), f"{self.label}_weights": (weights, "B")}
+        arrays = {self.label: (numbers, "B"), self.weights: (weights, "B")}
         assert_axes({"B": scores.shape[0]}, **arrays)
         errors = jnp.square(scores - numbers)
         zero = jnp.zeros((), jnp.float32)
@@ -197,10 +284,10 @@ class MultiLabelHead(ClassificationHead):
 
     def loss(self, outputs, batch, options, key):
         del options
-        weights = batch[f"{self.label}_weights"]
+        weights = batch[self.weights]
         scores, labels = self.scores(outputs, key), batch[self.label]
         sizes = dict(zip("BL", scores.shape, strict=True))
-        arrays = {self.label: (labels, "B L"), f"{self.label}_weights": (weights, "B")}
+        arrays = {self.label: (labels, "B L"), self.weights: (weights, "B")}
         assert_axes(sizes, **arrays)
         losses = jnp.mean(binary_cross_entropy(scores, labels), axis=-1)
         right = jnp.all((scores > 0) == (labels > 0.5), axis=-1)
@@ -219,14 +306,23 @@ class TokenClassification(Head):
     Reads "targets" and "weights" `[B, T]`; the weight is 0 beyond the first piece of each word.
     """
 
+    named_labels: ClassVar[bool] = True
+    problem_type: ClassVar[str | None] = "single_label_classification"
+    unit: ClassVar[Unit] = "token"
+    predicts: ClassVar[bool] = True
+
     num_labels: int = 2
     """Number of labels."""
     dense: Dense | None = None
-    """A layer before the output (ModernBERT); None: there is none."""
+    """A layer before the output (ModernBERT); None: no such layer."""
 
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
+
+    @classmethod
+    def for_model(cls, model, num_labels):
+        return cls() if num_labels is None else cls(num_labels)
 
     @property
     def name(self) -> str:
@@ -239,6 +335,17 @@ class TokenClassification(Head):
         del config
         return self.num_labels
 
+    def metrics(self, result, data):
+        predicted, references, weights, _ = result.predictions
+        tags = data.labels or tuple(map(str, range(self.num_labels)))
+        return metrics.tag_scores(predicted, references, weights, tags)
+
+    def baseline(self, train, validation):
+        return metrics.most_frequent(train, validation, "targets", "weights")
+
+    def probabilities(self, scores):
+        return jax.nn.softmax(scores, axis=-1)
+
 
 class TokenClassificationHead(HeadModule):
     """Dropout and a linear layer on every token's state, perhaps a dense one before it."""
@@ -248,20 +355,12 @@ class TokenClassificationHead(HeadModule):
         keys = jax.random.split(key)
         inputs, outputs = {"embed": config.output_width}, {"labels": head.num_labels}
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
-        self.dense = _dense(keys[1], head.dense, config, config.output_width)
+        self.dense = build_dense(keys[1], head.dense, config, config.output_width)
         self.dropout = config.dropout
 
     def scores(self, outputs, key=None):
         hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
         return self.output(dropout(hidden, self.dropout, key)).astype(jnp.float32)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["weights"])
-
-    def soft_weights(self, batch, valid):
-        """The weights of the true labels: one place per word."""
-        del valid
-        return batch["weights"]
 
     def loss(self, outputs, batch, options, key):
         scores = self.scores(outputs, key)
@@ -272,100 +371,3 @@ class TokenClassificationHead(HeadModule):
         """The label that scores highest for each token."""
         predicted = jnp.argmax(self.scores(outputs), axis=-1)
         return Predictions(predicted, batch["targets"], batch["weights"])
-
-
-@dataclass(frozen=True)
-class Span(Head):
-    """The first and last token of an answer within the sequence (SQuAD).
-
-    Reads "span" int `[B, 2]` and "span_weights" `[B]`; the loss is the mean of the two ends'. The
-    span of the first token alone stands for no answer. Predicted spans lie where "span_places",
-    bool `[B, T]`, is true; anywhere but in padding without it.
-
-    References:
-        Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
-    """
-
-    longest: int = 30
-    """The most tokens of a predicted span."""
-    dense: Dense | ResidualMLP | None = None
-    """A layer before the output (ModernBERT, BigBird); None: there is none."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_field(self, "longest", self.longest >= 1, "at least 1")
-
-    @property
-    def name(self) -> str:
-        return "span"
-
-    def build(self, key, config):
-        return SpanHead(key, config, self)
-
-    def reads(self, rows, length):
-        del length
-        return {"span": array(rows, 2), "span_weights": array(rows, dtype=jnp.float32)}
-
-
-class SpanHead(HeadModule):
-    """A linear layer that scores every token as the first and as the last."""
-
-    def __init__(self, key: jax.Array, config: TransformerConfig, head: Span):
-        """Declares the layers."""
-        keys = jax.random.split(key)
-        inputs, outputs = {"embed": config.output_width}, {"labels": 2}
-        self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
-        self.dense = _dense(keys[1], head.dense, config, config.output_width)
-        self.longest = head.longest
-
-    def scores(self, outputs, key=None):
-        """`[B, 2, T]`; minus a large number at padding."""
-        del key
-        hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
-        logits_B2T = jnp.swapaxes(self.output(hidden).astype(jnp.float32), 1, 2)
-        if outputs.valid is None:
-            return logits_B2T
-        return jnp.where(outputs.valid[:, None, :], logits_B2T, -1e9)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["span_weights"])
-
-    def loss(self, outputs, batch, options, key):
-        scores, weights = self.scores(outputs, key), batch["span_weights"]
-        rows = {"B": scores.shape[0]}
-        assert_axes(rows, span=(batch["span"], "B 2"), span_weights=(weights, "B"))
-        halves = jnp.broadcast_to(weights[:, None] / 2, batch["span"].shape)
-        return class_loss(scores, batch["span"], halves, options._replace(z_loss=0.0))
-
-    def predictions(self, outputs, batch):
-        """The best span; its score and that of no answer, `[B, 2]`, which windows compete with."""
-        scores = self.scores(outputs)
-        nothing = scores[:, 0, 0] + scores[:, 1, 0]
-        if "span_places" in batch:
-            scores = jnp.where(batch["span_places"][:, None, :], scores, -1e9)
-        spans, best = best_spans(scores, self.longest)
-        scores = jnp.stack([best, nothing], axis=1)
-        return Predictions(spans, batch["span"], batch["span_weights"], scores)
-
-
-def best_spans(scores: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
-    r"""The span with the largest sum of the scores of its ends.
-
-    .. math:: \arg\max_{(i, j)} a_i + b_j, \quad 0 \le j - i < n
-
-    Args:
-        scores: `[B, 2, T]`: a, of each token as the first, and b, as the last.
-        longest: N, the most tokens of a span.
-
-    Returns:
-        The first and the last token, int32 `[B, 2]`, the shorter span of equals; its sum, `[B]`.
-    """
-    assert_axes(scores=(scores, "B 2 T"))
-    longest = static("longest", longest, at_least(1))
-    size = scores.shape[2]
-    firsts, lasts = scores[:, 0], scores[:, 1]
-    lasts = jnp.pad(lasts, ((0, 0), (0, longest - 1)), constant_values=-jnp.inf)
-    sums = [firsts + lasts[:, extra : extra + size] for extra in range(longest)]
-    sums_BN = jnp.concatenate(sums, axis=1)
-    extra, first = jnp.divmod(jnp.argmax(sums_BN, axis=1), size)
-    return jnp.stack([first, first + extra], axis=1), jnp.max(sums_BN, axis=1)

@@ -10,7 +10,7 @@ from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.patches import patches
-from jaxformer.models.heads.base import Head, HeadModule, array, class_loss
+from jaxformer.models.heads.base import Head, HeadModule, Unit, array, class_loss
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, NormLayer, normal
 
@@ -28,7 +28,7 @@ class MaskedPixels(Head):
         Xie et al., SimMIM, 2022 (https://arxiv.org/abs/2111.09886).
     """
 
-    over_patches: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "patch"
     stride: int = 16
     """Height and width of what is predicted of a patch; that of the patches for a loss."""
 
@@ -58,7 +58,7 @@ class VisualTokens(Head):
         Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254).
     """
 
-    over_patches: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "patch"
     num_tokens: int = 8192
     """Tokens of the image tokenizer."""
 
@@ -85,6 +85,8 @@ class VisualTokens(Head):
 class MaskedPixelsHead(HeadModule):
     """A linear map from the state of each patch to its pixels."""
 
+    weights = "masked"
+
     def __init__(self, key: jax.Array, config: TransformerConfig, head: MaskedPixels):
         """Declares the layer."""
         stride = head.stride
@@ -97,9 +99,6 @@ class MaskedPixelsHead(HeadModule):
         """The pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
         del key
         return self.output(outputs.hidden[:, self.prefix :]).astype(jnp.float32)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["masked"], dtype=jnp.float32)
 
     def loss(self, outputs, batch, options, key):
         del options
@@ -119,6 +118,8 @@ class MaskedPixelsHead(HeadModule):
 class VisualTokensHead(HeadModule):
     """A norm and a linear map from the state of each patch to scores of the visual tokens."""
 
+    weights = "masked"
+
     def __init__(self, key: jax.Array, config: TransformerConfig, head: VisualTokens):
         """Declares the layers."""
         keys = jax.random.split(key)
@@ -131,14 +132,6 @@ class VisualTokensHead(HeadModule):
         """`[B, patches, num_tokens]`, float32."""
         del key
         return self.output(self.norm(outputs.hidden[:, self.prefix :])).astype(jnp.float32)
-
-    def loss_weight(self, batch):
-        return jnp.sum(batch["masked"], dtype=jnp.float32)
-
-    def soft_weights(self, batch, valid):
-        """1 at every hidden patch."""
-        del valid
-        return batch["masked"].astype(jnp.float32)
 
     def loss(self, outputs, batch, options, key):
         masked = batch["masked"]

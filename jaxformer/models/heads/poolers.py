@@ -131,13 +131,13 @@ class AttentionPooling(nnx.Module):
         assert_axes(hidden=(hidden, "B T D"))
         rows, length, dim = hidden.shape
         probe = jnp.broadcast_to(self.probe[...].astype(hidden.dtype), (rows, 1, dim))
-        places, first = jnp.arange(length)[None, :], jnp.zeros((1, 1), jnp.int32)
+        positions, first = jnp.arange(length)[None, :], jnp.zeros((1, 1), jnp.int32)
         found = self.attention(
             place(probe, spec_of(hidden)),
             kv=hidden,
             mask=Mask() if real is None else KeyPadding(real),
             positions=first,
-            kv_positions=places,
+            kv_positions=positions,
         )
         found = found + self.feed_forward(self.norm(found), Context(first), None)
         return found[:, 0]

@@ -1,13 +1,13 @@
 """A head that maps a sequence or image to a vector in a space shared by two models."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError, check_field
-from jaxformer.models.heads.base import Head, HeadModule, pool
+from jaxformer.models.heads.base import Head, HeadModule, embedding, pool
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal
 
@@ -18,12 +18,13 @@ class Projection(Head):
 
     .. math:: y = h W + b
 
-    It has no loss of its own.
+    It has no loss.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
     """
 
+    predicts: ClassVar[bool] = True
     width: int = 512
     """Size of the vector."""
     pooling: Literal["first", "last"] = "first"
@@ -44,6 +45,9 @@ class Projection(Head):
 
     def reads(self, rows, length):
         raise ConfigError("model.heads: Projection has no loss to train: give another head")
+
+    def prediction(self, values, options):
+        return embedding(values, options.normalize)
 
 
 class ProjectionHead(HeadModule):

@@ -1,5 +1,7 @@
 """Heads over the vocabulary: the next token, and masked ones."""
 
+import abc
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -14,7 +16,8 @@ from jaxformer.functional.linear import Kernel, linear
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, map_chunks
 from jaxformer.functional.sampling.next_token import token_log_probabilities
 from jaxformer.models.flops import vocabulary_products
-from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, class_loss
+from jaxformer.models.heads import metrics
+from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, Unit, class_loss
 from jaxformer.models.heads.dense import Dense, DenseLayer
 from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import (
@@ -33,18 +36,35 @@ CHUNKS = 8
 
 
 @dataclass(frozen=True)
-class LanguageModel(Head):
+class TokenHead(Head, abc.ABC):
+    """Predicts tokens of the vocabulary; reads "targets" and "weights" `[B, T]`."""
+
+    over_vocabulary: ClassVar[bool] = True
+    unit: ClassVar[Unit] = "token"
+
+    def choices(self, config: TextConfig):
+        return config.vocab_size
+
+    def metrics(self, result, data):
+        del data
+        return {"perplexity": math.exp(min(result.loss, 700.0)), "accuracy": result.accuracy}
+
+    def baseline(self, train, validation):
+        return metrics.most_frequent(train, validation, "targets", "weights")
+
+
+@dataclass(frozen=True)
+class LanguageModel(TokenHead):
     """A token at each place: the next one, or a decoder's target.
 
     Reads "targets" and "weights" `[B, T]`.
     """
 
-    over_vocabulary: ClassVar[bool] = True
     dense: Dense | None = None
     """A layer before the logits, which maps states to the width of the embeddings (BERT as a
-    decoder). None: there is none."""
+    decoder). None: no such layer."""
     unread_bias: bool = False
-    """A second bias that nothing reads, which BERT's files have beside a table of its own."""
+    """A second bias that nothing reads, as in BERT's files with an untied output table."""
 
     @property
     def name(self) -> str:
@@ -61,8 +81,16 @@ class LanguageModel(Head):
             )
         return VocabularyHead(key, config, self.unread_bias)
 
-    def choices(self, config: TextConfig):
-        return config.vocab_size
+    def metrics(self, result, data):
+        values = super().metrics(result, data)
+        if data.tokens_per_byte is not None:
+            values["bits_per_byte"] = result.loss / math.log(2) * data.tokens_per_byte
+        return values
+
+    def predict_advice(self, folder):
+        return (
+            f"python -m jaxformer generate {folder} writes text; {super().predict_advice(folder)}"
+        )
 
     def products(self, config: TextConfig):
         dense = 0 if self.dense is None else config.output_width * config.embedding_width
@@ -70,8 +98,8 @@ class LanguageModel(Head):
 
 
 @dataclass(frozen=True)
-class MaskedLanguageModel(Head):
-    """The original token at masked places, from the state after a dense layer, activation and norm.
+class MaskedLanguageModel(TokenHead):
+    """The original token at masked positions, after a dense layer, activation and norm.
 
     Reads "targets" and "weights" `[B, T]`; the weight is 0 where nothing was masked.
 
@@ -79,7 +107,6 @@ class MaskedLanguageModel(Head):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
-    over_vocabulary: ClassVar[bool] = True
     activation: str | None = None
     """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
     dense_bias: bool = True
@@ -103,8 +130,8 @@ class MaskedLanguageModel(Head):
             return DenseMaskedHead(key, config, self)
         return MaskedHead(key, config, self.unread_bias)
 
-    def choices(self, config: TextConfig):
-        return config.vocab_size
+    def predict_advice(self, folder):
+        return f"fine-tune it with --init-from {folder}; {super().predict_advice(folder)}"
 
     def products(self, config: TextConfig):
         dense = config.output_width * config.embedding_width if self.dense else 0
@@ -174,14 +201,6 @@ class VocabularyHead(HeadModule):
             return of_positions(outputs.hidden, targets)
         return map_chunks(of_positions, outputs.hidden, targets, chunk_size=chunk_size)
 
-    def loss_weight(self, batch):
-        return jnp.sum(batch["weights"])
-
-    def soft_weights(self, batch, valid):
-        """The weights of the true tokens: a prompt and padding are not predicted."""
-        del valid
-        return batch["weights"]
-
     def loss(self, outputs, batch, options, key):
         terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
         targets, weights = batch["targets"], batch["weights"]
@@ -204,7 +223,7 @@ class DenseVocabularyHead(VocabularyHead):
     """A dense layer before the logits over the vocabulary."""
 
     def __init__(self, key: jax.Array, config: TextConfig, head: LanguageModel):
-        """Declares the dense layer besides."""
+        """Also declares the dense layer."""
         keys = jax.random.split(key)
         super().__init__(keys[0], config, head.unread_bias)
         outputs = {"vocab_embed": config.embedding_width}
@@ -215,7 +234,7 @@ class DenseVocabularyHead(VocabularyHead):
 
 
 class MaskedHead(VocabularyHead):
-    """Logits over the vocabulary, of which few places have a loss."""
+    """Logits over the vocabulary, of which few positions have a loss."""
 
     def loss(self, outputs, batch, options, key):
         """Sorts masked tokens to the front of each row, so that few chunks need logits."""
@@ -242,7 +261,7 @@ class DenseMaskedHead(MaskedHead):
     """A dense layer, activation and norm before the logits over the vocabulary."""
 
     def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
-        """Declares the dense layer and the norm besides."""
+        """Also declares the dense layer and the norm."""
         keys = jax.random.split(key, 3)
         super().__init__(keys[0], config, head.unread_bias)
         inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}

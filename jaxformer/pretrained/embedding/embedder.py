@@ -13,14 +13,13 @@ from jaxformer.checks import at_least, optional
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import check_argument
-from jaxformer.pretrained.embedding.modules import activation_of
+from jaxformer.pretrained.embedding.modules import activation_of, unit
 from jaxformer.pretrained.embedding.recipe import SETTINGS, Recipe, Similarity
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
 from jaxformer.pretrained.prediction.hf_reader import HFReader
 from jaxformer.pretrained.prediction.reader import TextReader
 from jaxformer.pretrained.prediction.run_reader import RunReader
-from jaxformer.pretrained.prediction.texts import unit
 
 _OLD_ACTIVATION = "sbert_ce_default_activation_function"
 

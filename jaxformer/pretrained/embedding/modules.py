@@ -15,7 +15,6 @@ from jaxformer.hub.weights.found import SINGLE
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.io.model_files import file_in, read_object
 from jaxformer.pretrained.embedding.pooling import Mode, pooled
-from jaxformer.pretrained.prediction.texts import unit
 
 CONFIG = "config.json"
 _PICKLE = "pytorch_model.bin"
@@ -240,3 +239,12 @@ def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarr
             "folder again"
         )
     return np.asarray(tensors.read(name), np.float32)
+
+
+def unit(vectors: jax.Array, wanted: bool) -> jax.Array:
+    """Returns float32 vectors [B, D], of length 1 if that is wanted."""
+    vectors = vectors.astype(jnp.float32)
+    if not wanted:
+        return vectors
+    lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / jnp.maximum(lengths, 1e-12)

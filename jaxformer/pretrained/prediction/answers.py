@@ -7,20 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.models.heads.labels import best_spans
-from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject, number
+from jaxformer.models.heads.base import number
+from jaxformer.models.heads.span import Span, best_spans
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Window
 
 
 class Answer(NamedTuple):
-    """What a window gives to its best span, or to having no answer."""
+    """The score of a window's best span, or of having no answer."""
 
     logit: float
     """The sum of the scores of both ends, which windows of a question compete with."""
     probability: float
     """The product of the probabilities of both ends in the window."""
-    place: tuple[int, int] | None = None
-    """Where the answer begins and ends in the context; None: there is none."""
+    span: tuple[int, int] | None = None
+    """Where the answer begins and ends in the context; None for no answer."""
 
 
 class AnswerPredictor(Predictor):
@@ -31,17 +32,17 @@ class AnswerPredictor(Predictor):
 
     Args:
         subject: The model.
-        longest: The most tokens of an answer.
+        head: The head.
         null: Whether a question may have no answer.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 4.3.
     """
 
-    def __init__(self, subject: Subject, longest: int, null: bool = True):
+    def __init__(self, subject: Subject, head: Span, null: bool = True):
         super().__init__(subject)
-        self._longest, self._null = longest, null
-        self._asked = subject.text or ("question", "context")
+        self._longest, self._null = head.longest, null
+        self._columns = subject.text or ("question", "context")
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
@@ -55,7 +56,7 @@ class AnswerPredictor(Predictor):
         return spans, best, jnp.exp(best - total), nothing, jnp.exp(nothing - total)
 
     def _texts(self, records):
-        return [tuple(record.text(column) for column in self._asked) for record in records]
+        return [tuple(record.text(column) for column in self._columns) for record in records]
 
     def _rows(self, records):
         windows: list[list[Window]] = []
@@ -81,16 +82,16 @@ class AnswerPredictor(Predictor):
         }
 
     def _answers(self, window: Window, found: tuple, length: int) -> tuple[Answer, Answer]:
-        """The best span of a window, and having none."""
+        """The best span of a window, and the answer of having none."""
         span, best, probability, nothing, of_nothing = found
         ends = span - self.reader.own_places(len(window.tokens.ids), length).start
-        place = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
-        return Answer(best, probability, place), Answer(nothing, of_nothing)
+        answer = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
+        return Answer(best, probability, answer), Answer(nothing, of_nothing)
 
-    def _row(self, context: str, answers: Sequence[tuple[Answer, Answer]]) -> Row:
+    def _row(self, context: str, answers: Sequence[tuple[Answer, Answer]]) -> Prediction:
         best = max((answer for answer, _ in answers), key=lambda answer: answer.logit)
         least = min((nothing for _, nothing in answers), key=lambda answer: answer.logit)
         chosen = least if self._null and not best.logit > least.logit else best
-        start, end = chosen.place or (None, None)
+        start, end = chosen.span or (None, None)
         text = "" if start is None else context[start:end]
         return {"answer": text, "score": number(chosen.probability), "start": start, "end": end}

@@ -1,7 +1,6 @@
 """The predictor of a model: its head decides what is predicted."""
 
 from dataclasses import dataclass
-from functools import singledispatch
 from pathlib import Path
 from typing import Literal
 
@@ -15,17 +14,8 @@ from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.models import (
-    Classification,
-    Head,
-    LanguageModel,
-    MaskedLanguageModel,
-    MultiLabel,
-    MultipleChoice,
-    Projection,
-    Span,
-    TokenClassification,
-)
+from jaxformer.models import Head
+from jaxformer.models.heads.base import PredictionOptions
 from jaxformer.pretrained.auto import IMPORTED, load
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
@@ -39,13 +29,7 @@ from jaxformer.pretrained.prediction.predictor import Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Reader
 from jaxformer.pretrained.prediction.run_reader import RunReader
 from jaxformer.pretrained.prediction.tags import TagPredictor
-from jaxformer.pretrained.prediction.texts import (
-    EmbeddingPredictor,
-    LabelPredictor,
-    NumberPredictor,
-    Pooling,
-    ProjectionPredictor,
-)
+from jaxformer.pretrained.prediction.texts import EmbeddingPredictor, Pooling, RowPredictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +76,7 @@ def open_predictor(
     strict: bool = False,
     architecture: str | None = None,
 ) -> Predictor:
-    """Returns what predicts for rows of a table with the model in a folder.
+    """Returns a predictor for rows of a table with the model in a folder.
 
     Args:
         folder: The folder of a run, of one of its checkpoints, or of a Hugging Face checkpoint; or
@@ -126,48 +110,21 @@ def open_predictor(
         labels, text = load_labels(kept), getattr(run.data, "text", None)
     labels = labels or _label_names(pretrained)
     text = config.text or text
-    subject = Subject(pretrained, reader, labels, text, config.batch_size)
-    return predictor_of(head, subject, config)
+    subject = Subject(pretrained, reader, text, config.batch_size)
+    return _predictor(head, subject, config, labels)
 
 
-@singledispatch
-def predictor_of(head: Head | None, subject: Subject, config: PredictionConfig) -> Predictor:
-    """Returns the predictor of a head; without one it predicts embeddings.
-
-    Register a function for another kind of head: `@predictor_of.register`.
-
-    Args:
-        head: The head, or None.
-        subject: The model, and how it reads.
-        config: What is predicted.
-    """
-    del head
-    return EmbeddingPredictor(subject, config.pooling, config.normalize)
-
-
-@predictor_of.register
-def _(head: Classification, subject, config):
-    several = isinstance(head, MultiLabel)
-    if head.num_labels == 1 and not several:
-        return NumberPredictor(subject)
-    return LabelPredictor(subject, config.scores, several)
-
-
-@predictor_of.register
-def _(head: TokenClassification, subject, config):
-    del head
-    return TagPredictor(subject, config.scores)
-
-
-@predictor_of.register
-def _(head: Span, subject, config):
-    return AnswerPredictor(subject, head.longest, config.null)
-
-
-@predictor_of.register
-def _(head: Projection, subject, config):
-    del head
-    return ProjectionPredictor(subject, config.normalize)
+def _predictor(
+    head: Head | None, subject: Subject, config: PredictionConfig, labels: tuple[str, ...]
+) -> Predictor:
+    """The predictor of a head, or of embeddings."""
+    options = PredictionOptions(labels, config.scores, config.normalize)
+    if head is None:
+        return EmbeddingPredictor(subject, config.pooling, config.normalize)
+    if head.unit == "span":
+        return AnswerPredictor(subject, head, config.null)
+    kind = TagPredictor if head.unit == "token" else RowPredictor
+    return kind(subject, head, options)
 
 
 def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Head | None:
@@ -175,25 +132,13 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     heads = pretrained.config.heads
     if config.task == "embeddings" or not heads:
         return None
-    if isinstance(heads[0], MultipleChoice):
+    head = heads[0]
+    if not head.predicts:
         raise ConfigError(
-            f"{folder}: its head chooses among several texts (MultipleChoice), and predict reads "
-            'rows of one or two: jaxformer.forward scores "input_ids" [B, C, T], and python -m '
-            "jaxformer evaluate measures a run"
+            f"{folder}: its head ({type(head).__name__}) predicts nothing for a row of a table: "
+            f"{head.predict_advice(folder)}"
         )
-    if predictor_of.dispatch(type(heads[0])) is predictor_of.dispatch(object):
-        raise ConfigError(_refusal(folder, heads))
-    return heads[0]
-
-
-def _refusal(folder: Path, heads: tuple[Head, ...]) -> str:
-    names = ", ".join(type(head).__name__ for head in heads)
-    advice = "--task embeddings predicts a vector for each text"
-    if isinstance(heads[0], LanguageModel):
-        advice = f"python -m jaxformer generate {folder} writes text; {advice}"
-    elif isinstance(heads[0], MaskedLanguageModel):
-        advice = f"fine-tune it with --init-from {folder}; {advice}"
-    return f"{folder}: its head predicts tokens ({names}), nothing of a row of a table: {advice}"
+    return head
 
 
 def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
@@ -205,7 +150,7 @@ def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
 def _run_reader(
     home: Path, run: Config, pretrained: Pretrained, head: Head | None, max_length: int | None
 ) -> Reader:
-    """How a run reads: as in training; one that was imported and not trained, as its source."""
+    """The reader of a run: that of its training data, or of the checkpoint it was imported from."""
     data, name = run.data, None if head is None else head.name
     imported = pretrained.folder.name == IMPORTED
     if isinstance(data, Images):

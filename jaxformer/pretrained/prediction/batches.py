@@ -57,13 +57,13 @@ class Batches:
             with on_mesh(self._pretrained.mesh):
                 result = self._compute(self._pretrained.parameters, arrays(batch, length))
             result = jax.device_get(result)
-            for place, n in enumerate(chosen):
-                found[n] = jax.tree.map(lambda x, place=place: x[place], result), length
+            for row, n in enumerate(chosen):
+                found[n] = jax.tree.map(lambda x, row=row: x[row], result), length
         return found
 
 
 def bucket(size: int, longest: int) -> int:
-    """Returns the length that rows of a size are padded to: 16, 32, 48, 64, 96, 128, 192, ...
+    """Returns the padded length for rows of a size: 16, 32, 48, 64, 96, 128, 192, ...
 
     Args:
         size: The length of the longest row of a batch.

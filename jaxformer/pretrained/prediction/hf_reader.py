@@ -7,13 +7,14 @@ import jax
 import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
+from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.limits import bounded_matches
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
 from jaxformer.hub.families import family_of, forward
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.prediction.reader import TextReader, Tokens, Window, Words, joined_spans
+from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, joined_spans
 
 _ANSWER_LENGTH, _ANSWER_STRIDE, _QUESTION_LENGTH = 384, 128, 64
 """The usual sizes of a row of question answering, as in BERT's."""
@@ -60,14 +61,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
-        """Returns the number of tokens that are those of a prefix, in a text that begins with it.
-
-        Args:
-            prefix: The prefix.
-
-        Returns:
-            Its tokens and the special ones before it; not the one with which a text ends.
-        """
+        """Returns the tokens of a prefix in a text that begins with it, special ones included."""
         self._limit("longest_first")
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])
@@ -77,7 +71,7 @@ class HFReader(TextReader):
         self._limit("longest_first")
         encodings = self._tokenizer.encode_batch(list(map(list, rows)), is_pretokenized=True)
         return [
-            Words(_tokens(encoding), joined_spans(words), _first_pieces(encoding, len(words)))
+            Words(_tokens(encoding), _first_pieces(encoding, len(words)), joined_spans(words))
             for words, encoding in zip(rows, encodings, strict=True)
         ]
 
@@ -146,25 +140,25 @@ class HFReader(TextReader):
         """The words of a text as token-classification pipelines group its tokens."""
         real = [n for n, special in enumerate(encoding.special_tokens_mask) if not special]
         spans, first = [], []
-        for place in real:
-            start, end = encoding.offsets[place]
-            if spans and self._continues(text, encoding, place):
+        for index in real:
+            start, end = encoding.offsets[index]
+            if spans and self._continues(text, encoding, index):
                 spans[-1] = spans[-1][0], end
             else:
                 spans.append((start, end))
-                first.append(place)
-        return Words(_tokens(encoding), spans, np.array(first, np.int32))
+                first.append(index)
+        return Words(_tokens(encoding), np.array(first, np.int32), spans)
 
-    def _continues(self, text: str, encoding: Encoding, place: int) -> bool:
+    def _continues(self, text: str, encoding: Encoding, index: int) -> bool:
         """Whether a token belongs to the word of the one before it."""
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
-            return encoding.word_ids[place] == encoding.word_ids[place - 1]
-        start = encoding.offsets[place][0]
+            return encoding.word_ids[index] == encoding.word_ids[index - 1]
+        start = encoding.offsets[index][0]
         return start > 0 and " " not in text[start - 1 : start + 1]
 
 
 def _lower(tokenizer: Tokenizer) -> None:
-    """Puts lower case before all else that a tokenizer does to a text, unless it does that."""
+    """Makes a tokenizer lower the case of a text first, unless it does so already."""
     own = tokenizer.normalizer
     if own is None:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -175,32 +169,32 @@ def _lower(tokenizer: Tokenizer) -> None:
 
 
 def _gives_types(settings: dict[str, Any]) -> bool:
-    """Whether transformers passes on which of two texts each token belongs to."""
-    # The tokenizers of transformers 5 without a class of their own leave it out by default.
+    """Whether transformers passes token_type_ids to the model."""
+    # In transformers 5, tokenizers without a dedicated class omit it by default.
     plain = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
     names = [] if plain and "backend" in settings else ["token_type_ids"]
     return "token_type_ids" in settings.get("model_input_names", names)
 
 
-def _tokens(encoding: Encoding) -> Tokens:
+def _tokens(encoding: Encoding) -> EncodedText:
     ids, types = (np.array(side, np.int32) for side in (encoding.ids, encoding.type_ids))
-    return Tokens(ids, types, bool(encoding.overflowing))
+    return EncodedText(ids, types, bool(encoding.overflowing))
 
 
 def _first_pieces(encoding: Encoding, count: int) -> np.ndarray:
     """The first token of each word; -1 for those that have none."""
     first = np.full(count, -1, np.int32)
-    for place, word in reversed(list(enumerate(encoding.word_ids))):
+    for index, word in reversed(list(enumerate(encoding.word_ids))):
         if word is not None:
-            first[word] = place
+            first[word] = index
     return first
 
 
 def _window(encoding: Encoding, cut: bool) -> Window:
     characters = np.full((len(encoding.ids), 2), -1, np.int32)
-    for place, sequence in enumerate(encoding.sequence_ids):
+    for index, sequence in enumerate(encoding.sequence_ids):
         if sequence == 1:
-            word = encoding.word_ids[place]
+            word = encoding.word_ids[index]
             whole = None if word is None else encoding.word_to_chars(word, 1)
-            characters[place] = whole or encoding.offsets[place]
+            characters[index] = whole or encoding.offsets[index]
     return Window(_tokens(encoding)._replace(cut=cut), characters)

@@ -13,7 +13,7 @@ _LEAST, _MOST, _EXACT = 1e-6, 100.0, 1e-5
 
 
 def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[int, int]:
-    """Returns the sides that an image is scaled to: as large as its patches allow.
+    """Returns the largest sides of a scaled image whose patches are not too many.
 
     Both are multiples of the patch, and the shape stays as nearly the same as that allows. The
     scale is found by halving, with the bounds of transformers, whose sides these are.
@@ -47,7 +47,7 @@ def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[in
 def image_inputs(
     images: Sequence[np.ndarray], config: VisionConfig, length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns images under the names of transformers.
+    """Returns images as arrays, by the names that transformers gives them.
 
     Args:
         images: float32 [height, width, channels]; of one size, unless the model reads images that
@@ -60,7 +60,7 @@ def image_inputs(
         "pixel_attention_mask" [images, patches] and "spatial_shapes" [images, 2].
 
     Raises:
-        DataError: A side is no multiple of the patch's, or there are more patches than `length`.
+        DataError: A side is not a multiple of the patch's, or there are more patches than `length`.
     """
     if not config.position.any_grid:
         return {"pixel_values": np.stack([image.transpose(2, 0, 1) for image in images])}
@@ -71,8 +71,8 @@ def image_inputs(
         grid = height // rows, width // columns
         if (grid[0] * rows, grid[1] * columns) != (height, width):
             raise DataError(
-                f"an image of {height} x {width} pixels is no whole number of patches of {rows} x "
-                f"{columns}: let the processor resize it (do_resize)"
+                f"an image of {height} x {width} pixels is not a whole number of patches of {rows} "
+                f"x {columns}: let the processor resize it (do_resize)"
             )
         pieces = image.reshape(grid[0], rows, grid[1], columns, channels).swapaxes(1, 2)
         cut.append(pieces.reshape(grid[0] * grid[1], -1))

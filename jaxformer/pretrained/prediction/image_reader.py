@@ -98,14 +98,7 @@ class HFImageReader(ImageReader):
     """Reads images as the checkpoint's preprocessor_config.json says."""
 
     def __init__(self, pretrained: Pretrained):
-        """Reads the settings.
-
-        Args:
-            pretrained: The model.
-
-        Raises:
-            DataError: There are none.
-        """
+        """Reads the settings; DataError if there are none."""
         self._checkpoint, config = pretrained.checkpoint, pretrained.config
         self._config = config.parts.get("encoder", config.parts.get("image", config))
         if pretrained.folder is None:

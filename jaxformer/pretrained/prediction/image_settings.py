@@ -83,19 +83,11 @@ class ImageSettings:
 
     @property
     def max_patches(self) -> int | None:
-        """The patches that an image is scaled to have at most; None: images have a size."""
+        """The maximum number of patches of a scaled image; None: images have a fixed size."""
         return self.values.get("max_num_patches")
 
     def pixels(self, image: Any, channels: int) -> np.ndarray:
-        """Returns an image as a model reads it.
-
-        Args:
-            image: An image of Pillow's.
-            channels: Its channels.
-
-        Returns:
-            float32 [height, width, channels].
-        """
+        """Returns a Pillow image as a model reads it, float32 [height, width, channels]."""
         if self.values.get("do_resize", True):
             image = image.resize(self._scaled(image.size), self.values["resample"])
         if self.values.get("do_center_crop", False):
@@ -110,12 +102,7 @@ class ImageSettings:
         return pixels
 
     def of_one_size(self, usual: tuple[int, int]) -> tuple[tuple[int, int], Resize]:
-        """Returns a size for all images, and how they get it.
-
-        Args:
-            usual: Height and width of the model's images, for settings that leave images at sizes
-                of their own.
-        """
+        """Returns one size for all images, `usual` if none is fixed, and the scaling to it."""
         resample = FILTERS[self.values["resample"]]
         if self.max_patches is not None:
             return usual, Resize(usual, resample)

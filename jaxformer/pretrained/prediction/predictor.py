@@ -4,24 +4,21 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.text_columns import recognised
+from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
-from jaxformer.pretrained.prediction.reader import Reader, Tokens
+from jaxformer.pretrained.prediction.reader import Reader
 
-Row = dict[str, Any]
+Prediction = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """A model and how it reads."""
+    """A model, its reader, and which columns to read."""
 
     pretrained: Pretrained
     reader: Reader
-    labels: tuple[str, ...]
-    """The names of the labels, in the order of their numbers."""
     text: tuple[str, ...] | None
     """The columns of the text; None: they are recognised by their names."""
     batch_size: int
@@ -41,7 +38,7 @@ class Predictor(abc.ABC):
         self.names: tuple[str, ...] = ()
         self.cut = self.count = 0
 
-    def predict(self, records: Sequence[Record]) -> list[Row]:
+    def predict(self, records: Sequence[Record]) -> list[Prediction]:
         """Returns what is predicted for each row, by the names of the columns.
 
         Args:
@@ -58,7 +55,7 @@ class Predictor(abc.ABC):
         return rows
 
     def check(self, record: Record) -> None:
-        """Checks that a row has what is read.
+        """Checks that a row has the columns that are read.
 
         Args:
             record: The row.
@@ -69,14 +66,14 @@ class Predictor(abc.ABC):
         self._texts([record])
 
     @abc.abstractmethod
-    def _rows(self, records: Sequence[Record]) -> list[Row]:
-        """What is predicted for at least one row."""
+    def _rows(self, records: Sequence[Record]) -> list[Prediction]:
+        """The predictions for at least one row."""
 
     def _batches(self, function: Callable) -> Batches:
         return Batches(self.subject.pretrained, function, self.subject.batch_size)
 
-    def _tokens_run(self, batches: Batches, rows: Sequence[Tokens]) -> list[tuple[Any, int]]:
-        """The results of rows of tokens; counts those that were cut."""
+    def _tokens_run(self, batches: Batches, rows: Sequence[EncodedText]) -> list[tuple[Any, int]]:
+        """The results for rows of tokens; counts truncated rows."""
         self.cut += sum(row.cut for row in rows)
         sizes = [len(row.ids) for row in rows]
         return batches(rows, sizes, self.reader.arrays, self.reader.max_length)
@@ -84,8 +81,3 @@ class Predictor(abc.ABC):
     def _texts(self, records: Sequence[Record]) -> list[tuple[str, ...]]:
         columns = self.subject.text or recognised(records[0], self.reader.columns, "--text")
         return [tuple(record.text(column) for column in columns) for record in records]
-
-
-def number(value: Any) -> float:
-    """Returns a float32 as the shortest decimal number that rounds to it."""
-    return float(str(np.float32(value)))

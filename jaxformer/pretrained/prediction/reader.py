@@ -11,37 +11,26 @@ import numpy as np
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.files.text_columns import TEXT_COLUMNS
-from jaxformer.data.tasks.sequences import padded
+from jaxformer.data.tasks.sequences import EncodedText, padded
 from jaxformer.models.model import Model
 
 Arrays = dict[str, Any]
 
 
-class Tokens(NamedTuple):
-    """A row as a model reads it; arrays are [tokens]."""
-
-    ids: np.ndarray
-    """int32."""
-    types: np.ndarray
-    """int32, the text that each token belongs to: 0, or 1 in the second of a pair."""
-    cut: bool = False
-    """Whether the row was longer than the model can read."""
-
-
 class Words(NamedTuple):
     """A text in words, and the tokens that the model reads."""
 
-    tokens: Tokens
-    spans: list[tuple[int, int]]
-    """Where each word begins and ends in the text."""
+    tokens: EncodedText
     first: np.ndarray
     """int32 [words], the first token of each word; -1: it was cut off or has none."""
+    spans: list[tuple[int, int]]
+    """Where each word begins and ends in the text."""
 
 
 class Window(NamedTuple):
     """A question and a stretch of its context."""
 
-    tokens: Tokens
+    tokens: EncodedText
     characters: np.ndarray
     """int32 [tokens, 2], where the word of each token begins and ends in the context; -1 for
     tokens that are not of the context."""
@@ -66,7 +55,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[tuple[str, ...]]) -> Sequence[Any]:
-        """Returns rows as the model reads them, each with `ids` and `cut`, see `Tokens`."""
+        """Returns rows as the model reads them, each with `ids` and `cut`, see `EncodedText`."""
 
     @abc.abstractmethod
     def arrays(self, rows: Sequence[Any], length: int) -> Arrays:
@@ -74,7 +63,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, model: Model, arrays: Arrays) -> jax.Array:
-        """Returns what the head gives, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
+        """Returns the head's scores, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
 
     @abc.abstractmethod
     def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
@@ -94,7 +83,7 @@ class TextReader(Reader):
         return read_records(path, header)
 
     @abc.abstractmethod
-    def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Tokens]:
+    def encode(self, rows: Sequence[tuple[str, ...]]) -> list[EncodedText]:
         """Returns the tokens of texts, or of pairs of texts."""
 
     @abc.abstractmethod
@@ -125,7 +114,7 @@ class TextReader(Reader):
         return np.stack([padded(column, length, fill) for column in columns])
 
     def own_places(self, count: int, length: int) -> slice:
-        """Returns where the tokens of a row are in one that was padded to `length`."""
+        """Returns the slice of a row's tokens in the row padded to `length`."""
         start = length - count if self.pads_left else 0
         return slice(start, start + count)
 

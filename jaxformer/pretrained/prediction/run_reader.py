@@ -1,27 +1,25 @@
-"""Texts as a run's own data fed them to its model."""
+"""Texts encoded as in the training data of a run."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from jaxformer.data import Data
-from jaxformer.data.tasks.labelled_text import LabelledRows
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
+    SequenceData,
     SpecialTokens,
-    TokenizedText,
-    add_special_tokens,
-    encode_words,
     with_decoder,
 )
 from jaxformer.data.tasks.span_text import Question, SpanText
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.models.model import ModelConfig
-from jaxformer.pretrained.prediction.reader import TextReader, Tokens, Window, Words, joined_spans
+from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, joined_spans
 
 
 class RunReader(TextReader):
-    """Reads texts as the run's training did, so that a model sees what it has learned from."""
+    """Reads texts exactly as the run's training data did."""
 
     def __init__(
         self,
@@ -31,7 +29,7 @@ class RunReader(TextReader):
         head: str | None = None,
         max_length: int | None = None,
     ):
-        """Reads nothing yet.
+        """Prepares the encoder.
 
         Args:
             data: The run's data.
@@ -41,30 +39,18 @@ class RunReader(TextReader):
             max_length: The most tokens of a row; None: as many as in training.
         """
         self._data, self._tokenizer, self._config = data, tokenizer, config
-        self._head = head
-        self._special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))
-        self.max_length = max_length or data.lengths["inputs"]
+        self._head, self.max_length = head, max_length or data.lengths["inputs"]
+        special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))
+        self._encoder = RowEncoder(tokenizer, special, self.max_length)
 
     def encode(self, rows):
-        columns = zip(*rows, strict=True)
-        ids = zip(*(self._tokenizer.encode_batch(column) for column in columns), strict=True)
-        return [self._row(texts) for texts in ids]
+        return self._encoder.encode(rows)
 
     def encode_words(self, rows):
         # In training a blank stood before each word but the first.
         given = [[" " * bool(n) + word for n, word in enumerate(words)] for words in rows]
-        pieces = encode_words((word for words in given for word in words), self._tokenizer)
-        found = []
-        for words, plain in zip(given, rows, strict=True):
-            parts = [pieces[word] for word in words]
-            sizes = np.array([len(part) for part in parts])
-            tokens = self._row([np.concatenate([np.zeros(0, np.int32), *parts])])
-            start = self._special.start((), 1)
-            first = np.cumsum([start, *sizes[:-1]])[: len(words)]
-            last = len(tokens.ids) - (self._special.count(1) - start)
-            inside = (sizes > 0) & (first < last)
-            found.append(Words(tokens, joined_spans(plain), np.where(inside, first, -1)))
-        return found
+        found = self._encoder.encode_words(given)
+        return [Words(*each, joined_spans(words)) for each, words in zip(found, rows, strict=True)]
 
     def split_words(self, texts):
         found = []
@@ -90,8 +76,8 @@ class RunReader(TextReader):
             "segments": self.stacked([np.ones_like(row.ids) for row in rows], length, 0),
             "token_types": self.stacked([row.types for row in rows], length, 0),
         }
-        classifies = isinstance(self._data, LabelledRows)
-        start = self._data.start_id(self._tokenizer) if classifies else None
+        reads_row = isinstance(self._data, SequenceData)  # the decoder, if there is one
+        start = self._data.start_id(self._tokenizer) if reads_row else None
         return with_decoder(arrays, start)
 
     def scores(self, model, arrays):
@@ -103,14 +89,9 @@ class RunReader(TextReader):
             return model.encode(arrays["inputs"], segments=arrays["segments"]), valid
         return model.outputs(arrays).hidden, valid
 
-    def _row(self, texts: Sequence[np.ndarray]) -> Tokens:
-        size = sum(map(len, texts)) + self._special.count(len(texts))
-        row = add_special_tokens(texts, self._special, self.max_length)
-        return Tokens(row.tokens, row.types, size > self.max_length)
-
 
 def _window(window, cut: bool) -> Window:
-    text: TokenizedText = window.text
-    characters = np.full((len(text.tokens), 2), -1, np.int32)
+    text: EncodedText = window.text
+    characters = np.full((len(text.ids), 2), -1, np.int32)
     characters[window.offset : window.offset + len(window.characters)] = window.characters
-    return Window(Tokens(text.tokens, text.types, cut), characters)
+    return Window(text._replace(cut=cut), characters)

@@ -19,12 +19,12 @@ from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.io.mirror import mirrored
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.tables import json_line, write_table
-from jaxformer.pretrained.prediction.predictor import Predictor, Row
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor
 
 
 @dataclass(frozen=True)
 class PredictedTable:
-    """A file of rows, and one for the same rows with what is predicted for them."""
+    """An input table, and the output table with predictions added to its rows."""
 
     input: AnyPath
     """The table to read."""
@@ -37,7 +37,7 @@ class PredictedTable:
 
     @property
     def partial(self) -> Path:
-        """The predictions so far, which are on this machine wherever the output is to be."""
+        """The file of predictions so far, on this machine even if the output is remote."""
         return mirrored(self.output.parent) / f"{self.output.name}.partial"
 
     def records(self) -> Iterator[Record]:
@@ -45,14 +45,7 @@ class PredictedTable:
         return self.read(self.input, self.header)
 
     def check_unused(self, resume: bool) -> None:
-        """Checks that nothing of the user's is written over.
-
-        Args:
-            resume: Whether to continue after the predictions so far.
-
-        Raises:
-            ConfigError: The output is there, or predictions of an earlier command are.
-        """
+        """Raises ConfigError if the output exists, or earlier predictions that are not resumed."""
         if self.output.exists():
             raise ConfigError(f"--output {self.output} exists: name another file, or remove it")
         if not resume and self._has_predictions():
@@ -62,17 +55,7 @@ class PredictedTable:
             )
 
     def count(self, predictor: Predictor) -> int:
-        """Reads the input once, so that what is wrong with a row is known before any work.
-
-        Args:
-            predictor: Checks the rows.
-
-        Returns:
-            The number of rows.
-
-        Raises:
-            DataError: There are none, or one cannot be read; names the file and the line.
-        """
+        """Checks every row before any prediction, and returns how many there are."""
         total = 0
         for record in self.records():
             predictor.check(record)
@@ -126,7 +109,7 @@ class PredictedTable:
             return any(line.endswith(b"\n") for line in islice(file, 1, None))
 
     def _resumed(self, settings: dict[str, Any]) -> int:
-        """How many rows have been predicted; makes the file of predictions ready for more."""
+        """The number of rows with predictions; prepares their file for more."""
         first = json_line({"settings": settings})
         if not self._has_predictions():
             self.partial.write_text(first, encoding="utf-8")
@@ -145,8 +128,8 @@ class PredictedTable:
             os.ftruncate(file.fileno(), end)
         return count
 
-    def _predicted(self) -> Iterator[tuple[str, Row]]:
-        """Yields the digest of each row and what was predicted for it."""
+    def _predicted(self) -> Iterator[tuple[str, Prediction]]:
+        """Yields the digest of each row and its prediction."""
         with self.partial.open(encoding="utf-8") as file:
             next(file)
             for number, line in enumerate(file, start=2):
@@ -157,7 +140,7 @@ class PredictedTable:
                     raise DataError(f"{self.partial}:{number}: damaged; remove it") from error
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows of the input with what was predicted for them."""
+        """Yields the rows of the input with their predictions."""
         for record, (_, predicted) in zip(self.records(), self._predicted(), strict=True):
             taken = {name: new_name(name, record.values) for name in predicted}
             yield record.values | {taken[name]: value for name, value in predicted.items()}

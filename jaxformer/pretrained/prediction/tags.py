@@ -4,17 +4,17 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-import jax
 import numpy as np
 
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.errors import DataError
+from jaxformer.models import Head
+from jaxformer.models.heads.base import PredictionOptions, number
 from jaxformer.pretrained.prediction.predictor import (
+    Prediction,
     Predictor,
-    Row,
     Subject,
-    number,
 )
 from jaxformer.pretrained.prediction.reader import Words
 
@@ -26,20 +26,22 @@ class TagPredictor(Predictor):
 
     Args:
         subject: The model.
-        scores: Whether to add the probability of each word's tag.
+        head: The head.
+        options: What a prediction contains; with `scores` the probability of each word's tag.
     """
 
     _COLUMNS: ClassVar = (("words",), ("tokens",), *TEXT_COLUMNS[:2])
 
-    def __init__(self, subject: Subject, scores: bool = False):
+    def __init__(self, subject: Subject, head: Head, options: PredictionOptions):
         super().__init__(subject)
-        self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in subject.labels)
-        self._all = scores
+        self._head, self._labels = head, options.labels
+        self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in self._labels)
+        self._all = options.scores
         self._lists: bool | None = None
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
-        return jax.nn.softmax(self.reader.scores(model, arrays), axis=-1)
+        return self._head.probabilities(self.reader.scores(model, arrays))
 
     def _rows(self, records):
         texts, rows = self._words(records)
@@ -53,7 +55,7 @@ class TagPredictor(Predictor):
         self._given(record)
 
     def _given(self, record: Record) -> str | list[str]:
-        """The text, or the words, of a row; all rows must have the same of the two."""
+        """The text or the words of a row; all rows must have texts, or all lists of words."""
         (column,) = self.subject.text or recognised(record, self._COLUMNS, "--text")
         if self._lists is None:
             self._lists = isinstance(record.value(column), list)
@@ -65,15 +67,15 @@ class TagPredictor(Predictor):
             return [" ".join(words) for words in given], self.reader.encode_words(given)
         return given, self.reader.split_words(given)
 
-    def _row(self, text: str, words: Words, scores: np.ndarray) -> Row:
-        best, labels = scores.argmax(axis=-1), self.subject.labels
-        tags = [None if place < 0 else labels[best[place]] for place in words.first]
-        sure = [None if place < 0 else number(scores[place].max()) for place in words.first]
+    def _row(self, text: str, words: Words, scores: np.ndarray) -> Prediction:
+        best, labels = scores.argmax(axis=-1), self._labels
+        tags = [None if n < 0 else labels[best[n]] for n in words.first]
+        scores_of_tags = [None if n < 0 else number(scores[n].max()) for n in words.first]
         split = {} if self._lists else {"words": [text[start:end] for start, end in words.spans]}
         row = split | {"tags": tags}
         if self._entities:
-            row["entities"] = entities(text, words.spans, tags, sure)
-        return row | ({"tag_scores": sure} if self._all else {})
+            row["entities"] = entities(text, words.spans, tags, scores_of_tags)
+        return row | ({"tag_scores": scores_of_tags} if self._all else {})
 
 
 def entities(
@@ -81,7 +83,7 @@ def entities(
     spans: Sequence[tuple[int, int]],
     tags: Sequence[str | None],
     scores: Sequence[float | None],
-) -> list[Row]:
+) -> list[Prediction]:
     """Returns the entities that the tags of words mark, as token-classification pipelines do.
 
     A tag I-X continues an entity X; B-X and S-X begin another one.
@@ -96,16 +98,16 @@ def entities(
     found: list[dict] = []
     before = None
     for (start, end), tag, score in zip(spans, tags, scores, strict=True):
-        place, _, kind = (tag or "O").partition("-")
-        if place == "O":
+        prefix, _, kind = (tag or "O").partition("-")
+        if prefix == "O":
             before = None
             continue
-        if before == kind and place in "IE":
+        if before == kind and prefix in "IE":
             found[-1]["scores"].append(score)
             found[-1]["end"] = end
         else:
             found.append({"entity_group": kind, "scores": [score], "start": start, "end": end})
-        before = None if place in "ES" else kind
+        before = None if prefix in "ES" else kind
     return [
         {
             "entity_group": entity["entity_group"],

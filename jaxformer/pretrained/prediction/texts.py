@@ -1,4 +1,4 @@
-"""Labels, numbers and embeddings of texts."""
+"""What a head predicts for a row of a table, and embeddings."""
 
 import abc
 import functools
@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.models.heads.base import pool
+from jaxformer.models import Head
+from jaxformer.models.heads.base import PredictionOptions, embedding, pool
 from jaxformer.pretrained.prediction.batches import Batches
-from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject, number
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 
 Pooling = Literal["mean", "first", "last"]
 
@@ -28,52 +29,31 @@ class TextPredictor(Predictor):
 
     @abc.abstractmethod
     def _function(self, model, arrays) -> jax.Array:
-        """What is computed for a batch."""
+        """The computation for a batch."""
 
     @abc.abstractmethod
-    def _row(self, found: np.ndarray) -> Row:
-        """What is predicted, from what was computed for a row."""
+    def _row(self, found: np.ndarray) -> Prediction:
+        """The prediction for a row, from the results of `_function`."""
 
 
-class LabelPredictor(TextPredictor):
-    """The label that scores highest, and its probability.
+class RowPredictor(TextPredictor):
+    """What a head predicts for a row, see `Head.prediction`.
 
     Args:
         subject: The model.
-        scores: Whether to add the probabilities of all labels.
-        several: Whether each label has a probability of its own (multi-label classification): then
-            all are added, and the list of the labels that are more probable than not.
+        head: The head.
+        options: What a prediction contains.
     """
 
-    def __init__(self, subject: Subject, scores: bool = False, several: bool = False):
+    def __init__(self, subject: Subject, head: Head, options: PredictionOptions):
         super().__init__(subject)
-        self._several = several
-        named = subject.labels if scores or several else ()
-        self._names = tuple(f"score_{label}" for label in named)
+        self._head, self._options = head, options
 
     def _function(self, model, arrays):
-        logits = self.reader.scores(model, arrays)
-        return jax.nn.sigmoid(logits) if self._several else jax.nn.softmax(logits, axis=-1)
+        return self._head.probabilities(self.reader.scores(model, arrays))
 
     def _row(self, found):
-        best = int(np.argmax(found))
-        labels = self.subject.labels
-        row = {"label": labels[best], "score": number(found[best])}
-        if self._several:
-            pairs = zip(labels, found, strict=True)
-            row["labels"] = [name for name, share in pairs if share > 0.5]
-        return row | dict(zip(self._names, map(number, found), strict=False))
-
-
-class NumberPredictor(TextPredictor):
-    """A number: regression."""
-
-    def _function(self, model, arrays):
-        scores = self.reader.scores(model, arrays)
-        return scores.reshape(len(scores))
-
-    def _row(self, found):
-        return {"score": number(found)}
+        return self._head.prediction(found, self._options)
 
 
 class EmbeddingPredictor(TextPredictor):
@@ -91,30 +71,7 @@ class EmbeddingPredictor(TextPredictor):
 
     def _function(self, model, arrays):
         hidden, valid = self.reader.states(model, arrays)
-        return unit(pool(hidden, valid, self._pooling), self._normalize)
+        return pool(hidden, valid, self._pooling).astype(jnp.float32)
 
     def _row(self, found):
-        return {"embedding": [number(value) for value in found]}
-
-
-class ProjectionPredictor(TextPredictor):
-    """The vector that a projection head gives (CLIP, SigLIP)."""
-
-    def __init__(self, subject: Subject, normalize: bool = False):
-        super().__init__(subject)
-        self._normalize = normalize
-
-    def _function(self, model, arrays):
-        return unit(self.reader.scores(model, arrays), self._normalize)
-
-    def _row(self, found):
-        return {"embedding": [number(value) for value in found]}
-
-
-def unit(vectors: jax.Array, wanted: bool) -> jax.Array:
-    """Returns float32 vectors [B, D], of length 1 if that is wanted."""
-    vectors = vectors.astype(jnp.float32)
-    if not wanted:
-        return vectors
-    lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / jnp.maximum(lengths, 1e-12)
+        return embedding(found, self._normalize)

@@ -56,7 +56,7 @@ def zero_shot(
 
     Raises:
         ArgumentError: There are no labels, or the template has no {}.
-        ConfigError: The model is no dual encoder.
+        ConfigError: The model is not a dual encoder.
         DataError: An image cannot be decoded, a text is too long, or the folder has no tokenizer or
             no preprocessor_config.json.
 
@@ -111,9 +111,9 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
     pad, on_left = _padding(pretrained)
     ids = np.full((len(rows), length), pad, np.int32)
     mask = np.zeros_like(ids)
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         real = slice(length - len(row), None) if on_left else slice(len(row))
-        ids[place, real], mask[place, real] = row, 1
+        ids[number, real], mask[number, real] = row, 1
     attends = fixed and "attention_mask" not in settings.get(
         "model_input_names", ["attention_mask"]
     )
@@ -121,7 +121,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 
 
 def _padding(pretrained: Pretrained) -> tuple[int, bool]:
-    """The id that texts are padded with, which may count, and whether they are on their left."""
+    """The padding id, and whether padding is on the left."""
     folder, on_left = pretrained.folder, False
     with suppress(UnreadError):
         answer = ask_about(folder)

@@ -70,7 +70,7 @@ class Conclusion(NamedTuple):
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """The metrics with None for what JSON has no number for."""
+    """The metrics, with None for NaN and infinities, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
@@ -92,7 +92,7 @@ def print_conclusion(
         logs: Where its logs are written: the same, or what is uploaded to there.
         params: The parameters, whose number the picture shows.
         stopping: What knows the best evaluation.
-        sample: A text of the model; empty: there is none.
+        sample: A sample of the model's text, or an empty string.
 
     Returns:
         The picture of the loss; None: nothing was measured yet.
@@ -133,7 +133,7 @@ def print_conclusion(
 
 
 def _wrapped(name: str, text: str) -> str:
-    """A row of the report in lines of 80 characters, but for paths, which stay in one piece."""
+    """A row of the report wrapped at 80 characters; paths are not broken."""
     options = {"break_long_words": False, "break_on_hyphens": False}
     lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 67, **options)]
     return f"{name:<13}" + ("\n" + " " * 13).join(lines)
@@ -161,7 +161,7 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
     if config.init_from is not None:
         return [*commands, f"hand it on: python -m jaxformer export {folder} {folder}-hf"]
     if model.parts:
-        return commands  # each has a depth of its own
+        return commands  # each part has its own depth
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]

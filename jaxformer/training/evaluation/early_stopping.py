@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError, did_you_mean
 
 
 def check_metric(metric: str, measured: Mapping[str, Any]) -> None:
-    """Raises ConfigError unless evaluation measures a metric; names those that it measures."""
+    """Raises ConfigError, which lists the measured metrics, unless a metric is among them."""
     if metric not in measured:
         raise ConfigError(
             f"train.metric = {metric!r} is not what evaluation measures here: there are "
@@ -48,7 +48,7 @@ class EarlyStopping:
 
     @property
     def ended(self) -> bool:
-        """Whether the latest evaluations were no better, and as many as patience allows."""
+        """Whether as many evaluations as patience allows brought no improvement."""
         return self._patience is not None and self._worse >= self._patience
 
     @property

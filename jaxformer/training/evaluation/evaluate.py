@@ -1,59 +1,22 @@
 """Evaluation on the validation rows: the loss, and the metrics of each kind of head."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxformer.data import Datasets
-from jaxformer.data.tasks.span_text import SpanExamples
+from jaxformer.data import Dataset, Datasets
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.processes import DeviceBatches, local_rows
-from jaxformer.functional.losses.cross_entropy import LossSums
-from jaxformer.models import (
-    Classification,
-    Contrastive,
-    Head,
-    LanguageModel,
-    MaskedLanguageModel,
-    MultiLabel,
-    MultipleChoice,
-    Parameters,
-    Regression,
-    Span,
-    TokenClassification,
-)
-from jaxformer.models.heads.base import Predictions
-from jaxformer.training.evaluation import metrics as scores
-from jaxformer.training.evaluation.baseline import trivial_answers
+from jaxformer.models import Head, Parameters
+from jaxformer.models.heads.base import HeadResult
 from jaxformer.training.evaluation.conclusion import Conclusion
-from jaxformer.training.evaluation.generated_text import text_scores, write_texts
+from jaxformer.training.evaluation.generated_text import write_texts
 from jaxformer.training.step import Sums, TrainProgram
 
-
-class HeadResult(NamedTuple):
-    """The results of one head on all validation rows, as numpy arrays and Python numbers."""
-
-    sums: LossSums
-    """Over all rows."""
-    predictions: Predictions | None
-    """The predictions for every row, where the head makes any."""
-    rows: np.ndarray
-    """int [rows], the numbers of the rows of `predictions` among the examples."""
-
-    @property
-    def loss(self) -> float:
-        """The mean loss."""
-        return self.sums.loss / max(self.sums.weight, 1.0)
-
-    @property
-    def accuracy(self) -> float:
-        """The share of right predictions."""
-        return self.sums.correct / max(self.sums.weight, 1.0)
+_MOST_BATCHES = 50
 
 
 @dataclass(frozen=True)
@@ -75,7 +38,7 @@ class Evaluator:
 
         Returns:
             ``loss``, the sum over the heads of the means over what they predict, and each head's
-            own metrics, see `head_metrics`; with several heads under "<head>_<metric>". Those of
+            own metrics, see `Head.metrics`; with several heads under "<head>_<metric>". Those of
             `Loss.validation` instead, where the loss is not that of heads.
         """
         results = self.measure(params)
@@ -86,10 +49,8 @@ class Evaluator:
         found = {}
         for head in self.program.model.heads:
             result = results[head.name]
-            found[head.name] = (
-                head_metrics(head, result, self.data) if result.sums.weight > 0 else {}
-            )
-        return {"loss": sum(result.loss for result in results.values())} | scores.of_heads(found)
+            found[head.name] = head.metrics(result, self.data) if result.sums.weight > 0 else {}
+        return {"loss": sum(result.loss for result in results.values())} | _of_heads(found)
 
     def conclude(
         self,
@@ -98,7 +59,7 @@ class Evaluator:
         say: Callable[[str], None],
         metrics: dict[str, float] | None = None,
     ) -> Conclusion:
-        """Measures once what takes longer: `evaluate`, and texts that the model writes.
+        """Runs the final evaluation: `evaluate`, the baseline and generated texts.
 
         Args:
             params: The parameters, on the program's mesh.
@@ -110,7 +71,7 @@ class Evaluator:
             The metrics, the baseline and the texts.
         """
         data, most = self.data, self.max_batches
-        metrics = metrics or self.evaluate(params)
+        metrics = dict(metrics or self.evaluate(params))
         trivial = {}
         if data.train is not None:
             own = self.program.loss.heads
@@ -122,7 +83,8 @@ class Evaluator:
             return Conclusion(step, rows, metrics, trivial, [])
         say(f"writing {examples.config.product[1]} for {rows} validation sources")
         texts = write_texts(self.program, params, self.batches(), examples, data.tokenizer)
-        metrics = metrics | text_scores(examples.config.metric, texts)
+        references = [each.references for each in texts]
+        metrics |= examples.config.metric.scores([each.text for each in texts], references)
         return Conclusion(step, rows, metrics, trivial, texts)
 
     def batches(self) -> DeviceBatches:
@@ -158,7 +120,7 @@ class Evaluator:
 
 
 def _read_late(results: Iterable[Any]) -> Iterator[Any]:
-    """Reads each result once the next one is started, so that the devices never wait."""
+    """Fetches each result after the next step is dispatched, so that the devices never wait."""
     pending = None
     for result in results:
         if pending is not None:
@@ -168,107 +130,20 @@ def _read_late(results: Iterable[Any]) -> Iterator[Any]:
         yield jax.device_get(pending)
 
 
-# The metrics of each kind of head -----------------------------------------------------------------
+def trivial_answers(
+    heads: Sequence[Head], train: Dataset, validation: Dataset, max_batches: int | None
+) -> dict[str, float]:
+    """The validation metrics of the heads' best constant predictions, see `Head.baseline`."""
+    seen = list(train.epoch(max_batches=_MOST_BATCHES))
+    held_out = list(validation.epoch(max_batches=max_batches))
+    return _of_heads({head.name: head.baseline(seen, held_out) for head in heads})
 
 
-@singledispatch
-def head_metrics(head: Head, result: HeadResult, data: Datasets) -> dict[str, float]:
-    """The metrics of a head.
-
-    Register a function for another kind of head: `@head_metrics.register`.
-
-    Args:
-        head: The head's description.
-        result: Its results on the validation rows.
-        data: The data with those rows.
-
-    Returns:
-        The metrics by name.
-    """
-    del head, data
-    return {"accuracy": result.accuracy}
-
-
-@head_metrics.register
-def _(head: LanguageModel, result, data):
-    values = {"perplexity": _perplexity(result.loss), "accuracy": result.accuracy}
-    if data.tokens_per_byte is not None:
-        values["bits_per_byte"] = result.loss / math.log(2) * data.tokens_per_byte
-    return values
-
-
-@head_metrics.register
-def _(head: MaskedLanguageModel, result, data):
-    return {"perplexity": _perplexity(result.loss), "accuracy": result.accuracy}
-
-
-@head_metrics.register
-def _(head: Classification, result, data):
-    predicted, references, weights, _ = result.predictions
-    return scores.classification_scores(predicted, references, weights, head.num_labels)
-
-
-@head_metrics.register
-def _(head: MultiLabel, result, data):
-    predicted, references, weights, _ = result.predictions
-    labels = data.labels or tuple(map(str, range(head.num_labels)))
-    return scores.multi_label_scores(predicted, references, weights, labels)
-
-
-@head_metrics.register
-def _(head: MultipleChoice, result, data):
-    return {"accuracy": result.accuracy}
-
-
-@head_metrics.register
-def _(head: Regression, result, data):
-    predicted, references, weights, _ = result.predictions
+def _of_heads(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """The metrics of a model: those of its head, or of each of several as "<head>_<name>"."""
+    several = len(found) > 1
     return {
-        "squared_error": result.loss,
-        **scores.regression_scores(predicted, references, weights),
+        f"{head}_{name}" if several else name: value
+        for head, own in found.items()
+        for name, value in own.items()
     }
-
-
-@head_metrics.register
-def _(head: Contrastive, result, data):
-    predicted, references, weights, _ = result.predictions
-    return scores.retrieval_scores(predicted, references, weights)
-
-
-@head_metrics.register
-def _(head: TokenClassification, result, data):
-    predicted, references, weights, _ = result.predictions
-    tags = data.labels or tuple(map(str, range(head.num_labels)))
-    return scores.tag_scores(predicted, references, weights, tags)
-
-
-@head_metrics.register
-def _(head: Span, result, data):
-    texts, references = best_answers(result, data.validation.examples)
-    return scores.answer_scores(texts, references)
-
-
-def best_answers(result: HeadResult, examples: SpanExamples) -> tuple[list[str], list[tuple]]:
-    """Returns the answer to each question, and the right ones.
-
-    Of a question's windows the one whose span scores highest answers; there is no answer where
-    even that is less than what each of them gives to having none.
-
-    Args:
-        result: What the span head did.
-        examples: The questions.
-    """
-    best: dict[int, tuple[float, str]] = {}
-    nothing: dict[int, float] = {}
-    spans, scores_of_rows = result.predictions.predicted, result.predictions.scores
-    for row, span, (score, none) in zip(result.rows, spans, scores_of_rows, strict=True):
-        question = examples.windows[row].question
-        nothing[question] = min(none, nothing.get(question, math.inf))
-        if question not in best or score > best[question][0]:
-            best[question] = score, examples.answer(row, *span)
-    texts = [text if score > nothing[q] else "" for q, (score, text) in best.items()]
-    return texts, [examples.questions[question].answers for question in best]
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(min(loss, 700.0))

@@ -1,7 +1,7 @@
-"""What a model writes for the validation sources, and how good it is."""
+"""Texts that a model generates for the validation sources."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial, singledispatch
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.data import Tokenizer
-from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch, TextMetric
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional.masks import KeyPadding
@@ -21,18 +20,17 @@ from jaxformer.generation.decode.processors import History
 from jaxformer.io.files import replacing
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
-from jaxformer.training.evaluation import metrics as scores
 from jaxformer.training.step import Batch, TrainProgram
 
 
 class GeneratedText(NamedTuple):
-    """A source, its reference and what the model makes of it."""
+    """A source, its reference and the generated text."""
 
     source: str
     reference: str
     text: str
     references: tuple[str, ...] = ()
-    """All right texts, for data that have several or none; empty: there is none."""
+    """All references, for data with several or none."""
 
 
 def write_texts(
@@ -42,7 +40,7 @@ def write_texts(
     examples: TextToTextExamples,
     tokenizer: Tokenizer,
 ) -> list[GeneratedText]:
-    """Writes a text for each source, each token the likeliest after those before it.
+    """Generates a text for each source by greedy decoding.
 
     Args:
         program: The training program, which knows the model (an encoder-decoder) and the mesh.
@@ -68,57 +66,8 @@ def write_texts(
     return found
 
 
-@singledispatch
-def text_scores(metric: TextMetric, texts: Sequence[GeneratedText]) -> scores.Scores:
-    """Measures what a model has written.
-
-    Register a function for another measure: `@text_scores.register`.
-
-    Args:
-        metric: The measure.
-        texts: The texts with their references.
-
-    Returns:
-        The scores by name.
-
-    Raises:
-        NotImplementedError: No function is registered for the measure.
-    """
-    raise NotImplementedError(f"no text_scores for {type(metric).__name__}")
-
-
-@text_scores.register
-def _(metric: BLEU, texts):
-    del metric
-    return scores.translation_scores([t.text for t in texts], [t.reference for t in texts])
-
-
-@text_scores.register
-def _(metric: ROUGE, texts):
-    pairs = [t.text for t in texts], [t.reference for t in texts]
-    return scores.summary_scores(*pairs, stemmer=metric.stemmer)
-
-
-@text_scores.register
-def _(metric: WER, texts):
-    del metric
-    return scores.error_scores([t.text for t in texts], [t.reference for t in texts])
-
-
-@text_scores.register
-def _(metric: AnswerMatch, texts):
-    del metric
-    return scores.answer_scores([t.text for t in texts], [t.references for t in texts])
-
-
 def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between.
-
-    Args:
-        texts: The texts.
-        kind: What each is, for the head of the column: "translation".
-        file: Where to write.
-    """
+    """Writes a table of sources, references and texts; `kind` names the last column."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
     with replacing(file) as aside:
@@ -126,13 +75,7 @@ def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read.
-
-    Args:
-        texts: The texts.
-        kind: What each is: "translation".
-        most: How many.
-    """
+    """Returns a few texts, spread over all, for people to read."""
     chosen = [texts[n * len(texts) // most] for n in range(most)]
     names = ("source", "reference", kind)
     return "\n\n".join(

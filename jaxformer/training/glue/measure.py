@@ -16,9 +16,9 @@ from jaxformer.data.tasks.records import Record
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
+from jaxformer.models.heads.metrics import classification_scores
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor
-from jaxformer.training.evaluation.metrics import classification_scores
 from jaxformer.training.glue.plan import GlueRun
 from jaxformer.training.result import TrainResult
 

@@ -5,10 +5,10 @@ import numpy as np
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Tokenizer
 from jaxformer.distributed.sharding import row_multiple
-from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.engine import Engine, new_tokens, row_keys
-from jaxformer.generation.prompts import Prompts
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.inputs import Prompts
+from jaxformer.generation.tokens import new_tokens
 from jaxformer.models import Parameters
 from jaxformer.training.step import TrainProgram
 
@@ -28,7 +28,7 @@ class Preview:
                 temperature (0: the likeliest token each time) and the seed.
             window: T, the tokens the model looks at, at most; the prompt and the text must fit.
         """
-        self.compiled = CompiledModel(program.model, program.abstract_model, program.mesh)
+        self.engine = Engine(program.model, program.abstract_model, mesh=program.mesh)
         self.tokenizer, self.settings, self.window = tokenizer, settings, window
 
     def text(self, params: Parameters) -> str:
@@ -39,16 +39,16 @@ class Preview:
         if not (room := min(settings.sample_tokens, self.window - len(start))):
             return tokenizer.decode(start[1:])
         # Every replica writes the same text.
-        rows = row_multiple(self.compiled.mesh)
-        asked = {
+        rows = row_multiple(self.engine.mesh)
+        options = {
             "max_new_tokens": room,
             "eos_token_id": end,
             "temperature": settings.sample_temperature,
         }
         found = new_tokens(
-            Engine(self.compiled, params),
+            self.engine.with_parameters(params),
             Prompts.of_rows([start] * rows),
-            GenerationConfig.of({}, asked),
+            GenerationConfig.of({}, options),
             row_keys(settings.seed, np.zeros(rows, int)),
         )
         written = found.tokens[0, : found.lengths[0]]

@@ -14,32 +14,10 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks.classes import (
-    CausalLMTask,
-    MaskedLMTask,
-    PreTrainingTask,
-    QuestionAnsweringTask,
-    Seq2SeqLMTask,
-    SequenceClassificationTask,
-    Task,
-    TokenClassificationTask,
-)
-from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
-from jaxformer.hub.tasks.images import MaskedAutoencoderTask, MaskedPixelsTask
-from jaxformer.hub.tasks.label_names import ONE_LABEL, SEVERAL_LABELS, label_names
-from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
+from jaxformer.hub.tasks.label_names import label_names
 from jaxformer.io.serialization import diff
-from jaxformer.models import (
-    Classification,
-    Head,
-    LanguageModel,
-    MaskedLanguageModel,
-    MultiLabel,
-    MultipleChoice,
-    Regression,
-    Span,
-    TokenClassification,
-)
+from jaxformer.models import Classification, Head, MaskedLanguageModel
+from jaxformer.models.heads.base import head_class
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import within_part
 from jaxformer.training.transfer.image_form import FORM, leaves_form_open, with_form
@@ -53,24 +31,6 @@ from jaxformer.training.transfer.origin import (
     with_tokenizer_of_origin,
 )
 
-_TASKS: dict[str, tuple[type[Task], ...]] = {
-    "language_model": (CausalLMTask, Seq2SeqLMTask),
-    "masked_language_model": (MaskedLMTask,),
-    "next_sentence": (PreTrainingTask,),
-    "sentence_order": (PreTrainingTask,),
-    "classification": (SequenceClassificationTask,),
-    "multi_label": (SequenceClassificationTask,),
-    "regression": (SequenceClassificationTask,),
-    "multiple_choice": (MultipleChoiceTask,),
-    "token_classification": (TokenClassificationTask,),
-    "span": (QuestionAnsweringTask,),
-    "masked_pixels": (MaskedPixelsTask, MaskedAutoencoderTask),
-    "contrastive": (ContrastiveTask,),
-}
-"""What data teach -> the tasks of the classes with such a head."""
-_LABELLED = ("classification", "multi_label", "token_classification")
-_PROBLEMS = {"classification": ONE_LABEL, "multi_label": SEVERAL_LABELS}
-"""What data teach -> the `problem_type` of a classifier."""
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the most tokens that a model was made for."""
 
@@ -102,7 +62,8 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         return continued
     config = _with_objective(with_tokenizer_of_origin(config, folder))
     open_length = getattr(config.data, "sequence_length", 0) is None
-    labelled, model_is_open = config.data.head in _LABELLED, config.model is None
+    taught, model_is_open = head_class(config.data.head), config.model is None
+    labelled = taught is not None and taught.named_labels
     open_form = leaves_form_open(config.data)
     if config.init_from is None:
         if open_form and not model_is_open:
@@ -141,15 +102,11 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     model, model_format = checkpoint.config, checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
-        return model.with_fields(heads=_kept(_plain_heads(model, head, count), model))
+        return model.with_fields(heads=_kept(_fresh_heads(model, head, count), model))
     values = checkpoint.hf_config.values
     if count is not None:
         values = values | {"id2label": {str(number): str(number) for number in range(count)}}
-    if head in _PROBLEMS:
-        values = values | {"problem_type": _PROBLEMS[head]}
-    heads = architecture.task.heads(HFConfig(values, checkpoint.hf_config.path))
-    if head == "regression":
-        heads = tuple(_as_regression(each) for each in heads)
+    heads = architecture.task.heads_for(head, HFConfig(values, checkpoint.hf_config.path))
     if architecture == checkpoint.architecture:
         return model.with_fields(heads=_kept(heads, model))
     body = model_format.config_map.read(checkpoint.hf_config)
@@ -295,39 +252,23 @@ def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
     own = checkpoint.architecture
     alike = checkpoint.model_format.classes(checkpoint.hf_config.values)
     for each in sorted(alike, key=lambda each: each != own):
-        fits = isinstance(each.task, _TASKS.get(head, ()))
-        if fits and getattr(each.task, "label", head) == head:
+        if each.task.teaches(head):
             return each
     return None
 
 
-def _plain_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head, ...]:
+def _fresh_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head, ...]:
     """The heads of a model that no system of transformers has."""
-    count = 2 if count is None else count
-    pooling = "last" if model.causal else "first" if getattr(model, "class_token", True) else "mean"
-    heads: dict[str, tuple[Head, ...]] = {
-        "language_model": (LanguageModel(),),
-        "masked_language_model": (MaskedLanguageModel(),),
-        "classification": (Classification(count, pooling=pooling, bias=not model.causal),),
-        "multi_label": (MultiLabel(count, pooling=pooling, bias=not model.causal),),
-        "regression": (Regression(pooling=pooling, bias=not model.causal),),
-        "multiple_choice": (MultipleChoice(),),
-        "token_classification": (TokenClassification(count),),
-        "span": (Span(),),
-    }
     if head in ("next_sentence", "sentence_order"):
         return (MaskedLanguageModel(), Classification(label=head))
-    return heads.get(head, model.heads)
+    kind = head_class(head)
+    return model.heads if kind is None else (kind.for_model(model, count),)
 
 
 def _kept(heads: tuple[Head, ...], model: ModelConfig) -> tuple[Head, ...]:
     """The model's own heads, if they are of these kinds and sizes."""
     alike = [(type(head), head.num_labels) for head in heads]
     return model.heads if alike == [(type(x), x.num_labels) for x in model.heads] else heads
-
-
-def _as_regression(head: Classification) -> Regression:
-    return Regression(pooling=head.pooling, bias=head.bias, dense=head.dense)
 
 
 def _head_words(head: Head) -> str:

@@ -47,7 +47,7 @@ class Augmentation(abc.ABC):
 
 @dataclass(frozen=True)
 class RandomCrop(Augmentation):
-    """Moves the image by up to `padding` pixels each way; what comes in repeats the edge."""
+    """Shifts the image by up to `padding` pixels each way; the edge is repeated."""
 
     padding: int = 4
     """The largest shift, in pixels."""
@@ -238,7 +238,7 @@ class ImageExamples(ExampleSource):
         std: tuple[float, ...],
         augmentation: tuple[Augmentation, ...] = (),
     ):
-        """Takes the images `chosen` [rows] of a set; raises DataError for a label of no number."""
+        """Takes the images `chosen` [rows] of a set; raises DataError for an unknown label."""
         self._images, self._chosen, self._augmentation = images, chosen, augmentation
         self._mean, self._std = np.array(mean, np.float32), np.array(std, np.float32)
         self._labels = numbered(

@@ -58,7 +58,7 @@ class Scaling(abc.ABC):
 
 @dataclass(frozen=True)
 class Fit(Scaling):
-    """Scaled to fill the size (bicubic); what hangs over on two sides is cut off."""
+    """Scaled to cover the size (bicubic) and centre-cropped."""
 
     def __call__(self, image, size):
         from PIL import ImageOps
@@ -78,7 +78,7 @@ FIT = Fit()
 
 @dataclass(frozen=True)
 class Resize(Scaling):
-    """Scaled as image processors of transformers do, of which the middle is taken."""
+    """Scaled as image processors of transformers do, then centre-cropped."""
 
     size: tuple[int, ...] | None = None
     """Height and width in pixels, whatever the shape of the image; or its shorter side alone. None:
@@ -106,12 +106,7 @@ class Resize(Scaling):
         return _settings(sides, self.resample, None if self.size == size else size)
 
     def rescaled(self, old: tuple[int, int], new: tuple[int, int]) -> "Resize":
-        """Returns the same for another size, of which as large a share is cut off.
-
-        Args:
-            old: The size that this is for, height and width in pixels.
-            new: The other size.
-        """
+        """Returns the same scaling for another (height, width), with the same share cropped."""
         if self.size is None or old == new:
             return self
         ratios = [wanted / given for wanted, given in zip(new, old, strict=True)]
@@ -129,12 +124,7 @@ def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
 
 
 def middle(image: Any, size: tuple[int, int]) -> Any:
-    """Returns the middle of an image; black where it is smaller.
-
-    Args:
-        image: An image of Pillow's.
-        size: Height and width.
-    """
+    """Returns the centre crop (height, width) of a Pillow image; black where it is smaller."""
     height, width = size
     if image.size == (width, height):
         return image
@@ -149,15 +139,7 @@ def preprocessor(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> dict[str, Any]:
-    """Returns the values of the preprocessor_config.json that reads images in the same way.
-
-    Args:
-        scaling: How images get their size.
-        size: Height and width.
-        channels: 1 for grey, 3 for red, green and blue.
-        mean: One number, or one per channel.
-        std: The same.
-    """
+    """Returns the preprocessor_config.json that reads images in the same way."""
     numbers = {f"image_{name}": list(x) for name, x in (("mean", mean), ("std", std))}
     return {
         "image_processor_type": "CLIPImageProcessor",
@@ -171,12 +153,7 @@ def preprocessor(
 
 
 def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> None:
-    """Keeps a preprocessor_config.json in a run's folder, beside its tokenizer.
-
-    Args:
-        folder: The run's folder.
-        values: Those of the file.
-    """
+    """Writes a preprocessor_config.json into a run's folder, beside its tokenizer."""
     file = Path(folder, "tokenizer", PREPROCESSOR)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:

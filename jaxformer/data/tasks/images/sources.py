@@ -132,7 +132,9 @@ class ImageTable(ImageSource):
         optional_module("PIL", "ImageTable")
         table = _table_of(any_path(self.path, "path"))
         if table is None:
-            raise DataError(f"{self.path} is no table: expected {', '.join(TABLES)}, or a folder")
+            raise DataError(
+                f"{self.path} is not a table: expected {', '.join(TABLES)}, or a folder"
+            )
         files, names, labels, named = [], [], [], NamedImages(table.parent)
         for record in read_records(table):
             columns = (self.image,) if self.image else None
@@ -170,7 +172,7 @@ class NamedImages:
         name = os.path.expanduser(record.text(column))
         file = any_path(name, column) if is_remote(name) else self._folder / name
         if name not in self._there and not file.is_file():
-            raise DataError(f"{record.where}: {file} does not exist, or is no file")
+            raise DataError(f"{record.where}: {file} does not exist, or is not a file")
         return file
 
 
@@ -233,7 +235,7 @@ def _image_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str
 
 
 def _table_of(path: AnyPath) -> AnyPath | None:
-    """The table that a path is, or that a folder of images has; None: there is none."""
+    """The table at a path, or in a folder of images; None without one."""
     if is_folder(path):
         return next((path / name for name in _METADATA if (path / name).is_file()), None)
     return path if ending_of(path) in TABLES else None

@@ -15,10 +15,9 @@ from jaxformer.data.tasks.images.pixels import Fit, keep_preprocessor, preproces
 from jaxformer.data.tasks.images.sources import NamedImages, decodable
 from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
+    EncodedText,
+    RowEncoder,
     SpecialTokens,
-    TokenizedText,
-    add_special_tokens,
-    check_fit,
     model_inputs,
 )
 from jaxformer.data.tokenizers.special_tokens import Frame
@@ -104,31 +103,13 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return {"inputs": self.sequence_length}
 
     def prepare(self, folder):
-        """Reads and tokenises the rows; keeps how images are read beside the tokenizer.
-
-        Args:
-            folder: The run's folder.
-
-        Returns:
-            Both sides of the data, with the tokenizer.
-
-        Raises:
-            DataError: A file cannot be read, a text is too long, or an image is not there.
-        """
+        """As `TaskData.prepare`; also keeps how images are read beside the tokenizer."""
         found = super().prepare(folder)
         form = self.image_size, self.channels, self.mean, self.std
         keep_preprocessor(folder, preprocessor(Fit(), *form))
         return found
 
     def read(self, source: str) -> list[ImageTextPair]:
-        """Returns the rows of a table.
-
-        Args:
-            source: The table.
-
-        Raises:
-            DataError: It cannot be read, lacks a column, has no rows, or an image is not there.
-        """
         optional_module("PIL", "ImageTextPairs")
         named = NamedImages(any_path(source, "path").parent)
 
@@ -140,14 +121,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return decodable(rows, self.pixels, self.on_bad_row, source)
 
     def pixels(self, row: ImageTextPair) -> np.ndarray:
-        """Returns the image of a row, float32 [height, width, channels] between 0 and 1.
-
-        Args:
-            row: The row.
-
-        Raises:
-            DataError: The image cannot be decoded; names the row.
-        """
+        """Returns the image of a row, float32 [height, width, channels] between 0 and 1."""
         try:
             return scaled_pixels(row.image, self.image_size, self.channels, Fit())
         except DataError as error:
@@ -161,13 +135,10 @@ class ImageTextPairs(TaskData[ImageTextPair]):
 
     def examples(self, rows, tokenizer, labels=()):
         del labels
-        special = _special_tokens(tokenizer)
-        texts = tokenizer.encode_batch([row.text for row in rows])
-        sizes = [len(text) + special.count(1) for text in texts]
-        places = [row.where for row in rows]
-        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
-        tokenized = [add_special_tokens((text,), special, self.sequence_length) for text in texts]
-        return PairExamples(rows, tokenized, self, tokenizer.pad_id)
+        special, length = _special_tokens(tokenizer), self.sequence_length
+        encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
+        texts = encoder.encode([(row.text,) for row in rows], [row.where for row in rows])
+        return PairExamples(rows, texts, self, tokenizer.pad_id)
 
 
 class PairExamples(ExampleSource):
@@ -176,7 +147,7 @@ class PairExamples(ExampleSource):
     def __init__(
         self,
         rows: Sequence[ImageTextPair],
-        texts: Sequence[TokenizedText],
+        texts: Sequence[EncodedText],
         data: ImageTextPairs,
         pad_id: int,
     ):
@@ -188,11 +159,6 @@ class PairExamples(ExampleSource):
         return len(self._rows)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the image and the text of a row.
-
-        Raises:
-            DataError: The image cannot be decoded; names the row and the file.
-        """
         del rng
         try:
             pixels = self._data.pixels(self._rows[index])
@@ -205,7 +171,7 @@ class PairExamples(ExampleSource):
         pixels = np.zeros((*self._data.image_size, self._data.channels), np.float32)
         return self._row(pixels, self._texts[0], 0.0)
 
-    def _row(self, pixels: np.ndarray, text: TokenizedText, weight: float) -> Batch:
+    def _row(self, pixels: np.ndarray, text: EncodedText, weight: float) -> Batch:
         inputs = model_inputs(text, self._data.sequence_length, self._pad_id)
         if self._data.reads_padding:
             inputs["segments"] = np.ones_like(inputs["segments"])

@@ -20,7 +20,7 @@ class ConllU(TagSource):
     """A CoNLL-U file of Universal Dependencies, with the part of speech of each word.
 
     The words are the syntactic ones: of "1-2 du" the words "de" and "le", each with its tag. Empty
-    nodes (8.1) are no words. Blanks between words are those of the text (SpaceAfter=No).
+    nodes (8.1) are skipped. SpaceAfter=No decides the blanks between words.
 
     References:
         https://universaldependencies.org/format.html

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.training.evaluation.metrics import (
+from jaxformer.models.heads.metrics import (
     answer_scores,
     classification_scores,
     error_scores,

@@ -1,18 +1,150 @@
-"""Incremental detokenization: the pieces of text add up to that of all tokens at once."""
+"""The text of a row while it is generated: tokens in, text out, up to the first stop string."""
 
 import abc
 import codecs
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer, decoders
 
 from jaxformer.data.tokenizers.auto_process import CLEANED, cleaned
+from jaxformer.errors import ConfigError
 
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 _UNCLEAR = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextStream:
+    """Decodes the tokens of one row up to the first stop string.
+
+    Attributes:
+        finished: Whether the text is complete, because of a stop string or `flush`. Later tokens
+            are ignored.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
+        """Starts an empty text.
+
+        Args:
+            tokenizer: Decodes the tokens.
+            stop: Strings that end the text and are not part of it.
+
+        Raises:
+            ConfigError: `stop` holds an empty string, or is not a list of strings.
+        """
+        self._decoder = detokenizer(tokenizer)
+        self._stop = StopStrings(stop)
+        self._shown: list[str] = []
+        self.finished = False
+
+    @property
+    def text(self) -> str:
+        """The text that has been shown."""
+        return "".join(self._shown)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the text, or None."""
+        return self._stop.found
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Adds tokens and returns the new text that can be shown.
+
+        Incomplete characters and possible beginnings of a stop string are held back until a later
+        call, or until `flush`.
+
+        Args:
+            ids: The tokens.
+
+        Returns:
+            The text, perhaps empty.
+        """
+        return "" if self.finished else self._show(self._decoder.push(ids))
+
+    def flush(self) -> str:
+        """Ends the text and returns the part that was held back."""
+        if self.finished:
+            return ""
+        text = self._show(self._decoder.flush())
+        rest = self._stop.flush()
+        self._shown.append(rest)
+        self.finished = True
+        return text + rest
+
+    def _show(self, decoded: str) -> str:
+        text = self._stop.push(decoded)
+        self._shown.append(text)
+        self.finished = self._stop.found is not None
+        return text
+
+
+class StopStrings:
+    """Looks for several strings in a text that arrives in pieces, however it is cut.
+
+    The string that is complete first ends the text; of those complete at the same character, the
+    longest.
+
+    Attributes:
+        found: The string that ended the text; None while there is none.
+    """
+
+    def __init__(self, stop: Sequence[str]):
+        """Takes the strings, any number of them.
+
+        Args:
+            stop: The strings.
+
+        Raises:
+            ConfigError: `stop` is a string itself, or one of its entries is empty or no string.
+        """
+        if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
+            raise ConfigError(f"stop = {stop!r}: must be a list of strings, none of them empty")
+        self._stop = tuple(stop)
+        self._buffer = ""
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """Adds a piece and returns the text that can be shown; nothing after a stop string.
+
+        The beginning of a possible stop string is held back.
+
+        Args:
+            text: The piece.
+
+        Returns:
+            The text, perhaps empty.
+        """
+        if self.found is not None:
+            return ""
+        text = self._buffer + text
+        starts = {one: text.find(one) for one in self._stop}
+        ends = [(start + len(one), start, one) for one, start in starts.items() if start >= 0]
+        if ends:
+            _, start, self.found = min(ends)
+            self._buffer = ""
+            return text[:start]
+        shown = len(text) - self._unclear(text)
+        self._buffer = text[shown:]
+        return text[:shown]
+
+    def flush(self) -> str:
+        """Ends the text and returns the part that was held back."""
+        text, self._buffer = self._buffer, ""
+        return text
+
+    def _unclear(self, text: str) -> int:
+        """The number of characters at the end with which a stop string may begin."""
+        longest = max(map(len, self._stop), default=1) - 1
+        return next(
+            (
+                size
+                for size in range(min(longest, len(text)), 0, -1)
+                if any(one.startswith(text[-size:]) for one in self._stop)
+            ),
+            0,
+        )
 
 
 def detokenizer(tokenizer: Tokenizer) -> "Detokenizer":
@@ -112,26 +244,26 @@ class _OfTokens(Detokenizer):
         # The last token whose text has been returned, and its text when decoded alone.
         self._before: list[str] = []
         self._before_text = ""
-        self._held: list[str] = []
+        self._buffer: list[str] = []
 
     def flush(self) -> str:
         text = self._new_text()
-        self._held = []
+        self._buffer = []
         return text
 
     def _add(self, id_: int, token: str) -> str:
-        self._held.append(token)
+        self._buffer.append(token)
         if _BYTE_FALLBACK.fullmatch(token):
             return ""
         text = self._new_text()
         if text.endswith(_UNCLEAR):
             return ""
-        self._before, self._held = [token], []
+        self._before, self._buffer = [token], []
         self._before_text = self._decode(self._before)
         return text
 
     def _new_text(self) -> str:
-        return self._decode(self._before + self._held)[len(self._before_text) :]
+        return self._decode(self._before + self._buffer)[len(self._before_text) :]
 
 
 class _Cleaned(_OfTokens):
@@ -164,7 +296,7 @@ def _byte_of_character() -> dict[str, int]:
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + place): byte for place, byte in enumerate(others)
+        chr(0x100 + number): byte for number, byte in enumerate(others)
     }
 
 

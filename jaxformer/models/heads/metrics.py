@@ -8,45 +8,21 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxformer.extras import optional_module
 
+Batch = Mapping[str, np.ndarray]
 Scores = dict[str, float]
-
-
-def of_heads(found: Mapping[str, Scores]) -> Scores:
-    """Returns the scores of a model: those of its head, or those of several as "<head>_<name>".
-
-    Args:
-        found: Each head's own, by its name.
-    """
-    several = len(found) > 1
-    return {
-        f"{head}_{name}" if several else name: value
-        for head, own in found.items()
-        for name, value in own.items()
-    }
 
 
 def classification_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, num_labels: int
 ) -> Scores:
-    """Returns accuracy, F1 and Matthews' correlation coefficient.
-
-    Args:
-        predictions: int [rows], the label that scores highest.
-        references: int [rows].
-        weights: float [rows]; rows of weight 0 do not count.
-        num_labels: The number of labels. With two, "f1" is that of label 1 (as in GLUE);
-            otherwise it is "macro_f1", the mean over the labels that occur.
-
-    Returns:
-        "accuracy", "f1" or "macro_f1", and "matthews".
-    """
+    """Returns accuracy, Matthews' correlation, and F1 of label 1 of two or its mean over labels."""
     from sklearn import metrics
 
     predictions, references, weights = _counted(predictions, references, weights)
@@ -62,18 +38,7 @@ def classification_scores(
 def multi_label_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, labels: Sequence[str]
 ) -> Scores:
-    """Returns F1 over all labels of all rows, its mean over the labels, and that of each.
-
-    Args:
-        predictions: int [rows, labels], 1 for the labels that are predicted.
-        references: int [rows, labels].
-        weights: float [rows]; rows of weight 0 do not count.
-        labels: The names of the labels.
-
-    Returns:
-        "micro_f1", "macro_f1", "exact_match", the share of rows all of whose labels are right, and
-        "f1_<label>" for each label. F1 of a label that no row has and none is given is 0.
-    """
+    """Returns "micro_f1", "macro_f1", "f1_<label>", and "exact_match" of rows; F1 of 0/0 is 0."""
     predictions, references, weights = _counted(predictions, references, weights)
     predicted, true = (np.asarray(x) > 0.5 for x in (predictions, references))
     exact = np.average((predicted == true).all(axis=1), weights=weights)
@@ -88,17 +53,7 @@ def multi_label_scores(
 
 
 def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
-    """Returns Pearson's and Spearman's correlation coefficients.
-
-    Args:
-        predictions: float [rows].
-        references: float [rows].
-        weights: float [rows]; rows of weight 0 do not count, all others count once.
-
-    Returns:
-        "pearson" and "spearman"; 0 where predictions or references are all the same, and NaN where
-        one is not finite.
-    """
+    """Returns "pearson" and "spearman": 0 for constant values, NaN for predictions not finite."""
     from scipy import stats
 
     predictions, references, _ = _counted(predictions, references, weights)
@@ -114,18 +69,7 @@ def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: Ar
 
 
 def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
-    """Returns how often the right image is first for a text, and the right text for an image.
-
-    The candidates are those of the same batch: the larger it is, the harder is the task.
-
-    Args:
-        predictions: int [rows, 2], the image of each text and the text of each image.
-        references: int [rows, 2].
-        weights: float [rows]; rows of weight 0 do not count.
-
-    Returns:
-        "text_to_image_recall", "image_to_text_recall", and their mean, "accuracy".
-    """
+    """Returns the recall at 1 of images by text and of texts by image in a batch, and the mean."""
     predictions, references, weights = _counted(predictions, references, weights)
     found = np.average(np.equal(predictions, references), axis=0, weights=weights)
     names = ("text_to_image_recall", "image_to_text_recall")
@@ -136,19 +80,7 @@ def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: Arr
 def tag_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, tags: Sequence[str]
 ) -> Scores:
-    """Returns the accuracy of tags, and the F1 of whole entities where tags mark such.
-
-    Args:
-        predictions: int [rows, T], the tag that scores highest.
-        references: int [rows, T].
-        weights: float [rows, T]; a place of weight 0 holds no tag.
-        tags: The names of the tags. If all are "O" or begin with B-, I-, E- or S-, they mark
-            entities, which count as found if type, beginning and end are right.
-
-    Returns:
-        "accuracy", and "entity_f1", "entity_precision" and "entity_recall", or "macro_f1" where
-        the tags mark no entities.
-    """
+    """Returns the accuracy of tags and, where they mark entities (IOB, IOBES), entity F1."""
     from seqeval import metrics as entity_metrics
     from sklearn import metrics
 
@@ -160,10 +92,7 @@ def tag_scores(
         macro = metrics.f1_score(wanted, found, average="macro", zero_division=0.0)
         return scores | {"macro_f1": float(macro)}
     sides = [
-        [
-            [tags[number] for number in row[places]]
-            for row, places in zip(side, counted, strict=True)
-        ]
+        [[tags[number] for number in row[real]] for row, real in zip(side, counted, strict=True)]
         for side in (references, predictions)
     ]
     return scores | {
@@ -183,8 +112,8 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
     over the words of prediction p and reference r as multisets; the best of the references counts.
 
     Args:
-        predictions: The answer to each question; empty: there is none.
-        references: The right answers to each question; none: there is no answer.
+        predictions: The answer to each question; empty for no answer.
+        references: The right answers to each question; an empty list for no answer.
 
     Returns:
         "exact_match" and "f1", means between 0 and 1.
@@ -202,19 +131,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
 
 
 def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> Scores:
-    """Returns BLEU and chrF of a corpus, with sacrebleu's default settings.
-
-    Args:
-        predictions: The translations.
-        references: A reference for each.
-
-    Returns:
-        "bleu" and "chrf", between 0 and 100.
-
-    References:
-        Post 2018, A Call for Clarity in Reporting BLEU Scores, https://arxiv.org/abs/1804.08771;
-        Popović 2015, chrF, https://aclanthology.org/W15-3049
-    """
+    """Returns BLEU and chrF of a corpus, between 0 and 100, with sacrebleu's default settings."""
     import sacrebleu
 
     predictions, references = list(predictions), [list(references)]
@@ -247,24 +164,37 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
 def summary_scores(
     predictions: Sequence[str], references: Sequence[str], stemmer: bool = True
 ) -> Scores:
-    """Returns ROUGE F-measures of summaries, the means of what rouge_score gives for each.
-
-    Args:
-        predictions: The summaries.
-        references: A reference for each. "rougeLsum" takes each line of a text as a sentence.
-        stemmer: Whether words of more than three letters are compared by their stems.
-
-    Returns:
-        "rouge1", "rouge2", "rougeL" and "rougeLsum", between 0 and 1.
-
-    References:
-        Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries,
-        https://aclanthology.org/W04-1013
-    """
+    """Returns the means of rouge_score's F-measures; rougeLsum takes each line as a sentence."""
     names = ("rouge1", "rouge2", "rougeL", "rougeLsum")
     scorer = optional_module("rouge_score.rouge_scorer", "ROUGE").RougeScorer(names, stemmer)
     rows = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
     return {name: float(np.mean([row[name].fmeasure for row in rows])) for name in names}
+
+
+def most_frequent(
+    train: Sequence[Batch], validation: Sequence[Batch], target: str, weight: str
+) -> Scores:
+    """Returns the loss and accuracy of predicting the class frequencies of the training rows."""
+    classes, weights = flat(train, target, weight)
+    references, reference_weights = flat(validation, target, weight)
+    size = int(max(classes.max(), references.max())) + 1
+    # One more of each, so that what the training rows lack is not impossible.
+    counts = np.bincount(classes, weights, size) + 1.0
+    true = np.bincount(references, reference_weights, size)
+    loss = -np.sum(true * np.log(counts / counts.sum())) / true.sum()
+    return {"loss": float(loss), "accuracy": float(true[counts.argmax()] / true.sum())}
+
+
+def rows_of(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values of all rows, [rows, ...], and the rows' weights."""
+    pairs = [(batch[value], batch[weight]) for batch in batches]
+    return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
+
+
+def flat(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns all values and their weights, flat."""
+    pairs = [(batch[value].ravel(), batch[weight].ravel()) for batch in batches]
+    return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
 
 
 def _counted(predictions, references, weights) -> tuple[np.ndarray, ...]:
@@ -278,7 +208,7 @@ def _matthews(references, predictions, weights) -> float:
     from sklearn import metrics
 
     with warnings.catch_warnings():
-        # It is 0 where only one label occurs, which is no reason to warn.
+        # It is 0 where only one label occurs; scikit-learn's warning about that is not useful.
         warnings.simplefilter("ignore")
         return metrics.matthews_corrcoef(references, predictions, sample_weight=weights)
 
@@ -286,12 +216,12 @@ def _matthews(references, predictions, weights) -> float:
 def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
     """The fewest replaced, missing and additional words between two texts."""
     numbers = {word: number for number, word in enumerate({*words, *reference})}
-    across, places = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
-    row = places
+    across, columns = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
+    row = columns
     for count, word in enumerate(words, start=1):
         best = np.minimum(row[:-1] + (across != numbers[word]), row[1:] + 1)
-        # Words that are missing: one more for each place to the right.
-        row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
+        # Words that are missing: one more for each column to the right.
+        row = np.minimum.accumulate(np.concatenate([[count], best]) - columns) + columns
     return int(row[-1])
 
 

@@ -1,1 +1,0 @@
-"""Tokens and text while they are generated."""
