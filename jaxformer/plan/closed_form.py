@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.plan.collectives import Collective
 
 _NARROW = 2
@@ -26,7 +27,7 @@ def layer_products(config: TransformerConfig) -> dict[str, int]:
         "value": dim * narrow,
         "attention": 0,
         "output": dim * wide,
-        "mlp": dim * config.mlp_dim * (2 if config.gated else 1),
+        "mlp": dim * config.mlp_dim * (2 if mlp_settings(config).gated else 1),
         "down": dim * config.mlp_dim,
     }
 
@@ -97,7 +98,7 @@ def kept_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
     """
     dim = config.model_dim
     heads = (config.num_heads + 2 * config.kv_heads) * config.head_width // tensor
-    hidden = config.mlp_dim * (2 if config.gated else 1) // tensor
+    hidden = config.mlp_dim * (2 if mlp_settings(config).gated else 1) // tensor
     width = dim
     if config.remat in ("dots", "none"):
         width += heads + hidden + 2 * dim
