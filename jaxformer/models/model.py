@@ -13,7 +13,7 @@ from flax import nnx
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
 from jaxformer.io.components import moved_fields, value_at, with_values
 from jaxformer.io.notices import warn_once

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import POSITIVE, RATE, check_fields, optional
-from jaxformer.functional.activations import tap
+from jaxformer.functional.activations import saveable, tap
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_floating,
@@ -24,7 +24,6 @@ from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.norms import Norm
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
-from jaxformer.functional.saveable import saveable
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import JointNorm, Linear, NormLayer, normal, optional_norm, parameter

@@ -21,7 +21,7 @@ from jaxformer.hub.model_format import (
 )
 from jaxformer.hub.parts import PartsMap, with_parts
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     Seq2SeqLMTask,
     SequenceClassificationTask,
     Task,
@@ -61,11 +61,15 @@ def _whole(
 ) -> CompositeConfig:
     """The two together; the decoder reads the encoder in its own width."""
     width = None if encoder.model_dim == decoder.model_dim else encoder.model_dim
-    rates = {"dropout": dropout, "self_attention.dropout": attention_dropout}
-    return CompositeConfig(
-        encoder.with_fields(**rates),
-        decoder.with_fields(encoder_dim=width, tie_embeddings=tied, **rates),
-    )
+    whole = CompositeConfig(encoder, replace(decoder, encoder_dim=width, tie_embeddings=tied))
+    return _with_rates(whole, dropout, attention_dropout)
+
+
+def _with_rates(
+    config: ModelConfig, dropout: float = 0.0, attention_dropout: float = 0.0
+) -> ModelConfig:
+    """The model, or both of its parts, with these rates of dropout."""
+    return config.with_fields(**{"dropout": dropout, "self_attention.dropout": attention_dropout})
 
 
 # Sizes ------------------------------------------------------------------------------------------
@@ -265,7 +269,7 @@ class _AloneMap(PartsMap):
 
 
 def _alone(encoder: EncoderConfig, **rates: float) -> EncoderConfig:
-    return replace(encoder, **rates)
+    return _with_rates(encoder, **rates)
 
 
 _ALONE = ModelFormat(
