@@ -17,7 +17,7 @@ import jaxformer.functional as F
 from jaxformer.errors import ArgumentError
 from jaxformer.functional import assertions, feedforward, linear, masks, norms
 from jaxformer.functional.linear import lookup
-from jaxformer.functional.losses.cross_entropy import cross_entropy as losses
+from jaxformer.functional.losses import cross_entropy as losses
 from jaxformer.functional.losses.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.sampling.speculative import accept_by_chance, accept_greedily
 
