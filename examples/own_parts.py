@@ -8,6 +8,7 @@ its folder keeps a copy of this file.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from jaxformer.functional.activations import tap
 from jaxformer.models import DecoderConfig, LossFunction
 from jaxformer.nn import (
     Attention,
+    DotProductAttention,
     FeedForward,
     FeedForwardConfig,
     Linear,
@@ -48,8 +50,8 @@ class DifferentialHeads(Attention):
     https://arxiv.org/abs/2410.05258, with lambda_init = 0.8 in every layer.
     """
 
-    def __init__(self, key, config, position, kv_dim=None):
-        super().__init__(key, config, position, kv_dim)
+    def __init__(self, key, config, position, kv_dim=None, settings=None):
+        super().__init__(key, config, position, kv_dim, settings)
         keys, half = jax.random.split(jax.random.fold_in(key, 1), 4), config.head_width // 2
         self.lambdas = nnx.List(
             [parameter(each, (half,), ("head_dim",), normal(0.1)) for each in keys]
@@ -103,8 +105,8 @@ class AdditiveHeads(Attention):
     https://arxiv.org/abs/1409.0473. It has as many key/value heads as heads.
     """
 
-    def __init__(self, key, config, position, kv_dim=None):
-        super().__init__(key, config, position, kv_dim)
+    def __init__(self, key, config, position, kv_dim=None, settings=None):
+        super().__init__(key, config, position, kv_dim, settings)
         sizes, axes = (config.num_heads, config.head_width), ("heads", "head_dim")
         self.score_bias = parameter(jax.random.fold_in(key, 1), sizes, axes, normal(0.3))
 
@@ -122,25 +124,24 @@ class AdditiveHeads(Attention):
 
 
 @dataclass(frozen=True)
-class DifferentialAttention(SelfAttentionConfig):
-    """`SelfAttention` with `DifferentialHeads`."""
+class DifferentialAttention(DotProductAttention):
+    """`SelfAttention` with `DifferentialHeads`, and the settings of `DotProductAttention`."""
 
     def build(self, key, config, position, window):
-        return SelfAttention(key, config, position, window, DifferentialHeads)
+        heads = partial(DifferentialHeads, settings=self)
+        return SelfAttention(key, config, position, window, heads)
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + 2 * config.value_width)
 
 
 @dataclass(frozen=True)
-class AdditiveAttention(SelfAttentionConfig):
-    """`SelfAttention` with `AdditiveHeads`."""
+class AdditiveAttention(DotProductAttention):
+    """`SelfAttention` with `AdditiveHeads`, and the settings of `DotProductAttention`."""
 
     def build(self, key, config, position, window):
-        return SelfAttention(key, config, position, window, AdditiveHeads)
-
-    def products_per_pair(self, config):
-        return config.num_heads * (config.head_width + config.value_width)
+        heads = partial(AdditiveHeads, settings=self)
+        return SelfAttention(key, config, position, window, heads)
 
 
 # Other sublayers in attention's place, which define their own cache -------------------------------

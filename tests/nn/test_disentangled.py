@@ -97,14 +97,18 @@ def test_the_scale_counts_the_terms():
     """Equation 4 of the paper: 1 / sqrt(3 d) with both."""
     for terms, count in (((True, True), 3), ((True, False), 2), ((False, False), 1)):
         assert DisentangledAttention(*terms).scale(48) == (48 * count) ** -0.5
-    model = structure_of(disentangled(attention_scale=0.25))
+    model = structure_of(disentangled(**{"self_attention.scale": 0.25}))
     attention = model.module(random_parameters(disentangled())).transformer.stack.layers()[0]
     assert attention.sublayers[0].attention.scale == 0.25
 
 
 def test_a_scan_and_remat_change_nothing():
     config = disentangled(
-        self_attention=SHARED, first_block=None, windows=(None,), dropout=0.2, attention_dropout=0.1
+        self_attention=SHARED,
+        first_block=None,
+        windows=(None,),
+        dropout=0.2,
+        **{"self_attention.dropout": 0.1},
     )
     problem = random_parameters(config), batch_for(config), jax.random.key(3)
     loss, gradients = loss_and_gradients_of(config, *problem)
