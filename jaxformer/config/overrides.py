@@ -22,7 +22,14 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from jaxformer.config.options import groups, path_of
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
-from jaxformer.io.components import all_types, source_of, type_name, union_members
+from jaxformer.io.components import (
+    all_types,
+    moved_fields,
+    source_of,
+    type_name,
+    union_members,
+)
+from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import check_paths
 
 
@@ -177,7 +184,8 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         The tree with the chosen components, not validated, and the arguments that remain.
     """
     remaining, chosen = [], []
-    for option, values in sorted(groups(arguments), key=lambda group: group[0].count(".")):
+    given = [(_current_name(tree, option), values) for option, values in groups(arguments)]
+    for option, values in sorted(given, key=lambda group: group[0].count(".")):
         path = path_of(option)
         if (meant := _own_names(tree, path)) != path:
             path, option = meant, "--" + ".".join(meant).replace("_", "-")
@@ -190,12 +198,39 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
             several = _is_tuple(typing.get_type_hints(type(owner))[path[-1]])
             words = values if several else [" ".join(values)]
             picked = tuple(_chosen(option, word, choices) for word in words)
+            if not several:
+                _keep_moved(owner, path[-1], picked[0])
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
             tree = _with_implied(tree, path, chosen)
             remaining += [option, *values] if option else values
     return tree, remaining
+
+
+def _current_name(tree: Any, option: str) -> str:
+    """An option, by the name that its field has now if it has moved; says so."""
+    owner, path = tree, path_of(option)
+    for place, name in enumerate(path):
+        moved = moved_fields(type(owner)) if dataclasses.is_dataclass(owner) else {}
+        own = name if name in moved else name.removeprefix("no_")
+        if own in moved:
+            first, last = moved[own].split(".")
+            names = [*path[:place], first, name.removesuffix(own) + last, *path[place + 1 :]]
+            current = "--" + ".".join(names).replace("_", "-")
+            warn_once(f"{option} is now {current}")
+            return current
+        owner = _child(owner, name)
+    return option
+
+
+def _keep_moved(owner: Any, name: str, new: Any) -> None:
+    """Keeps in a component what were fields of its owner when another one was in its place."""
+    for path in moved_fields(type(owner)).values():
+        first, _, last = path.partition(".")
+        old = getattr(owner, first)
+        if first == name and dataclasses.is_dataclass(new) and last in _field_names(new):
+            object.__setattr__(new, last, getattr(old, last, getattr(new, last)))
 
 
 def _own_names(tree: Any, path: list[str]) -> list[str]:

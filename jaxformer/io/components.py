@@ -139,12 +139,13 @@ def value_at(owner: Any, path: str) -> Any:
     return functools.reduce(getattr, path.split("."), owner)
 
 
-def with_values(owner: Any, values: Mapping[str, Any]) -> Any:
+def with_values(owner: Any, values: Mapping[str, Any], where: str = "") -> Any:
     """Returns a copy of a frozen dataclass with other values of its fields.
 
     Args:
         owner: The dataclass.
         values: Field, or a path to that of a component such as "self_attention.bias" -> value.
+        where: The path of the owner itself, for messages: "self_attention.".
 
     Raises:
         ConfigError: There is no such field, or it cannot have that value.
@@ -157,11 +158,12 @@ def with_values(owner: Any, values: Mapping[str, Any]) -> Any:
         name, _, rest = path.partition(".")
         if name not in names and name not in moved_fields(type(owner)):
             raise ConfigError(
-                f"{name}: {type(owner).__name__} has no such field{did_you_mean(name, names)}"
+                f"{where}{name}: {type(owner).__name__} has no such field{did_you_mean(name, names)}"
             )
         (inner[name] if rest else changes)[rest or name] = value
     for name, own in inner.items():
-        changes[name] = with_values(changes.get(name, getattr(owner, name)), own)
+        part = changes.get(name, getattr(owner, name))
+        changes[name] = with_values(part, own, f"{where}{name}.")
     return dataclasses.replace(owner, **changes)
 
 

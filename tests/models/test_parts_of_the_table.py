@@ -35,7 +35,7 @@ import optax
 from tiny_run import tiny_config
 
 from jaxformer.functional import Activation, Norm, Position
-from jaxformer.nn import Block, Residual, TransformerBlock, constant, parameter
+from jaxformer.nn import MLP, Block, Residual, TransformerBlock, constant, parameter
 from jaxformer.optim import Optimizer, Schedule
 
 
@@ -113,7 +113,8 @@ def get_config():
     config = tiny_config(loggers=(), steps=3, checkpoint_interval=3)
     model = replace(
         config.model, norm=Soft(), embedding_norm=Soft(), position=Table(),
-        feed_forward=MLP(activation=Swish()), residual=Halved(), block=Loud(), scan_layers=True, remat="full",
+        feed_forward=MLP(activation=Swish()), residual=Halved(), block=Loud(), scan_layers=True,
+        remat="full",
     )
     optimizer = Sign(schedule=Steps(learning_rate=1e-3, warmup_steps=0))
     return replace(config, model=model, optimizer=optimizer)
