@@ -8,7 +8,6 @@ its folder keeps a copy of this file.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -50,8 +49,8 @@ class DifferentialHeads(Attention):
     https://arxiv.org/abs/2410.05258, with lambda_init = 0.8 in every layer.
     """
 
-    def __init__(self, key, config, position, kv_dim=None, settings=None):
-        super().__init__(key, config, position, kv_dim, settings)
+    def __init__(self, key, config, position, kv_dim=None):
+        super().__init__(key, config, position, kv_dim)
         keys, half = jax.random.split(jax.random.fold_in(key, 1), 4), config.head_width // 2
         self.lambdas = nnx.List(
             [parameter(each, (half,), ("head_dim",), normal(0.1)) for each in keys]
@@ -105,8 +104,8 @@ class AdditiveHeads(Attention):
     https://arxiv.org/abs/1409.0473. It has as many key/value heads as heads.
     """
 
-    def __init__(self, key, config, position, kv_dim=None, settings=None):
-        super().__init__(key, config, position, kv_dim, settings)
+    def __init__(self, key, config, position, kv_dim=None):
+        super().__init__(key, config, position, kv_dim)
         sizes, axes = (config.num_heads, config.head_width), ("heads", "head_dim")
         self.score_bias = parameter(jax.random.fold_in(key, 1), sizes, axes, normal(0.3))
 
@@ -128,8 +127,7 @@ class DifferentialAttention(DotProductAttention):
     """`SelfAttention` with `DifferentialHeads`, and the settings of `DotProductAttention`."""
 
     def build(self, key, config, position, window):
-        heads = partial(DifferentialHeads, settings=self)
-        return SelfAttention(key, config, position, window, heads)
+        return SelfAttention(key, config, position, window, DifferentialHeads)
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + 2 * config.value_width)
@@ -140,8 +138,7 @@ class AdditiveAttention(DotProductAttention):
     """`SelfAttention` with `AdditiveHeads`, and the settings of `DotProductAttention`."""
 
     def build(self, key, config, position, window):
-        heads = partial(AdditiveHeads, settings=self)
-        return SelfAttention(key, config, position, window, heads)
+        return SelfAttention(key, config, position, window, AdditiveHeads)
 
 
 # Other sublayers in attention's place, which define their own cache -------------------------------

@@ -157,9 +157,8 @@ def with_values(owner: Any, values: Mapping[str, Any], where: str = "") -> Any:
     for path, value in values.items():
         name, _, rest = path.partition(".")
         if name not in names and name not in moved_fields(type(owner)):
-            raise ConfigError(
-                f"{where}{name}: {type(owner).__name__} has no such field{did_you_mean(name, names)}"
-            )
+            hint = did_you_mean(name, names)
+            raise ConfigError(f"{where}{name}: {type(owner).__name__} has no such field{hint}")
         (inner[name] if rest else changes)[rest or name] = value
     for name, own in inner.items():
         part = changes.get(name, getattr(owner, name))
