@@ -113,13 +113,12 @@ class Attention(nnx.Module):
         width = {"D": self.query.inputs[0]}
         sizes = assert_axes(width, x=(x, "B T D"), positions=(positions, "B/1 T"))
         sizes = assert_axes(sizes | {"D": self.key.inputs[0]}, kv=(kv, "B S D"))
-        assert_floating(x=x, kv=kv)
-        assert_integers(positions=positions)
         if kv_positions is None:
             kv_positions = positions
         else:
             assert_axes(sizes, kv_positions=(kv_positions, "B/1 S"))
-            assert_integers(kv_positions=kv_positions)
+        assert_floating(x=x, kv=kv)
+        assert_integers(positions=positions, kv_positions=kv_positions)
         query_BTNH = self.queries(x, factor)
         key_BSKH, value_BSKH = self.keys_and_values(kv)
         query_BTNH, key_BSKH = self.rotated(query_BTNH, key_BSKH, positions, kv_positions)
@@ -170,20 +169,7 @@ class Attention(nnx.Module):
         distances: DistanceTerms | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Attention and the output projection.
-
-        Args:
-            query_BTNH: Queries, rotated if the positional scheme rotates.
-            key_BSKH: Keys, rotated likewise.
-            value_BSKH: Values.
-            mask: A spec of `functional.masks`.
-            bias: The positional scheme's attention bias.
-            distances: What distances add to the products of queries and keys.
-            key: The dropout key; None in evaluation.
-
-        Returns:
-            `[B, T, D]`.
-        """
+        """`[B, T, D]`, attention with rotated queries and keys, and the output projection."""
         output_BTNH = attention(
             query_BTNH,
             key_BSKH,
@@ -224,15 +210,9 @@ class SelfAttention(Sublayer):
         window: int | None = None,
         attention: Callable[..., Attention] = Attention,
     ):
-        """Declares the attention.
+        """Declares the attention, which `attention` makes of the first three arguments.
 
-        Args:
-            key: A PRNG key for the initial values.
-            config: The sizes and the other settings.
-            position: The positional scheme.
-            window: The number of keys that a query reaches back to; None: all.
-            attention: Makes the attention from the first three: `Attention`, or a subclass that
-                computes something else.
+        `window` is the number of keys that a query reaches back to; None: all.
         """
         self.attention = attention(key, config, position)
         self.relative = config.relative_position is not None
@@ -334,19 +314,9 @@ class CrossAttention(Sublayer):
     def step(
         self, x: jax.Array, context: Context, cache: EncoderCache
     ) -> tuple[jax.Array, EncoderCache]:
-        """Attends to the keys and values of the encoder outputs.
-
-        The cache may have fewer rows than `x`: the beams of a row follow one another and attend to
-        its encoder outputs together, as if they were one longer row.
-
-        Args:
-            x: `[R, T, D]`, where R is a multiple of the B rows of the cache.
-            context: What all layers share.
-            cache: The keys and values `[B, S, K, H]`.
-
-        Returns:
-            `[R, T, D]`, and the same cache.
-        """
+        """`[R, T, D]`, where R is a multiple of the rows of the cache, and the same cache."""
+        # The beams of a row follow one another and attend to its encoder outputs together, as if
+        # they were one longer row.
         key_BSKH, value_BSKH = cache.read(x.dtype)
         query_BTNH = self.attention.queries(x, context.depth_factor(self.attention.scale_by_depth))
         query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
