@@ -80,7 +80,7 @@ def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
 )
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout of attention, whose pattern is a function of the key and the global (b, n, t, s) index alone.
+    """The dropout of pairs: a function of the key and the global (b, n, t, s) index alone.
 
     So all implementations, in both passes and under any sharding, drop the same pairs.
     """
