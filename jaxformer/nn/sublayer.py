@@ -176,8 +176,10 @@ def settings_of(config: TransformerConfig, field: str, kind: type) -> Any:
     Returns:
         The sublayer; if it is of another class, the default of the model's family.
     """
-    own = getattr(config, field)
-    return own if isinstance(own, kind) else type(config).__dataclass_fields__[field].default
+    own, known = getattr(config, field, None), type(config).__dataclass_fields__
+    if isinstance(own, kind):
+        return own
+    return known[field].default if field in known else kind()
 
 
 @dataclass(frozen=True)
