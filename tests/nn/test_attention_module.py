@@ -124,8 +124,8 @@ def test_to_encoder_outputs_of_another_length(changes, rotate):
         x,
         kv,
         ALLOWED,
-        scale=changes.get("attention_scale", 4**-0.5),
-        softcap=changes.get("attention_softcap"),
+        scale=changes.get("self_attention.scale", 4**-0.5),
+        softcap=changes.get("self_attention.softcap"),
         rotate=rotate,
     )
     close(actual, expected)
