@@ -15,7 +15,7 @@ from jaxformer.functional.assertions import assert_axes, assert_ids, assert_inte
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
-from jaxformer.io.components import moved_fields, value_at, with_values
+from jaxformer.io.components import moved_fields, with_values
 from jaxformer.io.notices import warn_once
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import (
@@ -240,7 +240,9 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
         if (path := moved_fields(type(self)).get(name)) is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         warn_once(f"{type(self).__name__}.{name} is now {path}")
-        return value_at(self, path)
+        field, _, setting = path.partition(".")
+        usual = type(self).__dataclass_fields__[field].default
+        return getattr(getattr(self, field), setting, getattr(usual, setting))
 
     @property
     def stacks(self):

@@ -151,7 +151,7 @@ class DisentangledAttention(DotProductAttention):
         return self.plain()
 
     def default_scale(self, head_dim: int) -> float:
-        """S for heads of this width, unless `scale` says another."""
+        """The factor s for heads of this width, unless `scale` gives another."""
         terms = 1 + self.content_to_position + self.position_to_content
         return (head_dim * terms) ** -0.5
 

@@ -119,6 +119,7 @@ def test_json_of_an_attention_without_settings(caplog):
     assert found == DecoderConfig(**SIZES, self_attention=Mixer())
     assert "attention_clip = 2.0 is ignored: Mixer has no clip" in caplog.text
     assert "attention_bias" not in caplog.text  # it is what models without it have
+    assert (found.attention_bias, found.attention_clip) == (False, None)
 
 
 def test_options_with_the_old_names(caplog):
