@@ -20,16 +20,9 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from jaxformer.config.options import groups, path_of
+from jaxformer.config.options import child, current_name, groups, keep_moved, path_of
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
-from jaxformer.io.components import (
-    all_types,
-    moved_fields,
-    source_of,
-    type_name,
-    union_members,
-)
-from jaxformer.io.notices import warn_once
+from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
 
 
@@ -184,14 +177,14 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         The tree with the chosen components, not validated, and the arguments that remain.
     """
     remaining, chosen = [], []
-    given = [(_current_name(tree, option), values) for option, values in groups(arguments)]
+    given = [(current_name(tree, option), values) for option, values in groups(arguments)]
     for option, values in sorted(given, key=lambda group: group[0].count(".")):
         path = path_of(option)
         if (meant := _own_names(tree, path)) != path:
             path, option = meant, "--" + ".".join(meant).replace("_", "-")
         owner = tree
         for name in path[:-1]:
-            owner = _child(owner, name)
+            owner = child(owner, name)
         is_field = dataclasses.is_dataclass(owner) and path[-1] in _field_names(owner)
         choices = component_choices(owner, path[-1]) if is_field else {}
         if choices:
@@ -199,38 +192,13 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
             words = values if several else [" ".join(values)]
             picked = tuple(_chosen(option, word, choices) for word in words)
             if not several:
-                _keep_moved(owner, path[-1], picked[0])
+                keep_moved(owner, path[-1], picked[0])
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
             tree = _with_implied(tree, path, chosen)
             remaining += [option, *values] if option else values
     return tree, remaining
-
-
-def _current_name(tree: Any, option: str) -> str:
-    """An option, by the name that its field has now if it has moved; says so."""
-    owner, path = tree, path_of(option)
-    for place, name in enumerate(path):
-        moved = moved_fields(type(owner)) if dataclasses.is_dataclass(owner) else {}
-        own = name if name in moved else name.removeprefix("no_")
-        if own in moved:
-            first, last = moved[own].split(".")
-            names = [*path[:place], first, name.removesuffix(own) + last, *path[place + 1 :]]
-            current = "--" + ".".join(names).replace("_", "-")
-            warn_once(f"{option} is now {current}")
-            return current
-        owner = _child(owner, name)
-    return option
-
-
-def _keep_moved(owner: Any, name: str, new: Any) -> None:
-    """Keeps in a component what were fields of its owner when another one was in its place."""
-    for path in moved_fields(type(owner)).values():
-        first, _, last = path.partition(".")
-        old = getattr(owner, first)
-        if first == name and dataclasses.is_dataclass(new) and last in _field_names(new):
-            object.__setattr__(new, last, getattr(old, last, getattr(new, last)))
 
 
 def _own_names(tree: Any, path: list[str]) -> list[str]:
@@ -240,7 +208,7 @@ def _own_names(tree: Any, path: list[str]) -> list[str]:
         fields = _field_names(owner) if dataclasses.is_dataclass(owner) else []
         own = getattr(type(owner), "also_called", {}).get(name)
         names.append(own if own in fields and name not in fields else name)
-        owner = _child(owner, names[-1])
+        owner = child(owner, names[-1])
     return names
 
 
@@ -255,7 +223,7 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
             return _with_implied(tree, path, chosen)
-        owner = _child(owner, name)
+        owner = child(owner, name)
     return tree
 
 
@@ -395,13 +363,6 @@ def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
         return [(option, value)]
     several = isinstance(value, tuple) and all(dataclasses.is_dataclass(item) for item in value)
     return [(f"{option}.{i}", item) for i, item in enumerate(value)] if several else []
-
-
-def _child(owner: Any, name: str) -> Any:
-    """A field of a dataclass or an item of a tuple, or None."""
-    if isinstance(owner, tuple):
-        return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
-    return getattr(owner, name, None)
 
 
 def _field_names(tree: Any) -> list[str]:

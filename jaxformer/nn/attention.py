@@ -1,6 +1,5 @@
 """Multi-head attention: the projections, and the two sublayers that use them."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -26,7 +25,7 @@ from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import JointNorm, Linear, NormLayer, normal, optional_norm, parameter
+from jaxformer.nn.layers import Linear, head_norm, normal, parameter
 from jaxformer.nn.sublayer import (
     Context,
     CrossAttentionConfig,
@@ -56,7 +55,7 @@ class Attention(nnx.Module):
             kv_dim: The width of what keys and values are projected from; None: model_dim.
             settings: The settings of attention; None: those of the model's `self_attention`.
         """
-        settings = attention_settings(config) if settings is None else settings
+        settings = settings or settings_of(config, "self_attention", DotProductAttention)
         keys = jax.random.split(key, 6)
         model, head = {"embed": config.model_dim}, {"head_dim": config.head_width}
         source = {"embed": config.model_dim if kv_dim is None else kv_dim}
@@ -70,8 +69,9 @@ class Attention(nnx.Module):
         self.output = Linear(
             keys[3], heads | of_values, model, output_std, bias=settings.output_bias
         )
-        self.query_norm = settings.head_norm(keys[4], config, heads)
-        self.key_norm = settings.head_norm(keys[5], config, kv_heads)
+        norm = settings.query_key_norm, config.head_width, settings.query_key_norm_over
+        self.query_norm = head_norm(keys[4], *norm, heads)
+        self.key_norm = head_norm(keys[5], *norm, kv_heads)
         self.position, self.num_heads = position, config.num_heads
         self.kv_heads, self.head_dim = config.kv_heads, config.head_width
         self.value_dim = config.value_width
@@ -125,8 +125,9 @@ class Attention(nnx.Module):
         value_BSKH = self.position.rotate_values(value_BSKH, kv_positions)
         # A subclass need not know of distances.
         options = {} if distances is None else {"distances": distances}
-        arrays = query_BTNH, key_BSKH, value_BSKH
-        return self.attend(*arrays, mask=mask, bias=bias, key=key, **options)
+        return self.attend(
+            query_BTNH, key_BSKH, value_BSKH, mask=mask, bias=bias, key=key, **options
+        )
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""
@@ -368,24 +369,8 @@ class DotProductAttention(SelfAttentionConfig):
         shared = {each.name: getattr(self, each.name) for each in fields(DotProductAttention)}
         return DotProductAttention(**shared)
 
-    def head_norm(
-        self, key: jax.Array, config: TransformerConfig, heads: dict[str, int]
-    ) -> NormLayer | JointNorm | None:
-        """Declares the norm of the queries or keys of these heads, if there is one."""
-        norm, width = self.query_key_norm, config.head_width
-        if norm is None or self.query_key_norm_over == "head":
-            return optional_norm(key, norm, width)
-        if self.query_key_norm_over == "each_head":
-            return NormLayer(key, norm, width, heads)
-        return JointNorm(key, norm, math.prod(heads.values()) * width)
-
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + config.value_width)
-
-
-def attention_settings(config: TransformerConfig) -> DotProductAttention:
-    """The model's `self_attention`, or the default of its family if that is of another kind."""
-    return settings_of(config, "self_attention", DotProductAttention)
 
 
 @dataclass(frozen=True)
