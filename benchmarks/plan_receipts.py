@@ -14,9 +14,9 @@ import argparse
 from pathlib import Path
 
 import jax
+import plan_receipt as receipts
 
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.plan import receipts
 
 ROOT = Path(__file__).parents[1]
 # Not seen when the first rules of the closed form were made.
@@ -141,8 +141,14 @@ def main() -> None:
 def table(found: dict[str, receipts.Receipt]) -> str:
     """The receipts as a table in Markdown: sizes in GiB, FLOPs and traffic of one step."""
     titles = (
-        *("recipe", "chips", "compiler, GiB", "predicted, GiB", "ratio", "PFLOPs of a step"),
-        *("sent, by the compiler", "sent, in closed form"),
+        "recipe",
+        "chips",
+        "compiler, GiB",
+        "predicted, GiB",
+        "ratio",
+        "PFLOPs of a step",
+        "sent, by the compiler",
+        "sent, in closed form",
     )
     lines = [titles, ["---"] * 2 + ["---:"] * 4 + ["---"] * 2]
     for each in found.values():

@@ -14,6 +14,7 @@ from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.chips import GIB
+from jaxformer.distributed.slices import Slice, parse_chips
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.launch import (
     Job,
@@ -26,7 +27,6 @@ from jaxformer.launch import (
 )
 from jaxformer.launch.job import default_name, variables
 from jaxformer.plan.search import neediest
-from jaxformer.plan.slices import Slice, parse_chips
 from jaxformer.plan.trace import check
 
 T = TypeVar("T")

@@ -19,15 +19,14 @@ from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.io.console import console
 from jaxformer.io.files import replacing
 from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
-from jaxformer.plan.notes import remat_in_words
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import check, check_without_mesh, described
 from jaxformer.training.transfer.resolution import resolved
 
@@ -140,8 +139,8 @@ def _print(name: str, plan: Plan, out: Console) -> None:
     out.print(
         f"{name} on {slice_.name}: {_count(slice_.chips, 'chip')}, "
         f"{_count(slice_.num_devices, 'device')}, {_count(slice_.hosts, 'host')}\n"
-        f"mesh {sizes or 'of one device'}{idle}; {remat_in_words(config.model)}"
-        f"{f', {parts} parts' if parts > 1 else ''}; {plan.stages[-1].words} tokens; "
+        f"mesh {sizes or 'of one device'}{idle}; {search.remat_text(config.model)}"
+        f"{f', {parts} parts' if parts > 1 else ''}; {plan.stages[-1].batch_text} tokens; "
         f"{type(config.optimizer).__name__}",
         highlight=False,
     )

@@ -147,7 +147,8 @@ def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
         ended = {line["ended"]: line for line in lines if "ended" in line}
         begun = [line["begins"] for line in lines if "begins" in line]
         if not begun:
-            yield Finding(STARTS, "FAIL", _last_words(run), "correct XLA_FLAGS or JAX_PLATFORMS")
+            remedy = "correct XLA_FLAGS or JAX_PLATFORMS"
+            yield Finding(STARTS, "FAIL", _failure_message(run), remedy)
             return
         for case in left[: len(begun)]:
             yield finding(case, ended.get(case.name, {"message": _how_it_ended(run)}))
@@ -214,7 +215,7 @@ def _how_it_ended(run: subprocess.CompletedProcess) -> str:
     return f"no result in {doctor_cases.SECONDS} seconds"
 
 
-def _last_words(run: subprocess.CompletedProcess) -> str:
+def _failure_message(run: subprocess.CompletedProcess) -> str:
     """Why a process failed: XLA's own message, or the last line of a traceback."""
     lines = [line.strip() for line in run.stderr.splitlines() if line.strip()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]

@@ -68,7 +68,7 @@ def heat_map(
         title: What the matrix is.
         x: The name of the columns.
         y: The name of the rows.
-        bar: The name of the values, beside a bar of colours; None: no bar.
+        bar: The label of the colour bar; None: no bar.
         **options: Further arguments of matplotlib's `imshow`. Without a colour map, values of both
             signs get one that is white at 0.
 

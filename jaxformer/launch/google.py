@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from jaxformer.distributed.chips import Chip
+from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ArgumentError
-from jaxformer.plan.slices import Slice, slices_of
 
 
 @dataclass(frozen=True)

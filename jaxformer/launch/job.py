@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxformer.distributed.chips import GPU_MEMORY_FRACTION
+from jaxformer.distributed.slices import Slice
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.io.paths import is_remote, url_of
-from jaxformer.plan.slices import Slice
 
 STOPPED = 75
 """The exit status of a run that was stopped and can go on: EX_TEMPFAIL of sysexits.h."""
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def compiled(self) -> str:
-        """Where compiled programs are kept: beside the run, for the next start; "": nowhere."""
+        """The folder of compiled programs, next to the run; "" if they are not kept."""
         place = self.run_dir.rstrip("/")
         is_bucket = self.is_remote and place.count("/") < 3
         return "" if is_bucket else f"{place[: place.rfind('/') + 1]}compiled"
@@ -116,7 +116,7 @@ def variables(assignments: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def check_words(**values: str | None) -> None:
+def check_plain(**values: str | None) -> None:
     """Checks values that a script or a manifest takes as one plain word.
 
     Args:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from jaxformer.distributed.slices import Slice, parse_chips
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.launch.google import google_names, machine_type, topology
 from jaxformer.launch.job import STOPPED, Job, check_nodes
 from jaxformer.launch.kueue import queue_objects
 from jaxformer.launch.manifest import yaml_text
-from jaxformer.plan.slices import Slice, parse_chips
 
 _PORT = 55527
 _DRIVER = "/usr/local/nvidia/lib64"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxformer.plan.slices import Slice
+from jaxformer.distributed.slices import Slice
 
 _API = "kueue.x-k8s.io/v1beta2"
 

@@ -5,9 +5,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.launch.job import STOPPED, Job, check_nodes, check_words, shell_lines
-from jaxformer.plan.slices import parse_chips
+from jaxformer.launch.job import STOPPED, Job, check_nodes, check_plain, shell_lines
 
 _UNITS = ("days", "hours", "minutes", "seconds")
 _TIMES = (
@@ -75,14 +75,14 @@ class Slurm:
             valid = re.fullmatch(r"--[a-z][a-z-]*(=\S+)?", option) is not None
             check_argument("sbatch", option, valid, "an option such as --constraint=ib")
         words = {name: getattr(self, name) for name in ("partition", "account", "qos", "log")}
-        check_words(**words)
+        check_plain(**words)
 
     @property
     def shape(self) -> tuple[int, int]:
         """The number of nodes, and of GPUs of each.
 
         Raises:
-            ArgumentError: It is given twice or not at all, or the chips are no GPUs.
+            ArgumentError: It is given twice or not at all, or the chips are not GPUs.
         """
         if self.chips is None:
             if self.nodes is None:
@@ -124,7 +124,7 @@ def seconds(time: str) -> int:
 def slurm_script(job: Job, cluster: Slurm) -> str:
     """Writes the script that `sbatch` takes.
 
-    The run gets SIGTERM before the time limit, saves and ends with a status of its own, for which
+    The run gets SIGTERM before the time limit, saves and ends with a special exit status, for which
     the script puts the job back into the queue; so it does after a preemption.
 
     Args:

@@ -4,10 +4,10 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
+from jaxformer.distributed.slices import Slice, parse_chips
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.launch.google import accelerator_type, google_names
-from jaxformer.launch.job import STOPPED, Job, check_nodes, check_words
-from jaxformer.plan.slices import Slice, parse_chips
+from jaxformer.launch.job import STOPPED, Job, check_nodes, check_plain
 
 # The images of the machines come with Python 3.10, which is too old.
 _PYTHON = "3.12"
@@ -54,7 +54,7 @@ class TpuVm:
             "lines of bash that install jaxformer, as in --setup 'git clone URL project' \"uv pip "
             "install './project[pod-tpu]'\"",
         )  # fmt: skip
-        check_words(
+        check_plain(
             zone=self.zone, project=self.project, runtime=self.runtime,
             reservation=self.reservation, service_account=self.service_account,
         )  # fmt: skip

@@ -71,7 +71,7 @@ def gradient_errors(ours: Arrays, theirs: Arrays, exact: Arrays) -> dict[str, Er
 
 
 def limit_of_rounding(found: Mapping[str, Errors]) -> float:
-    r"""Returns the largest error of ours that rounding alone explains.
+    r"""Returns the largest error that rounding explains.
 
     .. math:: \min(4 \max_n e_n + 2^{-19}, 2^{-10})
 

@@ -89,7 +89,7 @@ def example_inputs(
 def _shaped_images(
     config: VisionConfig, padding: Padding, rows: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Images of several shapes, cut into patches, which are padded on the right alone."""
+    """Images of several shapes as patches, which are padded only on the right."""
     shapes = ((2, 6), (4, 3), (1, 12)) if padding == "none" else ((2, 5), (4, 3), (1, 7))
     grids = np.array([shapes[row % len(shapes)] for row in range(rows)])
     counts = np.prod(grids, axis=1)[:, None]

@@ -85,7 +85,7 @@ def _cells(kind: str, name: str) -> tuple[str, str, str]:
 
 
 def _found(kind: str, name: str) -> tuple[ModelFormat, Architecture] | None:
-    """The system and the class here, whose tower may be a system of its own (CLIP)."""
+    """The system and its class; a tower may be a separate system (CLIP)."""
     own = [FORMATS[kind]] if kind in FORMATS else []
     for model_format in [*own, *FORMATS.values()]:
         if (architecture := model_format.architecture(name)) is not None:

@@ -395,4 +395,4 @@ TINY: dict[str, dict[str, Any]] = {
 
 LENGTHS = {"big_bird": 33, "BigBirdForCausalLM": 11}
 """`model_type` or class -> tokens of a row, where the usual few would not use every part. As a
-decoder BigBird has full attention, in transformers in short rows alone."""
+decoder BigBird has full attention, which transformers use only for short rows."""

@@ -1,24 +1,92 @@
-"""What a step sends and keeps, from sizes alone: rough, but fast enough to rank every mesh."""
+"""The work of a training step, from the sizes of the model and the mesh."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
+from jaxformer.config import Config
+from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.distributed.slices import Slice
+from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.feedforward import mlp_settings
+from jaxformer.nn.remat import Remat, RematNames
 from jaxformer.plan.collectives import Collective
+from jaxformer.plan.trace import teacher_of
 
-_NARROW = 2
-"""Bytes of a number in bfloat16."""
+_BFLOAT16_BYTES = 2
+_STATE_TRAFFIC = 32
+"""Bytes for each float32 parameter that AdamW reads and writes in a step."""
+_NAMES = {
+    "query_key_value": ("query", "key", "value"),
+    "attention_context": ("attention",),
+    "attention_output": ("output",),
+    "mlp_hidden": ("mlp",),
+}
+"""The products that `RematNames` can save."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step does."""
+
+    products: float
+    """FLOPs of one device in products with parameters, including recomputed ones."""
+    attention: float
+    """FLOPs of one device in attention, over the pairs that the mask allows."""
+    state_bytes: float
+    """Bytes that the optimizer reads and writes on one device."""
+    collectives: tuple[Collective, ...]
+    """What one device sends."""
+    tokens: int
+    """Tokens of the batch on all devices."""
+    useful: float
+    """Model FLOPs of the batch: without recomputation, and only the allowed half of attention."""
+
+
+def work_of(config: Config, slice_: Slice) -> Work:
+    """The work of a step of an experiment on a slice.
+
+    Args:
+        config: The experiment.
+        slice_: The chips.
+
+    Returns:
+        The work. The bytes of the optimizer are those of AdamW.
+    """
+    model, parts = config.model, config.train.gradient_accumulation
+    mesh = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
+    tokens = config.data.num_sequences * config.row_lengths["inputs"]
+    per_device = tokens / prod(mesh.values())
+    flops, parameters = model.flops(config.row_lengths), parameter_count(model)
+    recomputed = 2 * sum(
+        stack.num_layers * sum(recomputed_products(stack).values()) for stack in model.stacks
+    )
+    # JAX's attention kernel for TPUs computes the scores for queries and for keys: its backward
+    # pass has 7 products, the forward pass has 2.
+    backward = 3.5 if slice_.chip.kind == "tpu" else 2.5
+    again = any("attention" in recomputed_products(stack) for stack in model.stacks)
+    products = 3 * flops.products + recomputed
+    attention = flops.causal_attention * (1 + backward + again)
+    teacher, _ = teacher_of(config.train)
+    if teacher is not None:
+        forward = teacher.flops(teacher.row_lengths(config.data.lengths))
+        products += forward.products
+        attention += forward.causal_attention
+    return Work(
+        products=products * per_device,
+        attention=attention * per_device,
+        state_bytes=_STATE_TRAFFIC * parameters / (mesh["fsdp"] * mesh["tensor"]),
+        collectives=sent(model, mesh, parameters=parameters, tokens=tokens, parts=parts),
+        tokens=tokens,
+        useful=flops.training(causal=True) * tokens,
+    )
 
 
 def layer_products(config: TransformerConfig) -> dict[str, int]:
-    """Multiply-adds of a layer for a token, by part.
-
-    Args:
-        config: The sizes.
-
-    Returns:
-        The parts of attention, those of the feed-forward layer but the last ("mlp"), and the last.
-    """
+    """Multiply-adds of a layer for each token."""
     dim, wide = config.model_dim, config.num_heads * config.head_width
     narrow = config.kv_heads * config.head_width
     return {
@@ -32,66 +100,78 @@ def layer_products(config: TransformerConfig) -> dict[str, int]:
     }
 
 
+def recomputed_products(config: TransformerConfig) -> dict[str, int]:
+    """The entries of `layer_products` that the backward pass computes again."""
+    products = layer_products(config)
+    del products["down"]  # no gradient depends on the result of a layer's last product
+    if config.remat == "none":
+        return {}
+    if config.remat == "dots":
+        return {"attention": 0}
+    if isinstance(config.remat, RematNames):
+        names = (*config.remat.save, *config.remat.offload)
+        kept = {part for name in names for part in _NAMES.get(name, ())}
+        return {part: size for part, size in products.items() if part not in kept}
+    return products
+
+
 def sent(
-    config: TransformerConfig,
+    model: ModelConfig,
     mesh: Mapping[str, int],
     *,
     parameters: int,
     tokens: int,
     parts: int = 1,
     gradient_bytes: int = 4,
-    again: bool = True,
 ) -> tuple[Collective, ...]:
-    """The collectives of a step that is cut over a mesh.
+    """The collectives of a step.
 
-    Every part of the batch gathers the parameters in both passes and scatters their gradients; a
-    layer that is cut over the tensor axis sums its activations twice in each pass.
+    For each part of the batch, a device gathers the parameters in both passes and scatters their
+    gradients. A layer that is sharded over the tensor axis sums its activations twice in each pass.
 
     Args:
-        config: The sizes of the blocks.
+        model: The sizes.
         mesh: The devices along each axis.
-        parameters: Of the whole model.
-        tokens: Of the whole batch.
-        parts: Parts of the batch that are computed one after the other.
-        gradient_bytes: Of one number of a gradient.
-        again: Whether the forward pass runs again in the backward pass.
+        parameters: Parameters of the whole model.
+        tokens: Tokens of the batch on all devices.
+        parts: Parts of the batch, for gradient accumulation.
+        gradient_bytes: Bytes of each number of a gradient.
 
     Returns:
         The collectives.
     """
-    data, fsdp, tensor = (mesh[axis] for axis in ("data", "fsdp", "tensor"))
-    own, layers, found = parameters // tensor, config.num_layers, []
+    data, fsdp, tensor = (mesh[axis] for axis in MESH_AXES)
+    layers = sum(stack.num_layers for stack in model.stacks)
+    # Layers that share parameters gather them each time.
+    used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)
+    gathered = max(parameters, used) // tensor
+    found = []
     if fsdp > 1:
-        found.append(Collective("all-gather", ("fsdp",), 2 * parts * _NARROW * own, 2 * layers))
-        scattered = parts * gradient_bytes * own
+        both = 2 * parts * _BFLOAT16_BYTES * gathered
+        found.append(Collective("all-gather", ("fsdp",), both, 2 * layers))
+        scattered = parts * gradient_bytes * gathered
         found.append(Collective("reduce-scatter", ("fsdp",), scattered, layers))
     if data > 1:
-        summed = parts * gradient_bytes * own // fsdp
+        summed = parts * gradient_bytes * (parameters // tensor) // fsdp
         found.append(Collective("all-reduce", ("data",), summed, layers))
     if tensor > 1:
-        count = (6 if again else 4) * layers
-        size = _NARROW * tokens * config.model_dim // (data * fsdp)
-        found.append(Collective("all-reduce", ("tensor",), count * size, count))
+        size, count = 0, 0
+        for stack in model.stacks:
+            sums = stack.num_layers * (6 if "output" in recomputed_products(stack) else 4)
+            size += sums * _BFLOAT16_BYTES * tokens * stack.model_dim // (data * fsdp)
+            count += sums
+        found.append(Collective("all-reduce", ("tensor",), size, count))
     return tuple(found)
 
 
-def made_again(config: TransformerConfig) -> int:
-    """FLOPs of a token in products that the backward pass computes again."""
-    if config.remat in ("none", "dots"):
-        return 0
-    products = layer_products(config)
-    return 2 * config.num_layers * (sum(products.values()) - products["down"])
-
-
-def kept_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
-    """Bytes of the activations that the forward pass of all layers keeps on a device.
+def saved_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
+    """Bytes of the activations that all layers save on a device for the backward pass.
 
     Args:
-        config: The sizes, and `remat`: "full" keeps the input of a layer, "dots" also the results
-            of products, "none" all that the backward pass reads. Another policy counts as "full",
-            which keeps least.
-        tokens: Those of one device.
-        tensor: Devices over which heads and hidden units are cut.
+        config: The sizes, and `remat`: "full" saves the input of a layer, "dots" also the results
+            of products, "none" all that the backward pass reads. Named activations count as "full".
+        tokens: Tokens of one device.
+        tensor: Devices along the tensor axis.
 
     Returns:
         Bytes.
@@ -105,3 +185,18 @@ def kept_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
     if config.remat == "none":
         width += heads + 2 * dim
     return config.num_layers * tokens * width * config.dtype.itemsize
+
+
+def with_remat(model: ModelConfig, remat: Remat) -> ModelConfig:
+    """A model with another rematerialisation in all of its parts."""
+    return model.each_part(lambda part: part.with_fields(remat=remat))
+
+
+def parameter_count(model: ModelConfig) -> int:
+    """The number of parameters of a model."""
+    return _count(with_remat(model, "none").build)
+
+
+@lru_cache(maxsize=8)
+def _count(build) -> int:
+    return sum(prod(x.shape) for x in AbstractModel(build).shapes.values())

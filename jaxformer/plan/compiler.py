@@ -1,4 +1,4 @@
-"""What the TPU compiler says of a training step, on a machine without a TPU."""
+"""The TPU compiler, which compiles a training step on a machine without a TPU."""
 
 import contextlib
 import importlib.metadata
@@ -17,18 +17,18 @@ import jax
 
 from jaxformer.config import Config, validate
 from jaxformer.distributed.sharding import MESH_AXES, make_mesh
+from jaxformer.distributed.slices import Slice
 from jaxformer.errors import RunError
-from jaxformer.plan.buffers import Buffer, largest_buffers, read_assignment
+from jaxformer.plan.assignment import CompiledBuffer, largest_buffers, read_assignment
 from jaxformer.plan.collectives import Collective, collectives
 from jaxformer.plan.hlo import Module
-from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import train_program
 
 INSTALL = (
     "the TPU compiler is not here: pip install --no-deps --target libtpu 'libtpu>=0.0.42,<0.1', "
     "then set PYTHONPATH=libtpu (Linux on x86)"
 )
-# What libtpu would ask the cloud, and complain about where there is none.
+# libtpu would otherwise query the metadata server of the cloud.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -36,68 +36,58 @@ _ENVIRONMENT = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# A v4 chip has two cores that work as one device.
+# The two cores of a v4 chip are one device.
 _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A training step as the compiler leaves it. Bytes are of one device."""
+    """A compiled training step. Bytes are those of one device."""
 
     usable_bytes: int
-    """What the device has for a program."""
+    """The memory that a program may use."""
     peak_bytes: int
-    """The most memory in use, as `memory_analysis()` of the finished program says it."""
+    """Peak memory, as in `memory_analysis()` of the finished program."""
     argument_bytes: int
-    """State and batch."""
+    """The state and the batch."""
     temporary_bytes: int
-    """Room for everything that is made during the step, with the gaps between arrays."""
+    """All temporary arrays, with the gaps between them."""
     seconds: float
-    """How long it took to compile."""
+    """The time of compilation."""
     collectives: list[Collective]
     """What one step sends between devices."""
-    buffers: list[Buffer]
-    """The largest arrays at the moment at which the step needs most."""
+    buffers: list[CompiledBuffer]
+    """The largest arrays at the moment of peak memory."""
 
     @property
     def assigned_bytes(self) -> int:
-        """All that the arrays take, with the gaps between them."""
+        """The memory of all arrays, with the gaps between them."""
         return self.argument_bytes + self.temporary_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether all arrays have a place in the device's memory."""
+        """Whether all arrays fit in the device's memory."""
         return self.assigned_bytes <= self.usable_bytes
 
 
 def is_installed() -> bool:
-    """Whether libtpu is, which compiles for TPUs."""
+    """Whether libtpu is installed."""
     return importlib.util.find_spec("libtpu") is not None
 
 
 def versions() -> dict[str, str]:
-    """The versions of what compiles: jax, jaxlib and libtpu."""
+    """The versions of jax, jaxlib and libtpu."""
     return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
 
 
 def topology_devices(slice_: Slice) -> list[jax.Device]:
-    """The devices of a slice that is not here, for the compiler.
-
-    Args:
-        slice_: TPUs.
-
-    Returns:
-        Its devices, on which nothing can run.
-
-    Raises:
-        RunError: libtpu is not installed.
-    """
+    """The devices of a slice that is not at hand, for the compiler."""
     if not is_installed():
         raise RunError(INSTALL)
     from jax.experimental import topologies
 
     chip, topology = slice_.chip.name, slice_.topology
-    # Without its links around the torus, a program would gather by reducing zeros.
+    # Without the links that close the torus, XLA gathers by reducing zeros.
     wraps = (*slice_.wraps, *[False] * (3 - len(topology)))
     options = dict(_OPTIONS.get(chip, {}), wrap=wraps)
     if slice_.chips == 1:
@@ -113,20 +103,20 @@ def topology_devices(slice_: Slice) -> list[jax.Device]:
 def compile_step(config: Config, slice_: Slice) -> CompiledStep:
     """Compiles the training step of an experiment for a slice, until all memory is assigned.
 
-    The compiler runs in a process of its own, which is stopped then: to write the code takes
-    minutes more.
+    The compiler runs in a separate process, which is then stopped: generating the code takes
+    minutes longer.
 
     Args:
         config: The experiment.
         slice_: TPUs.
 
     Returns:
-        What the compiler says of it.
+        The compiled step.
 
     Raises:
         RunError: libtpu is not installed.
         ConfigError: The experiment cannot run on so many devices.
-        JaxRuntimeError: The compiler fails for another reason than a lack of memory.
+        JaxRuntimeError: The compiler fails, not for lack of memory.
     """
     if not is_installed():
         raise RunError(INSTALL)
@@ -136,14 +126,14 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
         folder = Path(name)
         _compile_apart(folder, config, slice_)
         if not has_assigned_memory(folder):
-            # A component of one's own may not travel to another process, and an error belongs here.
+            # A user's component may not be picklable, and errors are raised in this process.
             compile_into(folder, config, slice_)
         step = read_dump(folder, config, slice_)
     return replace(step, seconds=time.perf_counter() - start)
 
 
 def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
-    """Compiles in another process until memory is assigned, if the experiment can be sent there."""
+    """Compiles in another process until memory is assigned, if the experiment can be pickled."""
     try:
         experiment = pickle.dumps((config, slice_))
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -160,38 +150,24 @@ def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
 
 
 def _compile_on_cpu(folder: Path, experiment: bytes) -> None:
-    """Compiles what `pickle.dumps` made of an experiment and a slice."""
+    """Compiles a pickled experiment and slice."""
     try:
         config, slice_ = pickle.loads(experiment)
     except (ImportError, AttributeError):
-        return  # a component whose module is in the other process alone
+        return  # the module of a component cannot be imported here
     jax.config.update("jax_platforms", "cpu")
     compile_into(folder, config, slice_)
 
 
 def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
-    """Compiles a step, and has XLA write down what it does.
-
-    Args:
-        folder: Where XLA writes.
-        config: The experiment.
-        slice_: TPUs.
-
-    Returns:
-        The program's `memory_analysis()`; None where it does not fit.
-
-    Raises:
-        RunError: libtpu is not installed.
-        ConfigError: The experiment cannot run on so many devices.
-        JaxRuntimeError: The compiler fails for another reason than a lack of memory.
-    """
+    """Compiles a step with XLA's dump."""
     validate(config, slice_.num_devices)
     with _environment():
         mesh = make_mesh(config.mesh, topology_devices(slice_))
         program = train_program(config, mesh)
         lowered = program.lower(config.data.batch_size, config.row_lengths)
-        # The text comes from XLA's dump: newer compilers write what jaxlib cannot read back, and
-        # there is one where the program does not fit, too.
+        # jaxlib cannot parse the programs of newer compilers, and a program that does not fit is
+        # only in the dump.
         options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
         try:
             return lowered.compile(compiler_options=options).memory_analysis()
@@ -202,33 +178,21 @@ def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
 
 
 def has_assigned_memory(folder: Path) -> bool:
-    """Whether XLA has written all that `read_dump` reads; generating code takes longer by far."""
+    """Whether XLA has written all files that `read_dump` reads."""
     return any(folder.glob("*jit__updated*.after_optimizations_after_buffer_assignment.txt"))
 
 
 def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
-    """What the compiler has written down about a step.
-
-    Args:
-        folder: What `compile_into` has written, or has begun to.
-        config: The experiment.
-        slice_: TPUs.
-
-    Returns:
-        What is known of the step.
-
-    Raises:
-        RunError: This compiler writes it in another way.
-    """
+    """Reads the dump of a step."""
     module = Module(_dumped(folder, ".txt"))
     assignment = read_assignment(
         _dumped(folder, "-buffer-assignment.txt"), _dumped(folder, "-live-range.txt")
     )
     if not assignment.kept:
         raise RunError(
-            f"libtpu {versions()['libtpu']} writes down the memory of a program in a way that is "
-            "not known here: install another version (0.0.42 and 0.0.52 are known), or plan with "
-            "--no-compile"
+            f"the memory of a program cannot be read from the dump of libtpu "
+            f"{versions()['libtpu']}: install another version (0.0.42 and 0.0.52 are known), or "
+            "plan with --no-compile"
         )
     sizes = config.mesh.sizes(slice_.num_devices)
     return CompiledStep(
@@ -243,14 +207,14 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
 
 
 def _dumped(folder: Path, ending: str) -> str:
-    """What XLA wrote about the step: the largest of the programs that it compiled."""
+    """XLA's file about the largest program that it compiled, which is the step."""
     files = folder.glob(f"*.after_optimizations{ending}")
     return max(files, key=lambda path: path.stat().st_size).read_text()
 
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Sets what libtpu reads when it starts, where the user has not."""
+    """Sets the variables that libtpu reads when it starts, unless the user has."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:

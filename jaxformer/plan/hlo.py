@@ -1,16 +1,19 @@
-"""The text of a compiled program: its instructions, how often each runs and who asked for it."""
+"""The text of a compiled program: its instructions, how often each runs and their source lines."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "bf16": 2, "f16": 2, "tf32": 4, "token": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_INSTRUCTION = re.compile(
+    r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>\(.*?\)(?= [\w\-]+\()|\S+) ?"
+    r"(?P<opcode>[\w\-]*)\(?(?P<rest>.*)$"
+)
 _ARRAY = re.compile(r"\b(pred|token|[sufc]\d+\w*|bf16|tf32)\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
@@ -19,19 +22,20 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
-_ENTRY = re.compile(r"^(\d+) (.*)$")
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_ROW = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
-# Whoever calls these says more about an array.
 _HELPERS = "functional/"
+"""The callers of these functions say more about an array than the functions do."""
 
 
 class Array(NamedTuple):
-    """The type of one array."""
+    """The type of an array."""
 
     dtype: str
-    """As the compiler writes it: "bf16"."""
+    """As XLA writes it: "bf16"."""
     shape: tuple[int, ...]
-    """The sizes of its dimensions, without the padding of its layout."""
+    """Its dimensions, without the padding of its layout."""
 
     @property
     def bytes(self) -> int:
@@ -46,16 +50,16 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction."""
+    """An instruction of a compiled program."""
 
     name: str
-    """Its name in the program."""
+    """Its name."""
     type: str
-    """The type of its result, as written."""
+    """The type of its result, as XLA writes it."""
     opcode: str
     """What it does: "fusion", "all-gather"."""
     rest: str
-    """Operands, attributes and metadata, as written."""
+    """Operands, attributes and metadata, as XLA writes them."""
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -65,98 +69,96 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """The operation in JAX's words: "jit(_updated)/transpose(jvp())/dot_general"."""
+        """Its operation in JAX: "jit(_updated)/transpose(jvp())/dot_general"."""
         found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        return found[1].replace("\\", "") if found else ""
 
     @property
     def operands(self) -> list[str]:
-        """The names of what it reads."""
+        """The names of its operands."""
         return _OPERAND.findall(self.rest.partition(")")[0])
 
     @property
     def calls(self) -> list[str]:
-        """The computations that it runs; of an asynchronous one, its start does."""
+        """The computations that it runs; those of an asynchronous operation belong to its start."""
         if self.opcode.endswith(("-update", "-done")):
             return []
         branches = [name for group in _BRANCHES.findall(self.rest) for name in group.split(",")]
         names = [name for _, name in _CALLED.findall(self.rest)]
         return names + [name.strip().lstrip("%") for name in branches]
 
+    @property
+    def count(self) -> int | None:
+        """The value of a scalar integer constant; None for any other instruction."""
+        is_integer = self.type.startswith(("s32[]", "u32[]", "s64[]"))
+        return (
+            int(self.rest.partition(")")[0]) if is_integer and self.opcode == "constant" else None
+        )
+
 
 class Module:
     """A compiled program.
 
     Args:
-        text: As XLA writes it with `--xla_dump_hlo_as_text`.
+        text: What XLA writes with `--xla_dump_hlo_as_text`.
     """
 
     def __init__(self, text: str):
         self.computations: dict[str, list[Instruction]] = {}
+        self.entry = ""
         self._tables: dict[str, dict[int, str]] = defaultdict(dict)
         table, inside = "", None
         for line in text.splitlines():
             if found := _COMPUTATION.match(line):
                 inside = self.computations[found[2]] = []
-                self.entry = found[2] if found[1] else getattr(self, "entry", "")
+                self.entry = found[2] if found[1] else self.entry
             elif inside is not None and (found := _INSTRUCTION.match(line)):
-                inside.append(_instruction(found[1], found[2]))
-            elif line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+                inside.append(Instruction(**found.groupdict()))
+            elif line in _TABLES:
                 table = line
-            elif table and inside is None and (found := _ENTRY.match(line)):
+            elif table and inside is None and (found := _ROW.match(line)):
                 self._tables[table][int(found[1])] = found[2]
 
     @cached_property
     def runs(self) -> dict[str, int]:
-        """How often a step runs each computation; those of a condition's branches count each."""
+        """How often a step runs each computation; every branch of a conditional counts."""
         total: dict[str, int] = defaultdict(int)
-        called = {
-            name: [(each, self.trips(i)) for i in instructions for each in i.calls]
-            for name, instructions in self.computations.items()
-        }
 
         def visit(name: str, times: int) -> None:
             total[name] += times
-            for each, trips in called.get(name, ()):
-                visit(each, times * trips)
+            for instruction in self.computations.get(name, ()):
+                for each in instruction.calls:
+                    visit(each, times * self.trips(instruction))
 
         visit(self.entry, 1)
         return dict(total)
 
     def trips(self, instruction: Instruction) -> int:
-        """How often an instruction runs what it calls.
-
-        A loop counts from 0 to a constant, a scan in ones, an unrolled loop in larger steps. Where
-        the compiler has not written down how often one runs, that is the constant with which its
-        condition compares, over the step.
-
-        Args:
-            instruction: One of this program.
-
-        Returns:
-            The trips of a loop, 1 if they are not known; 1 for any other instruction.
-        """
+        """How often an instruction runs what it calls; 1 if that is not known."""
+        # Where XLA does not write the trip count of a loop, it is the constant that the condition
+        # compares with, over what the body adds to the counter.
         if instruction.opcode != "while":
             return 1
         if found := _TRIPS.search(instruction.rest):
             return int(found[1])
         called = dict(_CALLED.findall(instruction.rest))
         condition = {each.name: each for each in self.computations.get(called["condition"], ())}
-        limits = [_number(each) for each in condition.values() if _is_count(each)]
+        limits = [each.count for each in condition.values() if each.count is not None]
         for each in condition.values():
             if limits and each.opcode == "compare" and "direction=LT" in each.rest:
-                return math.ceil(max(limits) / self._step(condition[each.operands[0]], called))
+                counter = condition[each.operands[0]]
+                return math.ceil(max(limits) / self._increment(counter, called["body"]))
         return 1
 
-    def _step(self, counter: Instruction, called: Mapping[str, str]) -> int:
-        """What a loop adds to its counter at a time; 1 where the compiler writes it otherwise."""
-        body = {each.name: each for each in self.computations.get(called["body"], ())}
+    def _increment(self, counter: Instruction, name: str) -> int:
+        """What the body of a loop adds to its counter; 1 if that is not known."""
+        body = {each.name: each for each in self.computations.get(name, ())}
         index, root = _INDEX.search(counter.rest), [*body.values()][-1]
         if index is None or root.opcode != "tuple":
             return 1
-        added = body[root.operands[int(index[1])]]
-        terms = [body[name] for name in added.operands] if added.opcode == "add" else []
-        return next((_number(each) for each in terms if _is_count(each)), 1)
+        result = body[root.operands[int(index[1])]]
+        terms = [body[each].count for each in result.operands] if result.opcode == "add" else []
+        return next((count for count in terms if count is not None), 1)
 
     def instructions(self) -> Iterator[tuple[Instruction, str]]:
         """Every instruction that a step runs, with the name of its computation."""
@@ -164,15 +166,15 @@ class Module:
             yield from ((each, name) for each in self.computations.get(name, ()))
 
     def source(self, instruction: Instruction, package: str = "jaxformer") -> str:
-        """The line that asked for an instruction: "jaxformer/nn/attention.py:180".
+        """The source line of an instruction: "jaxformer/nn/attention.py:180".
 
         Args:
-            instruction: One of this program.
-            package: The innermost frame in a file of this package is taken, one outside its
-                pure functions if there is one.
+            instruction: An instruction of this program.
+            package: The line is that of the innermost frame in this package, outside of
+                `functional/` if there is such a frame.
 
         Returns:
-            The file and line; "" where the compiler kept neither.
+            The file and line; "" if the compiler has kept neither.
         """
         found = _FRAME.search(instruction.rest)
         frame, seen, innermost = int(found[1]) if found else 0, set(), ""
@@ -186,35 +188,8 @@ class Module:
             if ours and not path.startswith(_HELPERS):
                 return line
             innermost = innermost or (line if ours else "")
-            frame = fields.get("parent_frame_id", 1) - 1  # written one too large; 0: no parent
+            frame = fields.get("parent_frame_id", 1) - 1  # XLA writes it one too large
         return innermost
-
-
-def _is_count(instruction: Instruction) -> bool:
-    is_integer = instruction.type.startswith(("s32[]", "u32[]", "s64[]"))
-    return is_integer and instruction.opcode == "constant"
-
-
-def _number(constant: Instruction) -> int:
-    return int(constant.rest.partition(")")[0])
-
-
-def _instruction(name: str, text: str) -> Instruction:
-    end = _end_of_type(text)
-    opcode, _, rest = text[end:].strip().partition("(")
-    return Instruction(name, text[:end], opcode, rest)
-
-
-def _end_of_type(text: str) -> int:
-    """Where the type of a result ends; that of a tuple is in parentheses."""
-    if not text.startswith("("):
-        return text.index(" ") if " " in text else len(text)
-    depth = 0
-    for place, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if not depth:
-            return place + 1
-    return len(text)
 
 
 def _fields(text: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A plan: what a job needs and how fast it goes on a slice, by closed form and by the compiler."""
+"""A plan: the memory of a job on a slice, and its speed."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -6,85 +6,95 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxformer.config import Config
+from jaxformer.distributed.sharding import parameter_shardings
+from jaxformer.distributed.slices import Slice
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
-from jaxformer.plan import batch, compiler, search
+from jaxformer.models.parameters import AbstractModel
+from jaxformer.plan import compiler, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.memory import MemoryEstimate
-from jaxformer.plan.notes import notes_of
+from jaxformer.plan.program import Operation, each_operation
 from jaxformer.plan.roofline import StepTime, step_time
 from jaxformer.plan.search import Candidate
-from jaxformer.plan.slices import Slice
-from jaxformer.plan.trace import TracedStep, check, check_without_mesh, stages_of
+from jaxformer.plan.trace import (
+    TracedStep,
+    check,
+    check_without_mesh,
+    described,
+    stages_of,
+    teacher_of,
+)
+from jaxformer.training.logging.report import bytes_per_device, short_bytes
 
 Progress = Callable[[str], None]
 
 
 class StageTime(NamedTuple):
-    """How long the steps of a stage take; a run without a ramp is one stage."""
+    """The time of a stage; a run without a ramp has one stage."""
 
     rows: int
-    """Of a step."""
+    """Rows of a batch."""
     lengths: Mapping[str, int]
     """Tokens of a row."""
     steps: int | None
-    """How many it has; None: the experiment does not say."""
+    """The number of steps; None: the experiment does not say."""
     step: StepTime
-    """The time of each."""
+    """The time of a step."""
 
     @property
     def days(self) -> float | None:
-        """Days of all of them; None where their number is not known."""
+        """Days of all steps; None if their number is not known."""
         return None if self.steps is None else self.step.days(self.steps)
 
     @property
-    def words(self) -> str:
+    def batch_text(self) -> str:
         """The shape of a batch: "1,024 rows of 4,096"."""
-        return f"{self.rows:,} rows of {' + '.join(f'{size:,}' for size in self.lengths.values())}"
+        return _batch_text(self.rows, self.lengths)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a job on a slice before it runs."""
+    """The memory of a job on a slice, and its speed."""
 
     asked: Config
     """The experiment as it was given."""
     impossible: str
-    """Why its own mesh cannot be on these chips, so that the best one is planned; "": it can."""
+    """Why its own mesh is impossible on these chips, so that the best one is planned, or ""."""
     config: Config
     """The experiment as it is planned, with the sizes of its mesh."""
     slice: Slice
     """The chips."""
     memory: MemoryEstimate
-    """Memory of each device, in closed form; of the stage that needs most."""
+    """The estimated memory of each device, for the stage that needs most."""
     stages: tuple[StageTime, ...]
-    """The time of the steps of each stage."""
+    """The time of each stage."""
     notes: tuple[str, ...]
-    """What was counted in a way of its own, and what was not."""
+    """What the figures leave out, and how those of special cases are counted."""
     compiled: CompiledStep | None
-    """What the TPU compiler says; None: it was not asked."""
+    """The result of the TPU compiler; None if it did not run."""
     unconfirmed: str
-    """Why the compiler was not asked; "" where it was."""
+    """Why the compiler did not run, or ""."""
     largest_batch: int
-    """The most rows of a batch that fit on this mesh; 0: none does."""
+    """The most rows of a batch that fit on this mesh, or 0."""
     best: Candidate | None
-    """The fastest mesh for this batch that fits; None: none does."""
+    """The fastest mesh for this batch that fits, if there is one."""
     price: float | None = None
-    """Dollars for a chip and hour; None: not known."""
+    """Dollars for a chip and hour, if they are known."""
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory in use: by the compiler, where it was asked."""
+        """Peak memory, by the compiler if it ran."""
         return self.memory.peak if self.compiled is None else self.compiled.peak_bytes
 
     @property
     def needed_bytes(self) -> int:
-        """The memory that decides: by the compiler with the gaps between arrays, else the peak."""
+        """The memory that has to be available: by the compiler, with the gaps between arrays."""
         return self.memory.peak if self.compiled is None else self.compiled.assigned_bytes
 
     @property
     def verdict(self) -> str:
-        """Whether it fits: "fits", "may not fit" where no compiler was asked, "does not fit"."""
+        """Whether it fits: "fits", "does not fit", or "may not fit" if no compiler ran."""
         if self.compiled is None:
             return self.memory.verdict(self.slice.chip.memory.value)
         return "fits" if self.fits else "does not fit"
@@ -92,48 +102,50 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether it fits."""
-        closed = self.memory.peak <= self.slice.chip.memory.value
-        return closed if self.compiled is None else self.compiled.fits
+        estimated = self.memory.peak <= self.slice.chip.memory.value
+        return estimated if self.compiled is None else self.compiled.fits
 
     @property
     def step(self) -> StepTime:
-        """The time of a step; of the last one, where batches grow."""
+        """The time of a step, in the last stage."""
         return self.stages[-1].step
 
     @property
     def days(self) -> float | None:
-        """Days of all steps of the experiment; None where it has no number of steps."""
+        """Days of all steps; None if their number is not known."""
         days = [stage.days for stage in self.stages]
         return None if None in days else sum(days)
 
     @property
     def dollars(self) -> float | None:
-        """The price of all steps; None where it or their number is not known."""
+        """The price of all steps, if it is known."""
         known = self.days is not None and self.price is not None
         return self.days * 24 * self.slice.chips * self.price if known else None
 
     @property
     def dollars_per_million_tokens(self) -> float | None:
-        """The price of a million tokens at the speed of the last stage; None: not known."""
+        """The price of a million tokens in the last stage, if it is known."""
         if self.price is None:
             return None
         return self.slice.chips * self.price / 3600 * 1e6 / self.step.tokens_per_second
 
     @property
     def best_options(self) -> str:
-        """The options of `jaxformer train` that choose the best mesh; "" where there is none."""
+        """The options of `jaxformer train` for the best mesh, or ""."""
         if self.best is None:
             return ""
-        config, train = self.best.config, self.best.config.train
+        config, parts = self.best.config, self.best.config.train.gradient_accumulation
         options = [f"--mesh.{axis} {size}" for axis, size in vars(config.mesh).items()]
         options += _remat_options(self.asked.model, config.model, "--model")
-        if train.gradient_accumulation != self.asked.train.gradient_accumulation:
-            options.append(f"--train.gradient-accumulation {train.gradient_accumulation}")
+        if parts != self.asked.train.gradient_accumulation:
+            options.append(f"--train.gradient-accumulation {parts}")
         return " ".join(options)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as plain data. Bytes are of one device, times in seconds."""
-        best = self.best
+        """The plan as plain data. Bytes are those of one device, times are in seconds."""
+        compiled = self.compiled and dataclasses.asdict(self.compiled)
+        if compiled:
+            compiled["assigned_bytes"] = self.compiled.assigned_bytes
         return {
             "chips": self.slice.name,
             "devices": self.slice.num_devices,
@@ -149,9 +161,7 @@ class Plan:
             "predicted_bytes": self.memory.peak,
             "parts": dict(self.memory.parts),
             "assumptions": list(self.memory.assumptions),
-            "compiled": self.compiled
-            and dataclasses.asdict(self.compiled)
-            | {"assigned_bytes": self.compiled.assigned_bytes},
+            "compiled": compiled,
             "unconfirmed": self.unconfirmed,
             "largest_batch": self.largest_batch,
             "step_seconds": self.step.seconds,
@@ -175,7 +185,7 @@ class Plan:
                 for stage in self.stages
             ],
             "notes": list(self.notes),
-            "best": best and {"options": self.best_options, "why": best.why},
+            "best": self.best and {"options": self.best_options, "why": self.best.why},
             "chip": {name: figure._asdict() for name, figure in self.slice.chip.figures.items()},
         }
 
@@ -191,18 +201,17 @@ def plan(
     """Plans a job.
 
     Args:
-        config: The experiment. Where its own mesh is impossible on the chips, the best one is
-            planned.
+        config: The experiment. If its own mesh is impossible on the chips, the best one is planned.
         slice_: The chips.
-        found: The candidate to plan in place of the experiment's own mesh; None: its own.
-        compiling: Whether to ask the TPU compiler, which takes a minute or two.
-        progress: Is told what happens next.
+        found: The candidate to plan instead of the experiment's own mesh.
+        compiling: Whether to run the TPU compiler, which takes a minute or two.
+        progress: Takes a line of text before each part of the work.
 
     Returns:
         The plan.
 
     Raises:
-        ConfigError: The experiment does not fit together, or no mesh of the chips holds it.
+        ConfigError: The experiment is inconsistent, or no mesh of the chips holds it.
     """
     impossible = "" if found else _impossible(config, slice_)
     if impossible:
@@ -211,29 +220,24 @@ def plan(
     planned = found.config if found else config
     progress(f"tracing a step for {slice_.num_devices} devices")
     traced, memory = search.neediest(planned, slice_)
-    stages = tuple(
-        StageTime(
-            stage.data.batch_size,
-            stage.row_lengths,
-            steps,
-            step_time(search.stage_step(stage, traced)),
-        )
-        for stage, steps in stages_of(planned)
-    )
+    stages = []
+    for stage, steps in stages_of(planned):
+        time = step_time(search.stage_step(stage, traced))
+        stages.append(StageTime(stage.data.batch_size, stage.row_lengths, steps, time))
     progress("searching for the largest batch")
-    largest = batch.largest_batch(planned, slice_)
+    largest = search.largest_batch(planned, slice_)
     if found is None:
         progress("searching for the fastest mesh")
         found = next(iter(search.best(config, slice_)), None)
-    compiled, unconfirmed = _confirmed(traced, compiling, progress)
+    compiled, unconfirmed = _compiled(traced, compiling, progress)
     return Plan(
         asked=config,
         impossible=impossible,
         config=dataclasses.replace(planned, mesh=traced.config.mesh),
         slice=slice_,
         memory=memory,
-        stages=stages,
-        notes=tuple(_ramp_note(stages, traced)) + tuple(notes_of(traced)),
+        stages=tuple(stages),
+        notes=(*_ramp_note(stages, traced), *notes_of(traced)),
         compiled=compiled,
         unconfirmed=unconfirmed,
         largest_batch=largest,
@@ -242,7 +246,7 @@ def plan(
 
 
 def _impossible(config: Config, slice_: Slice) -> str:
-    """Why the experiment's own mesh cannot be on the chips; "": it can."""
+    """Why the experiment's own mesh is impossible on the chips, or ""."""
     check_without_mesh(config)
     try:
         check(config, slice_)
@@ -251,37 +255,93 @@ def _impossible(config: Config, slice_: Slice) -> str:
     return ""
 
 
-def _ramp_note(stages: tuple[StageTime, ...], neediest: TracedStep) -> Iterator[str]:
-    """How the figures of a ramp are counted."""
-    if len(stages) == 1:
-        return
-    rows, lengths = neediest.config.data.batch_size, neediest.config.row_lengths
-    most = StageTime(rows, lengths, None, stages[-1].step).words
-    days = [stage.days for stage in stages]
-    total = "" if None in days else f" ({' + '.join(f'{each:,.1f}' for each in days)})"
-    yield (
-        f"a ramp of {len(stages)} stages: memory is that of {most}, which needs most; the step is "
-        f"that of the last; days are the sum of all{total}"
-    )
-
-
 def _remat_options(old: ModelConfig, new: ModelConfig, option: str) -> list[str]:
-    """The options that change how each part of a model is rematerialised."""
+    """The options that change the rematerialisation of each part of a model."""
     if old.parts:
         pairs = [(part, new.parts[name], f"{option}.{name}") for name, part in old.parts.items()]
         return [option for pair in pairs for option in _remat_options(*pair)]
     return [f"{option}.remat {new.remat}"] if new.remat != old.remat else []
 
 
-def _confirmed(
+def _compiled(
     traced: TracedStep, compiling: bool, progress: Progress
 ) -> tuple[CompiledStep | None, str]:
-    """What the compiler says, or why it is not asked."""
+    """The result of the compiler, or why it does not run."""
     if traced.slice.chip.kind == "gpu":
-        return None, "no compiler for GPUs runs on a machine without one"
+        return None, "the compiler for GPUs needs a GPU"
     if not compiling:
         return None, "--no-compile"
     if not compiler.is_installed():
         return None, compiler.INSTALL
     progress(f"compiling for {traced.slice.name}, which takes a minute or two")
     return compiler.compile_step(traced.config, traced.slice), ""
+
+
+def _batch_text(rows: int, lengths: Mapping[str, int]) -> str:
+    return f"{rows:,} rows of {' + '.join(f'{size:,}' for size in lengths.values())}"
+
+
+def _ramp_note(stages: list[StageTime], neediest: TracedStep) -> Iterator[str]:
+    """How the figures of a ramp are counted."""
+    if len(stages) == 1:
+        return
+    most = _batch_text(neediest.config.data.batch_size, neediest.config.row_lengths)
+    days = [stage.days for stage in stages]
+    total = "" if None in days else f" ({' + '.join(f'{each:,.1f}' for each in days)})"
+    yield (
+        f"a ramp of {len(stages)} stages: memory is that of {most}, which needs most; the step is "
+        f"that of the last stage; days are the sum of all{total}"
+    )
+
+
+def notes_of(step: TracedStep) -> Iterator[str]:
+    """What the figures of a step leave out, and how those of special cases are counted."""
+    config = step.config
+    _, unknown = teacher_of(config.train)
+    if unknown:
+        yield f"the memory and time of the teacher are not counted: {unknown}"
+    if config.train.preference is not None:
+        yield _reference_note(step)
+    if config.train.steps is None:
+        yield (
+            f"days are not known: train.epochs = {config.train.epochs:g} counts rows of the data, "
+            "which are not read; give --train.steps"
+        )
+    if {"inputs", "images"} <= {*config.model.required}:
+        yield "tokens are those of the texts; images count in time and memory only"
+    if offloaded := _offloaded_bytes(step):
+        yield (
+            f"{short_bytes(offloaded)} of activations of each device are offloaded to its host; "
+            "the time of the copies is not counted"
+        )
+
+
+def _reference_note(step: TracedStep) -> str:
+    """The cost of a preference reference, which runs before the first step only."""
+    text = "the reference's log-probabilities are computed before the first step, whose time"
+    name = step.config.train.preference.reference
+    if name is None:
+        return f"{text} is not counted; the reference is the model itself and needs no more memory"
+    model, unknown = described(name, "train.preference.reference")
+    if model is None:
+        return f"{text} and memory are not counted: {unknown}"
+    structure = AbstractModel(model.build)
+    cut = parameter_shardings(step.train_program.mesh, structure.axes, structure.shapes)
+    size = bytes_per_device([x.update(sharding=cut[n]) for n, x in structure.shapes.items()])
+    return (
+        f"{text} is not counted; until then its parameters take {short_bytes(size)} of each "
+        "device in addition to the state"
+    )
+
+
+def _offloaded_bytes(step: TracedStep) -> int:
+    """Bytes that a device offloads to its host for one part of a batch."""
+    total = 0
+
+    def visit(op: Operation, times: int) -> None:
+        nonlocal total
+        if op.name == "device_put":
+            total += times * sum(value.bytes for value in op.results if value.on_host)
+
+    each_operation(step.program, visit)
+    return total // step.config.train.gradient_accumulation

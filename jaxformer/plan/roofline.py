@@ -1,64 +1,57 @@
-r"""How long a step takes: what the matrix units, the memory and each link of the mesh need for it.
+r"""How long a step takes on the matrix units, the memory and the links of the mesh.
 
 .. math:: t = \max(t_c, t_l) + (1 - o) \min(t_c, t_l) + t_m,
           \qquad t_c = \frac{P}{e_p F} + \frac{A}{e_a F}, \quad t_l = \sum_a t_a + t_n
 
-P and A are the FLOPs of products and of attention, recomputation included, F is the chip's peak,
-t_a what the links along a mesh axis need, t_n the network between slices or machines, t_m the
-optimizer's passes over the state. The three constants are fitted, see `plan.published`.
+P and A are the FLOPs of products and of attention, F is the chip's peak, t_a the time of the links
+along a mesh axis, t_n that of the network between slices or machines, t_m that of the optimizer's
+passes over the state. `benchmarks/plan_trust.py` fits the constants e_p, e_a and o.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import gcd, prod
+from typing import NamedTuple
 
 from jaxformer.distributed.chips import CHIPS, Chip
+from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.distributed.slices import Slice
+from jaxformer.plan.closed_form import Work, work_of
 from jaxformer.plan.collectives import Collective
-from jaxformer.plan.links import Link, links
-from jaxformer.plan.program import Operation, each_operation
-from jaxformer.plan.shardings import scattered
-from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import TracedStep
-from jaxformer.plan.traffic import collectives
 from jaxformer.training.logging.report import bytes_per_device
 
 NETWORK = "network"
-_ATTENTION = ("functional/attention/", "splash_attention")
-_SECONDS_OF_A_DAY = 86_400
+_SECONDS_PER_DAY = 86_400
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Which part of the datasheet's peaks a step reaches."""
+class Shares(NamedTuple):
+    """The fraction of each peak that a step reaches."""
 
     products: float
-    """Of the peak FLOP/s, in products with parameters and all that is fused with them."""
+    """Of the peak FLOP/s, in products with parameters and what is fused with them."""
     attention: float
     """Of the peak FLOP/s, in attention."""
     overlap: float
-    """Of the shorter of computation and communication, what runs beside the longer."""
+    """How much of the shorter of computation and communication overlaps with the longer."""
     memory: float = 0.8
-    """Of the memory bandwidth, in elementwise passes: an assumption, which binds nothing here."""
+    """Of the memory bandwidth: an assumption."""
     links: float = 0.8
-    """Of the links' bandwidth, in collectives: an assumption."""
+    """Of the bandwidth of links and network: an assumption."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a step does."""
+_PRODUCTS = {"v6e": 0.62, "tpu7x": 0.78, "h200": 0.69}
+"""Fitted to published steps. Other TPUs and GPUs have the mean of their kind."""
+_ATTENTION = 0.25
+_OVERLAP = 0.5
 
-    products: float
-    """FLOPs of one device in products with parameters, recomputation included."""
-    attention: float
-    """FLOPs of one device in attention, over the pairs that the mask allows, both passes."""
-    state_bytes: float
-    """Bytes that the optimizer reads and writes on one device."""
-    collectives: tuple[Collective, ...]
-    """What is sent."""
-    tokens: int
-    """Tokens of the batch, all devices together."""
-    useful: float
-    """FLOPs of the model for the whole batch, without recomputation and with causal saving."""
+
+def shares_of(chip: Chip) -> Shares:
+    """What a step reaches of a chip's peaks."""
+    known = {name: share for name, share in _PRODUCTS.items() if CHIPS[name].kind == chip.kind}
+    mean = sum(known.values()) / len(known)
+    return Shares(known.get(chip.name, mean), _ATTENTION, _OVERLAP)
 
 
 @dataclass(frozen=True)
@@ -66,14 +59,13 @@ class StepTime:
     """The time of a step."""
 
     terms: dict[str, float]
-    """Seconds of each resource, by itself: compute, memory, the links of each mesh axis, the
-    network."""
+    """Seconds of each resource alone: compute, memory, the links of each axis, the network."""
     seconds: float
-    """Of the whole step."""
+    """Seconds of the whole step."""
     mfu: float
-    """The model's FLOPs over what the chips could do in that time."""
+    """Model FLOPs of the step over the chips' peak in that time."""
     tokens_per_second: float
-    """All chips together."""
+    """Of all chips together."""
 
     @property
     def binding(self) -> str:
@@ -81,13 +73,17 @@ class StepTime:
         return max(self.terms, key=self.terms.__getitem__)
 
     def days(self, steps: int) -> float:
-        """The days of so many steps."""
-        return self.seconds * steps / _SECONDS_OF_A_DAY
+        """The days of a number of steps."""
+        return self.seconds * steps / _SECONDS_PER_DAY
 
 
 def step_time(step: TracedStep) -> StepTime:
-    """The time of a traced step on its slice."""
-    return time_of(work_of(step), step.slice, step.mesh_sizes)
+    """The time of a step, with the optimizer's own state."""
+    state = step.train_program.state_shapes
+    # The state is read and written; the gradient is read for its norm and for the update.
+    moved = 2 * bytes_per_device((state.params, state.opt_state, state.ema, state.params))
+    work = replace(work_of(step.config, step.slice), state_bytes=moved)
+    return time_of(work, step.slice, step.mesh_sizes)
 
 
 def time_of(
@@ -98,8 +94,8 @@ def time_of(
     Args:
         work: What it does.
         slice_: The chips.
-        mesh: The devices along each axis of the mesh.
-        shares: What it reaches of the peaks; None: those fitted for the kind of chip.
+        mesh: The devices along each axis.
+        shares: The fractions of the peaks that it reaches; None: those fitted for the chip.
 
     Returns:
         The time.
@@ -117,13 +113,89 @@ def time_of(
     return StepTime(terms, seconds, work.useful / everything, work.tokens / seconds)
 
 
+class Link(NamedTuple):
+    """What connects the devices along a mesh axis."""
+
+    inner: int
+    """Devices along the axis that the links of a slice, or of a machine, connect."""
+    outer: int
+    """Slices or machines along the axis."""
+    bandwidth: float
+    """Bytes per second that a device receives through the links."""
+    network: float
+    """Bytes per second that a device receives through the network."""
+
+
+def links(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, Link]:
+    """What connects the devices along each axis of a mesh.
+
+    The innermost axis, tensor, has the closest devices. The network is crossed by the outermost
+    axis that divides over the slices or machines.
+
+    Args:
+        slice_: The chips.
+        mesh: The devices along each axis.
+
+    Returns:
+        The link of each axis.
+    """
+    chip = slice_.chip
+    network = chip.network_bandwidth.value
+    if chip.kind == "gpu":
+        left, found = chip.link_domain or 1, {}
+        for axis in reversed(MESH_AXES):
+            inner = gcd(mesh[axis], left)
+            left //= inner
+            found[axis] = Link(inner, mesh[axis] // inner, chip.link_bandwidth.value, network)
+        return found
+    outer, slices = {}, slice_.num_slices
+    for axis in MESH_AXES:
+        outer[axis] = gcd(mesh[axis], slices)
+        slices //= outer[axis]
+    inner = {axis: mesh[axis] // outer[axis] for axis in MESH_AXES}
+    count = _links_per_device(slice_, inner)
+    one_way = chip.link_bandwidth.value
+    return {
+        axis: Link(inner[axis], outer[axis], one_way * count[axis], network) for axis in MESH_AXES
+    }
+
+
+def _links_per_device(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, float]:
+    """Links of a device along each axis: two for a dimension that closes to a ring, else one."""
+    left = list(zip(slice_.topology, slice_.wraps, strict=True))
+    cores, used = slice_.chip.devices_per_chip, {}
+    for axis in sorted(mesh, key=lambda axis: (mesh[axis] == 1, axis != "tensor", mesh[axis])):
+        inside = gcd(mesh[axis], cores)
+        cores //= inside
+        used[axis] = _take(left, mesh[axis] // inside)
+    return used
+
+
+def _take(left: list[tuple[int, bool]], size: int) -> float:
+    """Takes dimensions of the torus for an axis; returns the links of a device along it."""
+    for count in range(len(left), 0, -1):
+        for chosen in combinations(left, count):
+            if prod(length for length, _ in chosen) == size:
+                for dimension in chosen:
+                    left.remove(dimension)
+                return sum(2.0 if wraps and length > 2 else 1.0 for length, wraps in chosen)
+    total = 0.0
+    for number, (length, wraps) in enumerate(left):
+        part = gcd(length, size)
+        if part > 1:
+            total += 2.0 if wraps and part == length and length > 2 else 1.0
+            size //= part
+            left[number] = (length // part, False)
+    return max(total, 1.0)
+
+
 def _communication(
-    sent: Sequence[Collective], joined: Mapping[str, Link], share: float
+    sent: Sequence[Collective], connected: Mapping[str, Link], share: float
 ) -> dict[str, float]:
     """Seconds of the links of each axis, and of the network."""
     terms: dict[str, float] = {}
     for collective in sent:
-        used = [joined[axis] for axis in collective.axes]
+        used = [connected[axis] for axis in collective.axes]
         inner, outer = (prod(getattr(link, name) for link in used) for name in ("inner", "outer"))
         passes = 2 if collective.kind == "all-reduce" else 1
         if inner > 1:
@@ -132,81 +204,8 @@ def _communication(
             seconds = passes * collective.bytes * (inner - 1) / inner / (share * bandwidth)
             terms[name] = terms.get(name, 0.0) + seconds
         if outer > 1:
-            # Each device of a slice sends its own part to its twins in the others.
+            # Each device of a slice sends its own part to its counterparts in the others.
             part, network = collective.bytes / inner, max(link.network for link in used)
             seconds = passes * part * (outer - 1) / outer / (share * network)
             terms[NETWORK] = terms.get(NETWORK, 0.0) + seconds
     return terms
-
-
-def work_of(step: TracedStep) -> Work:
-    """What a traced step does: products are counted in the trace, with those made again."""
-    config, devices = step.config, prod(step.mesh_sizes.values())
-    flops = config.model.flops(config.row_lengths)
-    passes = _attention_passes(step)
-    attention = flops.causal_attention * passes
-    if step.teacher is not None:
-        lengths = step.teacher.row_lengths(config.data.lengths)
-        attention += step.teacher.flops(lengths).causal_attention
-    state = step.train_program.state_shapes
-    written = bytes_per_device((state.params, state.opt_state, state.ema))
-    return Work(
-        products=_products(step),
-        attention=attention * step.tokens / devices,
-        # Read and written; and the gradient, read for its norm and for the update.
-        state_bytes=2 * written + 2 * bytes_per_device(state.params),
-        collectives=tuple(collectives(step)),
-        tokens=step.tokens,
-        useful=flops.training(causal=True) * step.tokens,
-    )
-
-
-def _products(step: TracedStep) -> float:
-    """FLOPs of one device in products outside of attention."""
-    total = 0.0
-
-    def visit(op: Operation, times: int) -> None:
-        nonlocal total
-        if op.name == "dot_general" and not op.results[0].source.startswith(_ATTENTION):
-            (contracted, _), _ = op.equation.params["dimension_numbers"]
-            factor = prod(op.operands[0].shape[axis] for axis in contracted)
-            # A gradient that is scattered is computed whole by each device for its own rows.
-            total += 2.0 * times * factor * prod(op.results[0].shape) * scattered(op)
-
-    each_operation(step.program, visit)
-    return total
-
-
-def _attention_passes(step: TracedStep) -> float:
-    """Forward passes' worth of attention in a step: the backward pass is 2.5 of them, or 3.5."""
-    forward, backward = 1.0, 2.5
-    kernels = 0
-
-    def visit(op: Operation, times: int) -> None:
-        nonlocal kernels
-        kernels += times if op.name == "pallas_call" else 0
-
-    each_operation(step.program, visit)
-    model, parts = step.config.model, step.config.train.gradient_accumulation
-    layers = sum(stack.num_layers for stack in model.stacks) * parts
-    if step.teacher is not None:  # its kernels run once, in the forward pass alone
-        kernels -= sum(stack.num_layers for stack in step.teacher.stacks) * parts
-    if kernels > 0:
-        # The TPU kernel's backward pass computes the scores for queries and for keys: 7 products
-        # beside the forward pass's 2. Runs beyond three in a layer are forward passes made again.
-        return forward + max(kernels / layers - 3, 0) + 3.5
-    made_again = any(stack.remat != "none" for stack in model.stacks)
-    return forward + (1.0 if made_again else 0.0) + backward
-
-
-_OF_PRODUCTS = {"v6e": 0.62, "tpu7x": 0.78, "h200": 0.69}
-"""Of the chips that published rows are about; other TPUs and GPUs have the mean of their kind."""
-_ATTENTION_SHARE = 0.25
-_OVERLAP = 0.5
-
-
-def shares_of(chip: Chip) -> Shares:
-    """What a step reaches of a chip's peaks: fitted by `benchmarks/plan_trust.py`."""
-    known = {name: share for name, share in _OF_PRODUCTS.items() if CHIPS[name].kind == chip.kind}
-    mean = sum(known.values()) / len(known)
-    return Shares(known.get(chip.name, mean), _ATTENTION_SHARE, _OVERLAP)

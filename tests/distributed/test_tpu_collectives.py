@@ -12,12 +12,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.compiler_options import compiler_options
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.functional import causal
 from jaxformer.nn import Context, Linear, Stack
 from jaxformer.nn.layers import normal
 from jaxformer.nn.remat import RematNames
 from jaxformer.plan.compiler import topology_devices
-from jaxformer.plan.slices import parse_chips
 
 pytestmark = [
     pytest.mark.slow,

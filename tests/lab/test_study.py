@@ -108,8 +108,8 @@ def test_the_folder_of_a_finished_run_is_removed(tmp_path, monkeypatch):
 
 def test_spreads_and_reports(tmp_path):
     assert spread([1.0, 3.0, 2.0]) == (2.0, 1.0, 3.0)
-    assert spread([1.0, 3.0]).in_words(1) == "2.0 (1.0–3.0)"
-    assert spread([1.0]).in_words() == "1.00"
+    assert spread([1.0, 3.0]).as_text(1) == "2.0 (1.0–3.0)"
+    assert spread([1.0]).as_text() == "1.00"
     sections = [Section("Found", ["A sentence."], ["scheme", "loss"], [["rope", "1.0"]])]
     files = write_report(tmp_path, "Title", sections, [{"scheme": "rope", "loss": 1.0}])
     assert {file.name for file in files} == {

@@ -2,11 +2,11 @@
 
 import pytest
 
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError
 from jaxformer.launch import Job
 from jaxformer.launch.google import accelerator_type, machine_type
 from jaxformer.launch.job import check_nodes, default_name, is_label, variables
-from jaxformer.plan.slices import parse_chips
 
 
 @pytest.mark.parametrize(

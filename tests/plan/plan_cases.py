@@ -7,8 +7,8 @@ from experiments import ALL
 
 from jaxformer.config import load_config
 from jaxformer.distributed.sharding import MeshConfig
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.optim import AdamW
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import TracedStep, trace_step
 
 (TINY,) = (path for path in ALL if path.name == "tiny_decoder.py")

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from jaxformer.distributed.chips import find_chip
-from jaxformer.plan.layout import compact_size, layout_of, mark_kernels, tiled_size
+from jaxformer.plan.layout import compact_size, layout_of, tiled_size
+from jaxformer.plan.liveness import mark_row_major
 from jaxformer.plan.program import Program, Value, flattened
 
 F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
@@ -45,7 +45,7 @@ def test_heads_that_a_kernel_reads_are_padded():
     layout = layout_of(find_chip("v5e"))
     heads = Value((6, 64, 16, 128, 64), BF16)
     assert layout.bytes(heads) == heads.bytes
-    heads.in_rows = True
+    heads.row_major = True
     assert layout.bytes(heads) == 2 * heads.bytes
     assert layout_of(find_chip("h100")).bytes(heads) == heads.bytes
 
@@ -63,24 +63,7 @@ def test_what_a_kernel_reads_is_marked_under_all_its_names():
 
     traced = jax.jit(read).trace(jax.ShapeDtypeStruct((4, 16), F32)).jaxpr
     program: Program = flattened(traced)
-    mark_kernels(program)
-    marked = {op.name: op.results[0].in_rows for op in program.operations}
+    mark_row_major(program)
+    marked = {op.name: op.results[0].row_major for op in program.operations}
     assert marked == {"mul": True, "transpose": True, "pallas_call": True, "add": False}
-    assert not program.inputs[0].in_rows
-
-
-@pytest.mark.parametrize(
-    ("chip", "shape", "spec", "order"),
-    [
-        ("v5e", (32, 5120, 5), (None, None, "fsdp"), (32, 5120, 5)),
-        ("v5e", (32, 5, 16, 80), (None, "fsdp", None, None), (32, 16, 80, 5)),
-        ("v5e", (32, 5, 5120), (None, "fsdp", None), (32, 5, 5120)),
-        ("v5e", (32, 5120, 8), (None, None, "fsdp"), None),
-        ("v6e", (32, 5120, 5), (None, None, "fsdp"), None),
-        ("h100", (32, 5120, 5), (None, None, "fsdp"), None),
-    ],
-)
-def test_parts_of_tiles_lie_along_lanes_to_be_gathered(chip, shape, spec, order):
-    mesh = AbstractMesh((256,), ("fsdp",), axis_types=(AxisType.Explicit,))
-    stack = Value(shape, F32, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
-    assert layout_of(find_chip(chip)).to_gather(stack) == order
+    assert not program.inputs[0].row_major

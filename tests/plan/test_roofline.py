@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from plan_cases import traced
+from plan_published import ROWS, work_of_row
 
 from jaxformer.distributed.chips import CHIPS
-from jaxformer.plan.links import links
-from jaxformer.plan.published import ROWS, work_of_row
-from jaxformer.plan.roofline import shares_of, step_time, time_of, work_of
-from jaxformer.plan.slices import parse_chips
+from jaxformer.distributed.slices import parse_chips
+from jaxformer.plan.closed_form import work_of
+from jaxformer.plan.roofline import links, shares_of, step_time, time_of
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "plan_trust.json"
 names = [f"{row.model}-{row.chips}" for row in ROWS]
@@ -52,10 +52,10 @@ def test_the_term_that_needs_most_binds():
 
 def test_a_traced_step_has_the_products_of_its_model():
     step = traced((1, 4, 1))
-    work = work_of(step)
+    work = work_of(step.config, step.slice)
     flops = step.config.model.flops(step.config.row_lengths)
     assert work.products == pytest.approx(3 * flops.products * step.tokens / 4, rel=0.05)
-    again = work_of(traced((1, 4, 1), "full"))
+    again = work_of(traced((1, 4, 1), "full").config, step.slice)
     assert 1.1 * work.products < again.products < 1.4 * work.products
     assert again.attention > work.attention
     assert step_time(step).seconds < step_time(traced((1, 4, 1), "full")).seconds

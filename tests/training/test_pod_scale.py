@@ -15,11 +15,11 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from jaxformer.config import load_config, validate
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.optim import LAMB, Adafactor, AdamW, Lion, Muon
 from jaxformer.plan.compiler import topology_devices
-from jaxformer.plan.slices import parse_chips
 from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.recipes import sizes_of

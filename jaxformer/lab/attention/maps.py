@@ -63,7 +63,7 @@ class AttentionMaps:
             heads: The numbers of heads, from 0; None: all.
 
         Raises:
-            ArgumentError: There is no such layer or head.
+            ArgumentError: The model has no such layer or head.
         """
         rows = _chosen("layers", layers, self.layers)
         columns = _chosen("heads", heads, self.heads)
@@ -110,7 +110,7 @@ def text_maps(
     inputs = _row("input_ids", [token.id for token in tokens])
     if not config.is_encoder_decoder:
         check_argument(
-            "target", target, target is None, "left out: the model has no decoder besides"
+            "target", target, target is None, "left out: the model has no separate decoder"
         )
         found = forward(pretrained, inputs, output_attentions=True)
         return _maps(found, {"attentions": (_SELF, labels, labels, config.causal)})

@@ -138,7 +138,7 @@ def _panels(
 
 
 def _mosaic(tiles: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
-    """Tiles `[rows, columns, h, w]` beside each other, and where the middle of each is."""
+    """A grid of the tiles `[rows, columns, h, w]`, and the middle of each."""
     rows, columns, height, width = tiles.shape
     gap_y, gap_x = (max(1, round(0.08 * side)) for side in (height, width))
     mosaic = np.full((rows * (height + gap_y) - gap_y, columns * (width + gap_x) - gap_x), np.nan)

@@ -42,7 +42,7 @@ MARKUP = """
 reads"><canvas></canvas></div></div>
 <div><h3>Queries down, keys across</h3><canvas class="map" id="att-map"></canvas></div>
 </div>
-<noscript><p>This page needs JavaScript; the pictures beside it do not.</p></noscript>
+<noscript><p>This page needs JavaScript; the picture files do not.</p></noscript>
 </div>
 """
 

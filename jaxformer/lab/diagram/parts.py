@@ -63,7 +63,7 @@ def scheme_name(position: Position) -> str:
 
 
 def acts(position: Position | None, method: str) -> bool:
-    """Whether a scheme has an "embed", a "rotate" or a "bias" of its own."""
+    """Whether a scheme overrides "embed", "rotate" or "bias"."""
     return position is not None and getattr(type(position), method) is not getattr(Position, method)
 
 
@@ -105,23 +105,23 @@ def part_box(part: Any, name: str) -> Box:
     Returns:
         The box.
     """
-    return Box("other", _words(name), kernel_lines(part), count(part))
+    return Box("other", _title(name), kernel_lines(part), count(part))
 
 
 @part_box.register
 def _(part: Embedding, name: str) -> Box:
     sizes = by(*part.table.shape)
-    return Box("embedding", f"Token {_words(name).lower()}", (sizes,), count(part))
+    return Box("embedding", f"Token {_title(name).lower()}", (sizes,), count(part))
 
 
 @part_box.register
 def _(part: nnx.Param, name: str) -> Box:
-    return Box("embedding", f"+ {_words(name).lower()}", (by(*part.shape),), count(part))
+    return Box("embedding", f"+ {_title(name).lower()}", (by(*part.shape),), count(part))
 
 
 @part_box.register
 def _(part: NormLayer, name: str) -> Box:
-    return Box("norm", f"{_words(name)}: {type(part.norm).__name__}", (), count(part))
+    return Box("norm", f"{_title(name)}: {type(part.norm).__name__}", (), count(part))
 
 
 def input_boxes(inputs: InputLayer) -> list[Box]:
@@ -134,10 +134,10 @@ def input_boxes(inputs: InputLayer) -> list[Box]:
         table = inputs.position_table
         lines = () if getattr(position, "theta", None) is None else (f"base {position.theta:,.0f}",)
         lines += () if table is None else (by(*table.shape),)
-        title = f"+ {_words(type(position).__name__).lower()} positions"
+        title = f"+ {_title(type(position).__name__).lower()} positions"
         boxes.append(Box("position", title, lines, count(table)))
     for name, kind in inputs.kinds.items():
-        boxes.append(Box("embedding", f"+ {_words(name).lower()}", (by(*kind.shape),), count(kind)))
+        boxes.append(Box("embedding", f"+ {_title(name).lower()}", (by(*kind.shape),), count(kind)))
     if inputs.embedding_norm is not None:
         boxes.append(norm_box(inputs.embedding_norm))
     return boxes + ([] if inputs.project_first else projection)
@@ -158,13 +158,13 @@ def bias_notes(inputs: InputLayer) -> tuple[str, ...]:
 def _described(sublayer: Any, masked: bool) -> tuple[str, str, tuple[str, ...]]:
     """The kind of a sublayer, its title and what its kernels do not say."""
     del masked
-    return "other", _words(type(sublayer).__name__), ()
+    return "other", _title(type(sublayer).__name__), ()
 
 
 @_described.register
 def _(sublayer: SelfAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]:
     attention, position = sublayer.attention, sublayer.attention.position
-    own = () if type(attention) is Attention else (_words(type(attention).__name__),)
+    own = () if type(attention) is Attention else (_title(type(attention).__name__),)
     lines = [*own, _heads(attention)]
     if sublayer.window is not None:
         lines.append(f"window of {sublayer.window:,}")
@@ -187,7 +187,7 @@ def _(sublayer: CrossAttention, masked: bool) -> tuple[str, str, tuple[str, ...]
 def _(sublayer: FeedForward, masked: bool) -> tuple[str, str, tuple[str, ...]]:
     del masked
     gated = "" if sublayer.gate is None else ", gated"
-    title = "Feed-forward" if type(sublayer) is FeedForward else _words(type(sublayer).__name__)
+    title = "Feed-forward" if type(sublayer) is FeedForward else _title(type(sublayer).__name__)
     return "mlp", title, (f"{sublayer.activation}{gated}",)
 
 
@@ -202,8 +202,8 @@ def _parameters(module: nnx.Module) -> list[tuple[tuple[Any, ...], nnx.Param]]:
     return [(path, node) for path, node in found if isinstance(node, nnx.Param)]
 
 
-def _words(name: str) -> str:
-    """An attribute's or class's name in words: "patch_projection" -> "Patch projection"."""
+def _title(name: str) -> str:
+    """The title of an attribute or class: "patch_projection" -> "Patch projection"."""
     parts = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_", " ", name).split()
     words = [part if part.isupper() else part.lower() for part in parts]
     return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]])

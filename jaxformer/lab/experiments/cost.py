@@ -1,4 +1,4 @@
-"""Time and memory of attention against the length, beside a recurrence and a convolution."""
+"""Time and memory against the length: attention, a recurrence and a convolution."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class CostConfig:
     rounds: int = 5
     """How often each is measured; all take turns, and the fastest counts."""
     backward: bool = True
-    """Measure a forward and a backward pass; otherwise a forward pass alone."""
+    """Measure a forward and a backward pass; otherwise only a forward pass."""
 
     def __post_init__(self):
         check_types(self)
@@ -124,7 +124,7 @@ def cost_report(config: CostConfig) -> Report:
     for cost in costs:
         growth = [round(value, 2) for value in cost.exponents(lengths)]
         times, sizes = (1e3 * cost.seconds).tolist(), (cost.num_bytes / 1e6).tolist()
-        rows.append([*_words(cost.mixer), *times, growth[0], *sizes, growth[1]])
+        rows.append([*_row_title(cost.mixer), *times, growth[0], *sizes, growth[1]])
     reference, blockwise = costs[:2]
     saved = reference.num_bytes[-1] / max(blockwise.num_bytes[-1], 1)
     return Report(
@@ -150,7 +150,7 @@ def cost_report(config: CostConfig) -> Report:
     )
 
 
-def _words(mixer: Mixer) -> tuple[str, str, str, str]:
+def _row_title(mixer: Mixer) -> tuple[str, str, str, str]:
     return mixer.name, mixer.work, mixer.steps, mixer.path
 
 

@@ -85,7 +85,7 @@ def cache_report(
         The report.
 
     Raises:
-        ConfigError: The model is no decoder.
+        ConfigError: The model is not a decoder.
         ArgumentError: The lengths do not rise, or the model has no positions for them.
     """
     if not isinstance(config, DecoderConfig):
@@ -133,7 +133,7 @@ def cache_report(
         ),
         finding=(
             f"A token takes {each} key/value heads. At {lengths[-1]:,} tokens a row's cache has "
-            f"{own.num_bytes[-1] / 1e6:,.0f} MB beside {weights / 1e6:,.0f} MB of weights, and "
+            f"{own.num_bytes[-1] / 1e6:,.0f} MB next to {weights / 1e6:,.0f} MB of weights, and "
             f"saves {work[-1, 1] / work[-1, 0]:,.0f} times the work of the next token."
         ),
         header=header,

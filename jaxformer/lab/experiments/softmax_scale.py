@@ -40,7 +40,7 @@ def score_statistics(
         key: A PRNG key.
         head_dims: The widths of a head (d_k).
         num_keys: The keys of a query (S), at least 2.
-        samples: How many queries, each with keys of its own.
+        samples: The number of queries, each with different keys.
 
     Returns:
         The statistics.

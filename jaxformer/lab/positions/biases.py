@@ -113,7 +113,7 @@ def _t5_numbers(config: PositionsConfig, sizes: dict[str, int]) -> list[Number]:
         alone = counts == 1
         exact = int(alone.argmin()) if not alone.all() else len(alone)
         numbers += [
-            Number("t5", "distances with a bucket of their own", name, exact),
+            Number("t5", "distances with a separate bucket", name, exact),
             Number("t5", "buckets used for earlier keys", name, len(starts)),
             Number("t5", _LAST, name, int(starts[-1])),
         ]

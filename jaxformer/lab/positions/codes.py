@@ -49,7 +49,7 @@ def integer_section(config: PositionsConfig) -> Section:
         "bits for the digits of a number, so that from 256 on neighbours share a code."
     )
     text = (
-        "The index itself as one feature. Its value has no bound of its own: divided by the "
+        "The index itself as one feature. Its value is not bounded: divided by the "
         "longest length it stays below 1, and the difference between neighbours becomes small."
     )
     return Section("Integer", [text], [Picture("integer", figure, caption)], numbers)
@@ -105,7 +105,7 @@ def sinusoidal_section(config: PositionsConfig) -> Section:
         "Every pair of channels is a hand of a clock: pair i turns by w_i = theta^(-2i/D) radians "
         "per position. The code of position p + k is the code of p with every pair turned by "
         "k w_i, so that a linear map can shift positions, and the inner product of two codes is "
-        "the sum of cos(w_i (m - n)): a function of their distance alone.",
+        "the sum of cos(w_i (m - n)): a function of their distance only.",
     )
     pictures = [_heat_map(config), _inner_products(config, frequencies), _waves(config)]
     pictures.append(_returns(config))

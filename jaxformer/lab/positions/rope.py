@@ -26,7 +26,7 @@ def rope_section(config: PositionsConfig) -> Section:
     text = (
         "Queries and keys are rotated instead of shifted: pair i of the query at position m turns "
         "by m w_i, that of the key at n by n w_i. Since R_m^T R_n = R_(n - m), their product "
-        "depends on the distance alone, in every layer and for every learned projection.",
+        "depends only on the distance, in every layer and for every learned projection.",
         "The paper bounds the score by a product: the largest difference of neighbouring pairs, "
         "and the sum of |S_j| over the partial sums S_j of exp(i w (m - n)). The second factor "
         "falls with the distance; a larger base lets it fall later.",
@@ -36,7 +36,7 @@ def rope_section(config: PositionsConfig) -> Section:
 
 
 def scaling_section(config: PositionsConfig) -> Section:
-    """Stretched frequencies beside those of the training."""
+    """Stretched frequencies compared with those of training."""
     text = (
         f"A model trained on {config.trained_length:,} positions, stretched to "
         f"{config.factor:g} times as many. Pairs that turned many times in training have seen all "
@@ -118,7 +118,7 @@ def _rotations(config: PositionsConfig) -> Picture:
         axis.set_axis_off()
     caption = (
         "The vector (1, 0) of a pair at the positions 0 (light) to 7 (dark); the first pair has "
-        "the positions written beside it. The slowest pairs hardly move."
+        "the positions next to it. The slowest pairs hardly move."
     )
     return Picture("rope-rotation", figure, caption)
 

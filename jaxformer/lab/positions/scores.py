@@ -116,7 +116,7 @@ def _four_terms(config: PositionsConfig) -> tuple[Picture, list[Number]]:
         "Content meets content wherever the tokens stand; the two mixed terms have stripes, one "
         "token or one position at a time; position meets position smoothly, but not equally along "
         "a diagonal. With W = 1, below on the right, the last term is the codes' inner product, a "
-        "function of m - n alone."
+        "function of m - n only."
     )
     return Picture("scores-four-terms", figure, caption), numbers
 
@@ -130,7 +130,7 @@ def _by_scheme(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     columns = min(len(chosen), 4)
     rows = -(-len(chosen) // columns)
     figure, axes = canvas(
-        "Scores of one head less their mean, all tokens being the same: what positions alone do",
+        "Scores of one head less their mean, all tokens being the same: the effect of positions",
         (3.3 * columns + 0.6, 2.9 * rows + 0.6),
         rows,
         columns,

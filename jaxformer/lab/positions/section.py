@@ -35,7 +35,7 @@ class PositionsConfig:
     theta: float = 10_000.0
     """Base of the sinusoids' and RoPE's frequencies."""
     bases: tuple[float, ...] = (500.0, 10_000.0, 500_000.0)
-    """Bases whose long-term decay is compared, besides theta."""
+    """Bases whose long-term decay is compared with that of theta."""
     num_bits: int = 5
     """Digits of the binary code."""
     num_buckets: int = 32
@@ -94,7 +94,7 @@ class Number(NamedTuple):
     setting: str
     """At which settings."""
     value: float | int | str
-    """The result; text where there is no number."""
+    """The result: a number or a text."""
 
 
 class Picture(NamedTuple):

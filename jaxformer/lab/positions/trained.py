@@ -125,7 +125,7 @@ def _table(scheme: Learned, table: np.ndarray, where: str) -> tuple[Picture, lis
     ]
     caption = (
         "Where the curve is above that of a random table, training has made near positions alike: "
-        "nothing else tells the model that 7 is beside 8."
+        "nothing else tells the model that 7 comes before 8."
     )
     return Picture(f"trained-{where.replace('.', '-')}-table", figure, caption), numbers
 
@@ -150,6 +150,6 @@ def _biases(scheme: T5Bias, table: np.ndarray, where: str) -> tuple[Picture, lis
     ]
     caption = (
         "A head whose bias falls with the distance reads near tokens, one whose bias rises reads "
-        "far ones, and a flat one reads by content alone."
+        "far ones, and a flat one reads only by content."
     )
     return Picture(f"trained-{where.replace('.', '-')}-bias", figure, caption), numbers

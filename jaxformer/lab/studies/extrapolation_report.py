@@ -10,7 +10,7 @@ from jaxformer.data.tasks.algorithmic import RULES
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw, lengths_axis
 from jaxformer.lab.studies.extrapolation import TEXT, Extrapolation
-from jaxformer.lab.studies.report import Section, Spread, seeds_in_words, spread, write_report
+from jaxformer.lab.studies.report import Section, Spread, seeds_text, spread, write_report
 from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
 
@@ -123,7 +123,7 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
     lengths = [factor * plan.text_length for factor in plan.factors]
     text = [
         f"Decoders are trained for {plan.steps} steps on rows of {plan.text_length} tokens of "
-        f"Python's standard library, with {seeds_in_words(plan.seeds)}. Each is tested on the same "
+        f"Python's standard library, with {seeds_text(plan.seeds)}. Each is tested on the same "
         "tokens of held-out text, cut into rows of each length. Cells are the perplexity: the mean "
         "over the seeds, and in brackets the least and the greatest. A dash: the scheme has no "
         "code for such positions."
@@ -171,7 +171,7 @@ def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
     longer = [factor for factor in plan.factors if factor > 1]
     about = (
         f"Decoders are trained for {plan.task_steps} steps on inputs of at most "
-        f"{plan.task_length} symbols, with {seeds_in_words(plan.seeds)}. Cells are the mean over "
+        f"{plan.task_length} symbols, with {seeds_text(plan.seeds)}. Cells are the mean over "
         "the seeds, and in brackets the least and the greatest."
     )
 
@@ -269,7 +269,7 @@ def _cell(value: Spread | None, digits: int | None = None) -> str:
         return "–"
     if digits is None:
         digits = 2 if value.mean < 10 else 1 if value.mean < 1000 else 0
-    return value.in_words(digits)
+    return value.as_text(digits)
 
 
 def _plain_numbers(axes: Any) -> None:

@@ -19,7 +19,7 @@ from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw
 from jaxformer.lab.studies.extrapolation import short_training
 from jaxformer.lab.studies.lengths import score
-from jaxformer.lab.studies.report import Section, seeds_in_words, spread, write_report
+from jaxformer.lab.studies.report import Section, seeds_text, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.optim import Cosine, Muon
@@ -159,7 +159,7 @@ def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
         accuracies = np.array([run["accuracies"] for run in whole])
         curves.append(Curve(title, np.array(whole[0]["steps"]) * flops, accuracies, colour))
         spreads = [spread(run[m] for run in whole) for m in ("accuracy", "exact_match")]
-        rows.append([title, str(plan.steps_of(family)), *(each.in_words() for each in spreads)])
+        rows.append([title, str(plan.steps_of(family)), *(each.as_text() for each in spreads)])
         reached[title] = spreads[0].mean
     title = f"{plan.task.replace('_', ' ').capitalize()}: the families at equal FLOPs"
     figure, ((axes,),) = canvas(title, (7.0, 4.6))
@@ -170,7 +170,7 @@ def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
     budget = plan.steps * plan.flops_per_step("decoder")
     text = [
         f"Each model learns the task with {budget:.2g} FLOPs of training, with "
-        f"{seeds_in_words(plan.seeds)}. A decoder has two blocks, an encoder-decoder two on each "
+        f"{seeds_text(plan.seeds)}. A decoder has two blocks, an encoder-decoder two on each "
         "side, of the same width. Accuracy and exact matches are those on new inputs of "
         f"{plan.length} symbols: the mean over the seeds, and in brackets the least and the "
         "greatest.",

@@ -13,7 +13,7 @@ from jaxformer.config import Config
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw
 from jaxformer.lab.studies.extrapolation import short_training, text_experiment
-from jaxformer.lab.studies.report import Section, Spread, seeds_in_words, spread, write_report
+from jaxformer.lab.studies.report import Section, Spread, seeds_text, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result
 from jaxformer.nn.residual import PostNorm, PreNorm
 from jaxformer.optim import AdamW, Constant
@@ -124,7 +124,7 @@ def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
             dash = "-" if warmup else "--"
             curves.append(Curve(name, whole[0]["steps"], values, colour, dash))
             final[norm, warmup] = spread(run["validation_loss"] for run in whole)
-        cell = final[norm, warmup].in_words() if whole else "–"
+        cell = final[norm, warmup].as_text() if whole else "–"
         rows.append([norm, words, cell, f"{len(runs) - len(whole)} of {len(runs)}"])
     header = ["norm", "warm-up", "validation loss", "diverged"]
     title = f"{plan.layers} blocks, Adam at {plan.learning_rate:g}, gradients not clipped"
@@ -135,7 +135,7 @@ def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
     caption = "Training loss; bands are the least and the greatest of the seeds."
     text = [
         f"Decoders of {plan.layers} blocks are trained on text for {plan.steps} steps with "
-        f"{seeds_in_words(plan.seeds)}; they differ in where the norm is and whether the learning "
+        f"{seeds_text(plan.seeds)}; they differ in where the norm is and whether the learning "
         f"rate of {plan.learning_rate:g} is reached over {plan.warmup} steps or at once. The loss "
         "is in nats per token: the mean over the seeds, and in brackets the least and the "
         "greatest.",

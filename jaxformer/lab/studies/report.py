@@ -20,7 +20,7 @@ class Spread(NamedTuple):
     low: float
     high: float
 
-    def in_words(self, digits: int = 2) -> str:
+    def as_text(self, digits: int = 2) -> str:
         """Returns the mean and, where runs differ, the least and the greatest: "3.1 (3.0-3.2)"."""
         mean, low, high = (f"{value:.{digits}f}" for value in self)
         return mean if low == high else f"{mean} ({low}–{high})"
@@ -32,7 +32,7 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(statistics.fmean(values), min(values), max(values))
 
 
-def seeds_in_words(count: int) -> str:
+def seeds_text(count: int) -> str:
     """Returns "one seed" or "3 seeds"."""
     return "one seed" if count == 1 else f"{count} seeds"
 
@@ -50,7 +50,7 @@ class Section:
     rows: Sequence[Sequence[str]] = ()
     """The cells of the table."""
     picture: Any = None
-    """A matplotlib figure; None: there is none."""
+    """A matplotlib figure, if there is one."""
     caption: str = ""
     """What the picture shows."""
     name: str = ""

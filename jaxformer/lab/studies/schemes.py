@@ -84,7 +84,7 @@ def chosen(text: str, names: Iterable[str], option: str) -> tuple[str, ...]:
         option: What the user calls the list, for messages.
 
     Raises:
-        ArgumentError: There is no such name.
+        ArgumentError: A name is unknown.
     """
     names = tuple(names)
     if text.strip().lower() == "all":

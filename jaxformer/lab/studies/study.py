@@ -40,7 +40,7 @@ class Cell(NamedTuple):
     config: Config
     """The experiment."""
     settings: dict[str, Any]
-    """What the measurement depends on besides, as JSON's types."""
+    """Further settings that the measurement depends on, as JSON types."""
     measure: Measure
     """Measures the trained model."""
 
@@ -53,7 +53,7 @@ class Result(NamedTuple):
     measured: dict[str, Any]
     """What was measured; empty if training diverged."""
     diverged: str = ""
-    """Why there is no measurement; "" if there is one."""
+    """Why the measurement failed, or ""."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _asked(cell: Cell) -> dict[str, Any]:
 
 
 def time_left(cells: Sequence[Cell], found: dict[str, Result | None]) -> str:
-    """Returns about how long the rest takes, in words; "" before the first cell is finished.
+    """Returns the approximate remaining time as text, or "" before the first cell is finished.
 
     Args:
         cells: All cells.

@@ -129,8 +129,8 @@ def test_biases():
     assert found["slope", "head 0 of 3"] == 2**-4
     assert found["distance at which weights fall by e", "head 0"] == 16
     found = numbers("t5")
-    assert found["distances with a bucket of their own", "encoder"] == 2
-    assert found["distances with a bucket of their own", "decoder"] == 4
+    assert found["distances with a separate bucket", "encoder"] == 2
+    assert found["distances with a separate bucket", "decoder"] == 4
     assert found["buckets used for earlier keys", "decoder"] == 8
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from jaxformer.distributed.chips import CHIPS
+from jaxformer.distributed.slices import Slice, parse_chips, slices_of
 from jaxformer.errors import ArgumentError
-from jaxformer.plan.slices import Slice, parse_chips, slices_of
 
 
 @pytest.mark.parametrize(

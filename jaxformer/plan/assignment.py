@@ -1,4 +1,4 @@
-"""The largest arrays of a compiled program, and the memory that it needs."""
+"""The memory that the compiler assigns to the arrays of a program."""
 
 import re
 from collections import Counter, defaultdict
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from jaxformer.plan.hlo import Module
 
-# Newer compilers say "page 0" of the device's memory, older ones (libtpu 0.0.42) nothing; both give
-# another color or page to every other memory.
+# Newer compilers write "page 0" for the device's main memory, older ones (libtpu 0.0.42) nothing.
+# Both write another color or page for every other memory.
 _VALUE = re.compile(r"^ value: <\d+ ([^ ]+)(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
 _SIZE = r"^allocation \d+: size (\d+), (?:page 0, )?"
 _TEMPORARY = re.compile(f"{_SIZE}preallocated-temp", re.MULTILINE)
@@ -17,30 +17,30 @@ _KEPT = re.compile(f"{_SIZE}(?:parameter|output|maybe-live-out|constant)", re.MU
 _LIVE = re.compile(r"^\s+([^\s:]+):(\d+)-(\d+)$", re.MULTILINE)
 
 
-class Buffer(NamedTuple):
+class CompiledBuffer(NamedTuple):
     """An array in memory."""
 
     bytes: int
     """Its size on one device."""
     array: str
-    """Its type there: "bf16[32,16,8192,4096]"."""
+    """Its type on one device: "bf16[32,16,8192,4096]"."""
     operation: str
-    """What makes it, in JAX's words."""
+    """The JAX operation that computes it."""
     source: str
-    """The line that asks for it: "jaxformer/nn/stack.py:120"; "" where it is not known."""
+    """The source line: "jaxformer/nn/stack.py:120"; "" if it is not known."""
 
 
 class Placed(NamedTuple):
-    """An array where the compiler has placed it, and when it is needed."""
+    """An array that has a place in memory."""
 
     bytes: int
     """Its size."""
     name: str
-    """The instruction that makes it."""
+    """The instruction that computes it."""
     first: int
-    """The time at which it is made."""
+    """The time at which it is computed."""
     last: int
-    """The time at which it is read for the last time."""
+    """The time of its last use."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +48,28 @@ class Assignment:
     """The memory of a compiled program on one device."""
 
     kept: int
-    """Bytes of arguments, results that are not written over them and constants."""
+    """Bytes of arguments, constants, and results that do not replace arguments."""
     temporary: int
     """Bytes of temporaries, with the gaps between them."""
     arguments: tuple[Placed, ...]
-    """What is kept."""
+    """The arrays of `kept`."""
     at_peak: tuple[Placed, ...]
-    """The temporaries at the moment at which there is most of them, each place once."""
+    """The temporaries at the moment of peak memory, each place once."""
 
     @property
     def peak(self) -> int:
-        """The most memory in use, as `memory_analysis().peak_memory_in_bytes` says it."""
+        """Peak memory, as in `memory_analysis().peak_memory_in_bytes`."""
         return self.kept + sum(array.bytes for array in self.at_peak)
 
 
 def read_assignment(assignment: str, live_ranges: str) -> Assignment:
-    """The memory of a program, which the compiler assigns before it writes any code.
-
-    Args:
-        assignment: What XLA writes about it in its dump, `...-buffer-assignment.txt`.
-        live_ranges: What it writes in `...-live-range.txt`.
-
-    Returns:
-        The memory.
-    """
+    """Reads the memory of a program, which the compiler assigns before it generates code."""
     _, _, ranges = live_ranges.partition("BufferLiveRange:")
     lives = {
         name.replace("{}", ""): (int(first), int(last))
         for name, first, last in _LIVE.findall(ranges)
     }
-    arguments: dict[str, Placed] = {}  # by allocation: their results are written over them
+    arguments: dict[str, Placed] = {}  # by allocation: results may replace arguments
     temporaries = defaultdict(list)
     kind, allocation = None, ""
     for line in assignment.splitlines():
@@ -99,7 +91,7 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
 
 
 def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
-    """What exists at the moment of the largest sum; several names of one place count once."""
+    """The temporaries at the moment of the largest sum; arrays that share a place count once."""
     changes: Counter[int] = Counter()
     for (_, size), arrays in temporaries.items():
         for first, last in _joined(arrays):
@@ -130,20 +122,13 @@ def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def largest_buffers(module: Module, assignment: Assignment, number: int = 12) -> list[Buffer]:
-    """The largest arrays at the moment at which a program needs most.
-
-    Args:
-        module: The compiled program.
-        assignment: Its memory.
-        number: How many, at most.
-
-    Returns:
-        The arrays, the largest first.
-    """
+def largest_buffers(
+    module: Module, assignment: Assignment, number: int = 12
+) -> list[CompiledBuffer]:
+    """The largest arrays at the moment of peak memory."""
     by_name = {each.name: each for each, _ in module.instructions()}
     placed = sorted((*assignment.at_peak, *assignment.arguments), key=lambda each: -each.bytes)
-    found: list[Buffer] = []
+    found: list[CompiledBuffer] = []
     for array in placed:
         name = array.name.partition("{")[0]
         if len(found) == number:
@@ -152,7 +137,7 @@ def largest_buffers(module: Module, assignment: Assignment, number: int = 12) ->
             continue
         sizes = {each.bytes: each for each in instruction.arrays}
         largest = max(instruction.arrays, key=lambda each: each.bytes, default="")
-        operation = instruction.op_name.replace("\\", "") or name
         text = str(sizes.get(array.bytes) or largest)
-        found.append(Buffer(array.bytes, text, operation, module.source(instruction)))
+        operation, source = instruction.op_name or name, module.source(instruction)
+        found.append(CompiledBuffer(array.bytes, text, operation, source))
     return found

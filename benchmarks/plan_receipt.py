@@ -9,12 +9,13 @@ from typing import Any
 
 from jaxformer.config import Config, load_config
 from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
+from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import DataError
 from jaxformer.io.files import replacing
-from jaxformer.plan import memory, traffic
+from jaxformer.plan import memory
+from jaxformer.plan.closed_form import work_of
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.compiler import compile_step, versions
-from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import trace_step
 
 GROWTH = 1.05
@@ -138,7 +139,7 @@ def predicted(receipt: Receipt, spec: str) -> Receipt:
         receipt,
         predicted_bytes=found.peak,
         predicted_parts=dict(found.parts),
-        predicted_collectives=_listed(traffic.collectives(step)),
+        predicted_collectives=_listed(work_of(step.config, step.slice).collectives),
         flops=flops * step.tokens,
     )
 
