@@ -15,7 +15,8 @@ def bert(batch: int, length: int, options: dict) -> Callable[[], None]:
     """BERT base, masked tokens."""
     model = SYSTEMS["bert-base"].config
     heads = (MaskedLanguageModel(),)
-    model = replace(model, pooler=None, heads=heads, dropout=0.0, attention_dropout=0.0, **options)
+    model = model.with_fields(**{"dropout": 0.0, "self_attention.dropout": 0.0})
+    model = replace(model, pooler=None, heads=heads, **options)
     return training_step(model, TrainConfig(), masked_batch(batch, length), 1e-4)
 
 

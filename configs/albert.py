@@ -27,7 +27,7 @@ def get_config(size: str = "base") -> Config:
             model,
             vocab_size=padded(model.vocab_size),
             dropout=dropout,
-            attention_dropout=dropout,
+            self_attention=replace(model.self_attention, dropout=dropout),
             remat="full",
         ),
         data=DataConfig(

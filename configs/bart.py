@@ -32,7 +32,10 @@ def get_config(size: str = "base") -> Config:
     model = choose("bart.py", size).config
     return Config(
         model=replace(
-            model, vocab_size=padded(model.vocab_size), attention_dropout=0.1, remat="full"
+            model,
+            vocab_size=padded(model.vocab_size),
+            self_attention=replace(model.self_attention, dropout=0.1),
+            remat="full",
         ),
         data=DataConfig(
             tokenizer=TrainTokenizer(kind="bpe", vocab_size=model.vocab_size),

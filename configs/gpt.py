@@ -28,7 +28,7 @@ def get_config(size: str = "117m") -> Config:
             model,
             vocab_size=padded(model.vocab_size),
             dropout=0.1,
-            attention_dropout=0.1,
+            self_attention=replace(model.self_attention, dropout=0.1),
             depth_scaled_init=False,
         ),
         data=DataConfig(

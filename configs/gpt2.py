@@ -28,7 +28,10 @@ def get_config(size: str = "small") -> Config:
     model = choose("gpt2.py", size).config
     return Config(
         model=replace(
-            model, vocab_size=padded(model.vocab_size), dropout=0.1, attention_dropout=0.1
+            model,
+            vocab_size=padded(model.vocab_size),
+            dropout=0.1,
+            self_attention=replace(model.self_attention, dropout=0.1),
         ),
         data=DataConfig(
             tokenizer=TrainTokenizer(kind="bpe", vocab_size=model.vocab_size),

@@ -25,7 +25,12 @@ from jaxformer.zoo.recipes import choose
 def get_config(size: str = "small") -> Config:
     model = choose("t5.py", size).config
     return Config(
-        model=replace(model, dropout=0.1, attention_dropout=0.1, remat="full"),
+        model=replace(
+            model,
+            dropout=0.1,
+            self_attention=replace(model.self_attention, dropout=0.1),
+            remat="full",
+        ),
         data=DataConfig(
             tokenizer=TrainTokenizer(kind="unigram", vocab_size=32_100),
             objective=SpanCorruption(noise_density=0.15, mean_span=3.0),

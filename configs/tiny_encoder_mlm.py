@@ -12,7 +12,7 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, TrainTokenizer
 from jaxformer.functional import Learned
 from jaxformer.models import EncoderConfig
-from jaxformer.nn import PreNorm
+from jaxformer.nn import DotProductAttention, PreNorm
 from jaxformer.optim import Cosine, Muon
 
 
@@ -27,8 +27,8 @@ def get_config() -> Config:
             position=Learned(max_length=128),
             residual=PreNorm(),  # BERT's PostNorm learns too, but needs many more steps
             token_types=2,
+            self_attention=DotProductAttention(bias=True, output_bias=True, dropout=0.0),
             dropout=0.0,  # far less than an epoch: nothing is seen twice
-            attention_dropout=0.0,
             scan_layers=False,  # unrolled layers are faster on a CPU
         ),
         data=DataConfig(

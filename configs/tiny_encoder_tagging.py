@@ -33,7 +33,7 @@ def get_config() -> Config:
             encoder,
             heads=(TokenClassification(num_labels=6),),
             dropout=0.1,
-            attention_dropout=0.1,
+            self_attention=replace(encoder.self_attention, dropout=0.1),
         ),
         data=TaggedText(
             train=PythonTokens(sentence_words=40),

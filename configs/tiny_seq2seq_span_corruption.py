@@ -12,6 +12,7 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, SpanCorruption, TrainTokenizer
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.optim import Cosine, Muon
 
 
@@ -26,8 +27,8 @@ def get_config() -> Config:
             position=T5Bias(num_buckets=32, max_distance=128, bidirectional=True),
             decoder_position=T5Bias(num_buckets=32, max_distance=128, bidirectional=False),
             norm=RMSNorm(eps=1e-6),
-            activation="gelu_tanh",
-            attention_scale=1.0,
+            self_attention=DotProductAttention(scale=1.0),
+            feed_forward=MLP(activation="gelu_tanh"),
             tie_embeddings=False,
             scan_layers=False,  # unrolled layers are faster on a CPU
         ),

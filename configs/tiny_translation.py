@@ -16,7 +16,7 @@ from jaxformer.data import TrainTokenizer
 from jaxformer.data.tasks import ParallelText
 from jaxformer.functional import LayerNorm, Sinusoidal
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.nn import PostNorm
+from jaxformer.nn import MLP, PostNorm
 from jaxformer.optim import AdamW, InverseSquareRoot
 
 
@@ -32,9 +32,7 @@ def get_config() -> Config:
             decoder_position=Sinusoidal(theta=10_000.0),
             norm=LayerNorm(eps=1e-6),
             residual=PostNorm(),
-            activation="relu",
-            gated=False,
-            mlp_bias=True,
+            feed_forward=MLP(activation="relu", gated=False, bias=True),
             embedding_scale=128**0.5,
             init_std=128**-0.5,  # so that scaled embeddings have unit variance
             depth_scaled_init=False,

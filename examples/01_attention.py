@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from jaxformer.functional import attention, causal
+from jaxformer.nn import MLP
 
 np.set_printoptions(precision=3, suppress=True)
 
@@ -263,7 +264,12 @@ assert result.shape == (1, n, 1, d_v)
 
 # %%
 config = DecoderConfig(
-    vocab_size=50257, num_layers=12, model_dim=768, num_heads=12, mlp_dim=3072, gated=False
+    vocab_size=50257,
+    num_layers=12,
+    model_dim=768,
+    num_heads=12,
+    mlp_dim=3072,
+    feed_forward=MLP(gated=False),
 )
 lengths = 2 ** np.arange(7, 16)
 flops = [config.flops({"inputs": int(n)}) for n in lengths]

@@ -23,6 +23,7 @@ from jaxformer.data import TrainTokenizer
 from jaxformer.data.tasks import ParallelText
 from jaxformer.functional import LayerNorm, Mask, Prefix, RoPE, Sinusoidal, causal
 from jaxformer.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, MaskedLanguageModel
+from jaxformer.nn import MLP
 from jaxformer.optim import AdamW, Cosine
 from jaxformer.training.evaluation.metrics import translation_scores
 from jaxformer.zoo import SYSTEMS
@@ -64,14 +65,13 @@ sizes = {
     "model_dim": 64,
     "num_heads": 4,
     "mlp_dim": 256,
-    "gated": False,
     "position": RoPE(),
 }
 lengths = {"inputs": 128, "decoder_inputs": 128}
 families = {
-    "decoder": DecoderConfig(**sizes),
+    "decoder": DecoderConfig(feed_forward=MLP(gated=False), **sizes),
     "encoder": EncoderConfig(heads=(MaskedLanguageModel(),), **sizes),
-    "encoder-decoder": EncoderDecoderConfig(**sizes),
+    "encoder-decoder": EncoderDecoderConfig(feed_forward=MLP(gated=False), **sizes),
 }
 details = {name: model_details(config, lengths) for name, config in families.items()}
 for name, found in details.items():

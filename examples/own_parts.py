@@ -26,6 +26,7 @@ from jaxformer.functional.activations import tap
 from jaxformer.models import DecoderConfig, LossFunction
 from jaxformer.nn import (
     Attention,
+    DotProductAttention,
     FeedForward,
     FeedForwardConfig,
     Linear,
@@ -122,8 +123,8 @@ class AdditiveHeads(Attention):
 
 
 @dataclass(frozen=True)
-class DifferentialAttention(SelfAttentionConfig):
-    """`SelfAttention` with `DifferentialHeads`."""
+class DifferentialAttention(DotProductAttention):
+    """`SelfAttention` with `DifferentialHeads`, and the settings of `DotProductAttention`."""
 
     def build(self, key, config, position, window):
         return SelfAttention(key, config, position, window, DifferentialHeads)
@@ -133,14 +134,11 @@ class DifferentialAttention(SelfAttentionConfig):
 
 
 @dataclass(frozen=True)
-class AdditiveAttention(SelfAttentionConfig):
-    """`SelfAttention` with `AdditiveHeads`."""
+class AdditiveAttention(DotProductAttention):
+    """`SelfAttention` with `AdditiveHeads`, and the settings of `DotProductAttention`."""
 
     def build(self, key, config, position, window):
         return SelfAttention(key, config, position, window, AdditiveHeads)
-
-    def products_per_pair(self, config):
-        return config.num_heads * (config.head_width + config.value_width)
 
 
 # Other sublayers in attention's place, which define their own cache -------------------------------

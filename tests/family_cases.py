@@ -23,9 +23,9 @@ from jaxformer.models import (
 from jaxformer.nn import ConvolutionBlock, DisentangledAttention, PostNorm
 
 EVERYTHING = {
-    "attention_bias": True,
-    "attention_output_bias": True,
-    "mlp_bias": True,
+    "self_attention.bias": True,
+    "self_attention.output_bias": True,
+    "feed_forward.bias": True,
     "embedding_norm": LayerNorm(),
 }
 HEADS = (
@@ -68,7 +68,9 @@ FAMILIES = {
         position=Sinusoidal2D((2, 4), theta=100.0, prefix=0),
         heads=(Classification(num_labels=3, pooling="mean"),),
     ),
-    "bert2gpt2": tiny_composite(tiny_encoder(pooler=None), attention_scale_by_depth=True),
+    "bert2gpt2": tiny_composite(
+        tiny_encoder(pooler=None), **{"self_attention.scale_by_depth": True}
+    ),
     "captions": tiny_composite(tiny_vision()),
 }
 each_family = pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES.keys())

@@ -7,6 +7,7 @@ from hf_encoder_decoder_cases import ENCODER_DECODERS
 
 from jaxformer.functional import Learned
 from jaxformer.models import Classification, DecoderConfig, VisionConfig
+from jaxformer.nn import MLP, DotProductAttention
 
 HF_IMAGES = HF_SIZES | {
     "hidden_size": 30,
@@ -65,11 +66,8 @@ OTHERS = {
             model_dim=30,
             position=Learned(max_length=17),
             norm=NORM,
-            activation="gelu_tanh",
-            gated=False,
-            mlp_bias=True,
-            attention_bias=True,
-            attention_output_bias=True,
+            self_attention=DotProductAttention(bias=True, output_bias=True),
+            feed_forward=MLP(activation="gelu_tanh", gated=False, bias=True),
             heads=(Classification(num_labels=3, pooling="last", bias=False),),
         ),
         {"label": "logits"},

@@ -7,6 +7,7 @@ import hf_names
 from hf_case import HEADS, HF_TEXT, NORM, PAD, SIZES, VOCAB, Case, case
 
 from jaxformer.functional import LayerNorm, Learned
+from jaxformer.hub.fields import build_with
 from jaxformer.models import EncoderConfig
 
 
@@ -19,7 +20,7 @@ def encoder(*heads: str, **changes) -> EncoderConfig:
         "embedding_norm": NORM,
         "heads": tuple(HEADS[head] for head in heads),
     }
-    return EncoderConfig(**(SIZES | fields | changes))
+    return build_with(EncoderConfig, SIZES | fields | changes)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ ALBERT = System(
         "layer_repeats": 3,
         "embedding_dim": 20,
         "token_types": 3,
-        "activation": "gelu_tanh",
+        "feed_forward.activation": "gelu_tanh",
     },
 )
 ALBERT_IN_GROUPS = System(

@@ -4,6 +4,7 @@ import hf_names
 from hf_case import EPS, PAD, SIZES, VOCAB, Case, case
 
 from jaxformer.functional import LayerNorm, Learned, RMSNorm, Sinusoidal, T5Bias
+from jaxformer.hub.fields import build_with
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 
@@ -12,7 +13,7 @@ WORDS = {"language_model": "logits"}
 
 def encoder_decoder(**changes) -> EncoderDecoderConfig:
     fields = {"vocab_size": VOCAB, "model_dim": 48, "num_decoder_layers": 2}
-    return EncoderDecoderConfig(**(SIZES | fields | changes))
+    return build_with(EncoderDecoderConfig, SIZES | fields | changes)
 
 
 T5_SIZES = {
@@ -36,7 +37,7 @@ def t5(**changes) -> EncoderDecoderConfig:
         "decoder_position": T5Bias(8, 9, bidirectional=False),
         "norm": RMSNorm(eps=EPS),
         "head_dim": 5,
-        "attention_scale": 1.0,
+        "self_attention.scale": 1.0,
     }
     return encoder_decoder(**(fields | changes))
 
@@ -65,10 +66,10 @@ def transformer_2017(position, **changes) -> EncoderDecoderConfig:
         "decoder_position": position,
         "norm": LayerNorm(eps=1e-5),
         "residual": PostNorm(),
-        "gated": False,
-        "attention_bias": True,
-        "attention_output_bias": True,
-        "mlp_bias": True,
+        "feed_forward.gated": False,
+        "self_attention.bias": True,
+        "self_attention.output_bias": True,
+        "feed_forward.bias": True,
         "head_bias": True,
     }
     return encoder_decoder(**(fields | changes))
@@ -78,7 +79,7 @@ def bart(scaled: bool) -> Case:
     config = transformer_2017(
         Learned(max_length=17, offset=2),
         embedding_norm=LayerNorm(eps=1e-5),
-        activation="gelu",
+        **{"feed_forward.activation": "gelu"},
         embedding_scale=48**0.5 if scaled else 1.0,
     )
     theirs = BART_SIZES | {"scale_embedding": scaled}
@@ -89,7 +90,7 @@ def bart(scaled: bool) -> Case:
 MARIAN_SIZES = BART_SIZES | {"scale_embedding": True, "activation_function": "relu"}
 MARIAN = {
     "position": Sinusoidal(layout="half"),
-    "activation": "relu",
+    "feed_forward.activation": "relu",
     "embedding_scale": 48**0.5,
 }
 
@@ -98,21 +99,23 @@ ENCODER_DECODERS = {
         "T5ForConditionalGeneration",
         hf_names.T5,
         T5_SIZES,
-        t5(gated=False, activation="relu", logit_scale=48**-0.5),
+        t5(
+            **{"feed_forward.gated": False, "feed_forward.activation": "relu"}, logit_scale=48**-0.5
+        ),
         WORDS,
     ),
     "T5 v1.1": case(
         "T5ForConditionalGeneration",
         hf_names.T5_GATED,
         T5_SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-        t5(activation="gelu_tanh", tie_embeddings=False),
+        t5(**{"feed_forward.activation": "gelu_tanh"}, tie_embeddings=False),
         WORDS,
     ),
     "mT5": case(
         "MT5ForConditionalGeneration",
         hf_names.T5_GATED,
         T5_SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-        t5(activation="gelu_tanh", tie_embeddings=False),
+        t5(**{"feed_forward.activation": "gelu_tanh"}, tie_embeddings=False),
         WORDS,
     ),
     "BART": bart(scaled=False),

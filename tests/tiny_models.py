@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.functional import ALiBi, Binary, Integer, Learned, RoPE, Sinusoidal, T5Bias
+from jaxformer.hub.fields import build_with
 from jaxformer.models import (
     AbstractModel,
     Classification,
@@ -53,9 +54,10 @@ STACK = {
 }
 
 
+# `changes` are fields, or paths such as "self_attention.bias".
 def tiny(**changes) -> DecoderConfig:
     """A decoder."""
-    return DecoderConfig(**({"vocab_size": 31} | STACK | changes))
+    return build_with(DecoderConfig, {"vocab_size": 31} | STACK | changes)
 
 
 def tiny_encoder(**changes) -> EncoderConfig:
@@ -67,7 +69,7 @@ def tiny_encoder(**changes) -> EncoderConfig:
         "pooler": "tanh",
         "heads": (MaskedLanguageModel(), Classification(num_labels=3)),
     }
-    return EncoderConfig(**(STACK | fields | changes))
+    return build_with(EncoderConfig, STACK | fields | changes)
 
 
 def tiny_encoder_decoder(**changes) -> EncoderDecoderConfig:
@@ -78,7 +80,7 @@ def tiny_encoder_decoder(**changes) -> EncoderDecoderConfig:
         "position": T5Bias(8, 12, bidirectional=True),
         "decoder_position": T5Bias(8, 12, bidirectional=False),
     }
-    return EncoderDecoderConfig(**(STACK | fields | changes))
+    return build_with(EncoderDecoderConfig, STACK | fields | changes)
 
 
 def tiny_vision(**changes) -> VisionConfig:
@@ -90,7 +92,7 @@ def tiny_vision(**changes) -> VisionConfig:
         "position": Learned(max_length=9),
         "heads": (Classification(num_labels=3),),
     }
-    return VisionConfig(**(STACK | fields | changes))
+    return build_with(VisionConfig, STACK | fields | changes)
 
 
 def tiny_composite(encoder: EncoderConfig | VisionConfig, **changes) -> CompositeConfig:

@@ -20,7 +20,7 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from jaxformer.config.options import groups, path_of
+from jaxformer.config.options import child, current_name, groups, keep_moved, path_of
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
@@ -169,19 +169,22 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         The tree with the chosen components, not validated, and the arguments that remain.
     """
     remaining, chosen = [], []
-    for option, values in sorted(groups(arguments), key=lambda group: group[0].count(".")):
+    given = [(current_name(tree, option), values) for option, values in groups(arguments)]
+    for option, values in sorted(given, key=lambda group: group[0].count(".")):
         path = path_of(option)
         if (meant := _own_names(tree, path)) != path:
             path, option = meant, "--" + ".".join(meant).replace("_", "-")
         owner = tree
         for name in path[:-1]:
-            owner = _child(owner, name)
+            owner = child(owner, name)
         is_field = dataclasses.is_dataclass(owner) and path[-1] in _field_names(owner)
         choices = component_choices(owner, path[-1]) if is_field else {}
         if choices:
             several = _is_tuple(typing.get_type_hints(type(owner))[path[-1]])
             words = values if several else [" ".join(values)]
             picked = tuple(_chosen(option, word, choices) for word in words)
+            if not several:
+                keep_moved(owner, path[-1], picked[0])
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
@@ -197,7 +200,7 @@ def _own_names(tree: Any, path: list[str]) -> list[str]:
         fields = _field_names(owner) if dataclasses.is_dataclass(owner) else []
         own = getattr(type(owner), "also_called", {}).get(name)
         names.append(own if own in fields and name not in fields else name)
-        owner = _child(owner, names[-1])
+        owner = child(owner, names[-1])
     return names
 
 
@@ -212,7 +215,7 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
             return _with_implied(tree, path, chosen)
-        owner = _child(owner, name)
+        owner = child(owner, name)
     return tree
 
 
@@ -352,13 +355,6 @@ def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
         return [(option, value)]
     several = isinstance(value, tuple) and all(dataclasses.is_dataclass(item) for item in value)
     return [(f"{option}.{i}", item) for i, item in enumerate(value)] if several else []
-
-
-def _child(owner: Any, name: str) -> Any:
-    """A field of a dataclass or an item of a tuple, or None."""
-    if isinstance(owner, tuple):
-        return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
-    return getattr(owner, name, None)
 
 
 def _field_names(tree: Any) -> list[str]:

@@ -1,6 +1,10 @@
-"""Dropout with an explicit key."""
+"""Dropout with an explicit key: of the elements of an array, and of the pairs of attention."""
+
+from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +54,7 @@ def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
     place = low + jnp.arange(size, dtype=jnp.uint32)[None, :]
     seed = jax.random.key_data(key).astype(jnp.uint32)
     counters = (high + (place < low).astype(jnp.uint32), place)
-    bits = threefry2x32_p.bind(*jnp.broadcast_arrays(seed[0], seed[1], *counters))
+    bits = _threefry(seed[0], seed[1], *counters)
     # The first 23 bits are a number in [0, 1), as in `jax.random.uniform`.
     drawn = ((bits[0] ^ bits[1]) >> 9).astype(jnp.float32) * 2.0**-23
     return (drawn < jnp.float32(share)).reshape(shape)
@@ -69,3 +73,45 @@ def _product(x: jax.Array, factor: int) -> tuple[jax.Array, jax.Array]:
 def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
     """Returns `count` independent keys, or as many None without a key (evaluation)."""
     return [None] * count if key is None else list(jax.random.split(key, count))
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=("key", "rows", "heads"), meta_fields=("rate",)
+)
+@dataclass(frozen=True)
+class Dropout:
+    """The dropout of pairs: a function of the key and the global (b, n, t, s) index alone.
+
+    So all implementations, in both passes and under any sharding, drop the same pairs.
+    """
+
+    key: jax.Array  # uint32 [2]
+    rows: jax.Array  # uint32 [B], the index of each batch row
+    heads: jax.Array  # uint32 [N], the index of each head
+    rate: float
+
+    @classmethod
+    def create(cls, key: jax.Array, rate: float, batch_size: int, num_heads: int) -> Dropout:
+        """Returns dropout at `rate` for a whole batch, with the bits of a threefry `key`."""
+        bits = jax.random.key_data(key).astype(jnp.uint32)[..., :2]
+        return cls(
+            bits,
+            first_row(batch_size) + jnp.arange(batch_size, dtype=jnp.uint32),
+            jnp.arange(num_heads, dtype=jnp.uint32),
+            rate,
+        )
+
+    def factors(self, query_start, query_size: int, key_start, key_size: int) -> jax.Array:
+        """Returns float32 `[B, N, t, s]`: 0 with probability `rate`, else 1 / (1 - rate)."""
+        row_key = _threefry(self.key[0], self.key[1], self.rows[:, None], self.heads[None, :])
+        query = jnp.arange(query_size, dtype=jnp.uint32) + jnp.uint32(query_start)
+        key = jnp.arange(key_size, dtype=jnp.uint32) + jnp.uint32(key_start)
+        high, low = (bits[:, :, None, None] for bits in row_key)
+        bits, _ = _threefry(high, low, query[None, None, :, None], key[None, None, None, :])
+        threshold = jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+        return jnp.where(bits >= threshold, 1.0 / (1.0 - self.rate), 0.0)
+
+
+def _threefry(key_high, key_low, counter_high, counter_low):
+    """One threefry-2x32 block for every element of the broadcast arguments."""
+    return threefry2x32_p.bind(*jnp.broadcast_arrays(key_high, key_low, counter_high, counter_low))

@@ -1,7 +1,7 @@
 """Describes our models as checkpoints: finds the config.json that says the same."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,9 @@ from jaxformer.nn.sublayer import SublayerConfig
 
 # Fields that say how a model is computed or trained, and not what it computes.
 _OURS_ALONE = frozenset({
-    "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
-    "embedding_dropout", "heads", "init_std", "interpolate_positions", "logit_bias",
-    "max_logit_scale", "padding_id", "remat", "scan_layers",
+    "attention", "compute_dtype", "depth_scaled_init", "dropout", "embedding_dropout", "heads",
+    "init_std", "interpolate_positions", "logit_bias", "max_logit_scale", "padding_id", "remat",
+    "scan_layers", "self_attention.dropout",
 })  # fmt: skip
 
 
@@ -128,10 +128,11 @@ def _alone(part: ModelConfig) -> ModelConfig:
     return replace(part, cross_attention=None, encoder_dim=None)
 
 
-def _field(name: str, config: ModelConfig) -> str:
-    """The field that differs, without those of its components: "dropout", also of a part."""
-    first, *rest = name.split(".")
-    return rest[0] if first in config.parts and rest else first
+def _is_among(name: str, names: Collection[str], config: ModelConfig) -> bool:
+    """Whether a field, of the model or of one of its parts, or what holds it is among names."""
+    first, _, rest = name.partition(".")
+    own = rest if first in config.parts else name
+    return own in names or own.partition(".")[0] in names
 
 
 def _check_parts(config: ModelConfig) -> None:
@@ -142,7 +143,8 @@ def _check_parts(config: ModelConfig) -> None:
         _check_parts(_alone(part) if usual else part)
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
-        if isinstance(part, SublayerConfig | BlockConfig) and part != field.default:
+        differs = type(part) is not type(field.default)
+        if isinstance(part, SublayerConfig | BlockConfig) and differs:
             raise ConfigError(
                 f"no known system can express this model: model.{field.name} = {summary(part)}, "
                 f"where they have {summary(field.default)}"
@@ -180,7 +182,7 @@ def _described(
     unsaid = _OURS_ALONE.union(model_format.fitted_fields)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
-        if _field(name, config) not in unsaid
+        if not _is_among(name, unsaid, config)
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())

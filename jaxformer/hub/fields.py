@@ -9,7 +9,9 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.hf_config import REQUIRED, HFConfig
+from jaxformer.io.components import value_at, with_values
 from jaxformer.models.model import ModelConfig
+from jaxformer.nn.attention import DotProductAttention
 
 
 class Field(abc.ABC):
@@ -38,7 +40,7 @@ class ConfigMap:
         values: dict[str, Any] = {}
         for each in self.fields:
             values |= each.read(hf_config)
-        return self.build(**values)
+        return build_with(self.build, values)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Returns the fields of config.json.
@@ -51,12 +53,24 @@ class ConfigMap:
         return values
 
 
+def build_with(build: Callable[..., ModelConfig], values: Mapping[str, Any]) -> ModelConfig:
+    """Returns a configuration with these fields, and fields of its components.
+
+    Args:
+        build: Makes it from its own fields.
+        values: Field, or a path such as "self_attention.bias" -> value.
+    """
+    own = {name: value for name, value in values.items() if "." not in name}
+    inner = {name: value for name, value in values.items() if "." in name}
+    return with_values(build(**own), inner)
+
+
 @dataclass(frozen=True)
 class Value(Field):
     """A field that has the same value in both configurations."""
 
     ours: str
-    """Our field."""
+    """Our field, or the path to that of a component, such as "self_attention.bias"."""
     theirs: str
     """The field of config.json."""
     default: Any = REQUIRED
@@ -74,7 +88,7 @@ class Value(Field):
         return hf_config.take(self.theirs, self.default)
 
     def _encode(self, config: ModelConfig) -> Any:
-        return getattr(config, self.ours)
+        return value_at(config, self.ours)
 
 
 class Number(Value):
@@ -84,7 +98,7 @@ class Number(Value):
         return hf_config.number(self.theirs, self.default)
 
     def _encode(self, config):
-        return getattr(resolved(config), self.ours)
+        return value_at(resolved(config), self.ours)
 
 
 class Flag(Value):
@@ -110,14 +124,14 @@ class Switch(Value):
         return self.on if hf_config.take(self.theirs, self.default) else self.off
 
     def _encode(self, config):
-        return getattr(config, self.ours) != self.off
+        return value_at(config, self.ours) != self.off
 
 
 @dataclass(frozen=True)
 class Activation(Value):
     """The name of an activation, which transformers may spell in several ways."""
 
-    ours: str = "activation"
+    ours: str = "feed_forward.activation"
     theirs: str = "hidden_act"
     names: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     """The name in config.json -> ours."""
@@ -126,7 +140,7 @@ class Activation(Value):
         return hf_config.choose(self.theirs, self.names, self.default)
 
     def _encode(self, config):
-        return write_activation(getattr(config, self.ours), self.names)
+        return write_activation(value_at(config, self.ours), self.names)
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,7 @@ class NormEps(Value):
         return self.make(eps=hf_config.number(self.theirs, self.default))
 
     def _encode(self, config):
-        return getattr(config, self.ours).eps
+        return value_at(config, self.ours).eps
 
 
 @dataclass(frozen=True)
@@ -162,7 +176,7 @@ class LearnedPositions(Value):
 
     def write(self, config):
         # Other schemes have no length; `describe` finds the difference when it reads this again.
-        length = getattr(config, self.ours).max_length
+        length = value_at(config, self.ours).max_length
         return {} if length is None else {self.theirs: length}
 
 
@@ -243,8 +257,9 @@ def resolved(config: ModelConfig) -> ModelConfig:
         values |= {
             "head_dim": config.head_width,
             "value_dim": config.value_width,
-            "attention_scale": config.attention_scale or config.head_width**-0.5,
         }
+        if isinstance(own := config.self_attention, DotProductAttention):
+            values["self_attention"] = replace(own, scale=own.scale or config.head_width**-0.5)
     if config.embedding_dropout is None:
         values["embedding_dropout"] = config.dropout
     if hasattr(config, "num_decoder_layers"):

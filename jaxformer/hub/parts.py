@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.fields import ConfigMap, build_with
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat, Section, completed, read_config
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -28,7 +28,7 @@ class PartsMap(ConfigMap):
             values[name] = read_config(section, part.model_format, part.architecture)
         for each in self.fields:
             values |= each.read(hf_config)
-        return self.build(**values)
+        return build_with(self.build, values)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Returns the fields of config.json, with a section for each part."""

@@ -13,8 +13,11 @@ import os
 import pkgutil
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from jaxformer.errors import ConfigError, did_you_mean
 
 _LIBRARY = __name__.partition(".")[0]
 
@@ -129,3 +132,42 @@ def source_of(word: str, kinds: Iterable[Any]) -> Any:
         return None
     readers = (kind for kind in kinds if hasattr(kind, "reads"))
     return next((kind(word) for kind in readers if kind.reads(word)), None)
+
+
+def value_at(owner: Any, path: str) -> Any:
+    """Returns the value of a field, or of a field of a component: "self_attention.bias"."""
+    return functools.reduce(getattr, path.split("."), owner)
+
+
+def with_values(owner: Any, values: Mapping[str, Any], where: str = "") -> Any:
+    """Returns a copy of a frozen dataclass with other values of its fields.
+
+    Args:
+        owner: The dataclass.
+        values: Field, or a path to that of a component such as "self_attention.bias" -> value.
+        where: The path of the owner itself, for messages: "self_attention.".
+
+    Raises:
+        ConfigError: There is no such field, or it cannot have that value.
+    """
+    if not values:
+        return owner
+    changes, inner = {}, defaultdict(dict)
+    names = [field.name for field in dataclasses.fields(owner) if field.init]
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        if name not in names and name not in moved_fields(type(owner)):
+            hint = did_you_mean(name, names)
+            raise ConfigError(f"{where}{name}: {type(owner).__name__} has no such field{hint}")
+        (inner[name] if rest else changes)[rest or name] = value
+    for name, own in inner.items():
+        part = changes.get(name, getattr(owner, name))
+        changes[name] = with_values(part, own, f"{where}{name}.")
+    return dataclasses.replace(owner, **changes)
+
+
+def moved_fields(kind: type) -> dict[str, str]:
+    """Returns the fields that a class had in older versions, each with its path today."""
+    now = {field.name for field in dataclasses.fields(kind)}
+    moved = getattr(kind, "moved_fields", {})
+    return {name: path for name, path in moved.items() if name not in now}

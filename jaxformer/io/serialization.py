@@ -13,7 +13,16 @@ from typing import Any
 
 from jaxformer.checks import rule_of
 from jaxformer.errors import ConfigError, did_you_mean, shortened
-from jaxformer.io.components import all_types, find_type, is_own_name, type_name, union_members
+from jaxformer.io.components import (
+    all_types,
+    find_type,
+    is_own_name,
+    moved_fields,
+    type_name,
+    union_members,
+    with_values,
+)
+from jaxformer.io.notices import warn_once
 
 _SCALARS = (bool, int, float, str, type(None))
 _JSON_WORDS = {bool: "true or false", type(None): "null"}
@@ -112,7 +121,8 @@ def _component(
 ) -> Any:
     kind = _find_type(data.get("type"), bases, where, find_own)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
-    given = {key: item for key, item in data.items() if key != "type"}
+    moved = moved_fields(kind)
+    given = {key: item for key, item in data.items() if key != "type" and key not in moved}
     for name in given:
         if name not in fields:
             raise ConfigError(
@@ -127,11 +137,32 @@ def _component(
         name: _read(item, hints[name], f"{where}.{name}", find_own) for name, item in given.items()
     }
     try:
-        return kind(**values)
+        found = kind(**values)
+        return with_values(found, _moved_values(found, data, where, find_own))
     except ConfigError:
         raise
     except Exception as error:  # a user's __post_init__ may raise anything
         raise ConfigError(f"{where}: {kind.__name__} refuses its fields: {error}") from error
+
+
+def _moved_values(
+    owner: Any, data: dict[str, Any], where: str, find_own: Callable[[str], Any] | None
+) -> dict[str, Any]:
+    """The values of fields that components have now, by their paths, from an older version."""
+    found = {}
+    for name, path in moved_fields(type(owner)).items():
+        if name not in data:
+            continue
+        first, _, last = path.partition(".")
+        component, usual = getattr(owner, first), type(owner).__dataclass_fields__[first].default
+        if last in (hints := _hints(type(component))):
+            found[path] = _read(data[name], hints[last], f"{where}.{name}", find_own)
+        elif data[name] != to_json(getattr(usual, last)):
+            warn_once(
+                f"{where}.{name} = {shortened(data[name])} is ignored: {type(component).__name__} "
+                f"has no {last}; derive it from {type(usual).__name__}, which has"
+            )
+    return found
 
 
 def _find_type(

@@ -14,6 +14,7 @@ from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments
 from jaxformer.functional.positions.base import Position
+from jaxformer.io.components import moved_fields
 from jaxformer.models.decoder import DecoderConfig, GenerativeModel
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
@@ -76,7 +77,7 @@ class CompositeConfig(ModelConfig):
         and `interpolate_positions`, are set in each of the two that has such a field.
 
         Args:
-            **changes: Field -> value.
+            **changes: Field, or a path such as "self_attention.dropout" -> value.
 
         Returns:
             The copy.
@@ -85,22 +86,24 @@ class CompositeConfig(ModelConfig):
             ConfigError: There is no such field, or it cannot have that value.
         """
         parts = self.parts | {name: changes.pop(name) for name in self.parts if name in changes}
-        known = {name: {field.name for field in fields(part)} for name, part in parts.items()}
+        known = {
+            name: {*moved_fields(type(part)), *(field.name for field in fields(part))}
+            for name, part in parts.items()
+        }
         known["encoder"] -= {"heads"}
         names = set.union(*known.values())
         for name in changes:
-            if name not in names:
+            if name.partition(".")[0] not in names:
                 raise ConfigError(
                     f"{name}: neither model.encoder nor model.decoder has such a field"
                     f"{did_you_mean(name, names)}"
                 )
-        return replace(
-            self,
-            **{
-                name: part.with_fields(**{k: v for k, v in changes.items() if k in known[name]})
-                for name, part in parts.items()
-            },
-        )
+
+        def changed(name: str, part: ModelConfig) -> ModelConfig:
+            own = {k: v for k, v in changes.items() if k.partition(".")[0] in known[name]}
+            return part.with_fields(**own)
+
+        return replace(self, **{name: changed(name, part) for name, part in parts.items()})
 
     def build(self, key):
         return Composite(key, self)

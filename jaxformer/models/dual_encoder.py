@@ -13,6 +13,7 @@ from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.contrastive import everywhere
 from jaxformer.functional.positions.base import Position
+from jaxformer.io.components import moved_fields
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
@@ -71,7 +72,7 @@ class DualEncoderConfig(ModelConfig):
         `scan_layers`, in both models, or in the one that has them.
 
         Args:
-            **changes: Field -> value.
+            **changes: Field, or a path such as "self_attention.dropout" -> value.
 
         Returns:
             The copy.
@@ -82,12 +83,16 @@ class DualEncoderConfig(ModelConfig):
         names = {each.name for each in fields(self)}
         own = {name: value for name, value in changes.items() if name in names}
         shared = {name: value for name, value in changes.items() if name not in names}
-        fields_of = {name: {each.name for each in fields(x)} for name, x in self.parts.items()}
+        fields_of = {
+            name: {*moved_fields(type(x)), *(each.name for each in fields(x))}
+            for name, x in self.parts.items()
+        }
         known = set().union(*fields_of.values())
 
         def changed(name: str, part: ModelConfig) -> ModelConfig:
             # A field that neither has is refused by the first.
-            fits = {k: v for k, v in shared.items() if k in fields_of[name] or k not in known}
+            own = fields_of[name]
+            fits = {k: v for k, v in shared.items() if _first(k) in own or _first(k) not in known}
             return part.with_fields(**fits)
 
         parts = {name: changed(name, part) for name, part in self.parts.items()}
@@ -235,6 +240,11 @@ def vector(model: Model, outputs: ModelOutput) -> jax.Array:
     if "projection" in model.heads:
         return model.heads["projection"].scores(outputs)
     return outputs.pooled
+
+
+def _first(path: str) -> str:
+    """The field of the model on the path to a field of a component."""
+    return path.partition(".")[0]
 
 
 def _width(config: ModelConfig) -> int:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.feedforward import Activation, ActivationName, activation
+from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
@@ -20,7 +20,16 @@ from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, p
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
 from jaxformer.models.model import Model, TypedTextConfig, assert_tokens
 from jaxformer.models.protein import ContactHead, TokenDropout
-from jaxformer.nn import BlockConfig, Embedding, Linear, Transformer
+from jaxformer.nn import (
+    MLP,
+    BlockConfig,
+    DotProductAttention,
+    Embedding,
+    FeedForwardConfig,
+    Linear,
+    SelfAttentionConfig,
+    Transformer,
+)
 from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
@@ -40,16 +49,12 @@ class EncoderConfig(TypedTextConfig):
     """Where the norm sits: PostNorm, PreNorm, SandwichNorm, Parallel."""
     embedding_norm: Norm | None = LayerNorm(eps=1e-12)
     """A norm right after the embedding; None: none."""
-    activation: ActivationName | Activation = "gelu"
-    """The feed-forward nonlinearity: a name, or an Activation of your own."""
-    gated: bool = False
-    """A gated feed-forward layer."""
-    attention_bias: bool = True
-    """Biases of the query, key and value projections."""
-    attention_output_bias: bool = True
-    """Bias of the attention's output projection."""
-    mlp_bias: bool = True
-    """Biases of the feed-forward layer."""
+    self_attention: SelfAttentionConfig = DotProductAttention(
+        bias=True, output_bias=True, dropout=0.1
+    )
+    """DotProductAttention, or another sublayer that moves information between tokens."""
+    feed_forward: FeedForwardConfig = MLP(activation="gelu", gated=False, bias=True)
+    """The sublayer that treats each token by itself: MLP, or your own."""
     head_bias: bool = True
     """Bias of the logits over the vocabulary."""
     token_dropout: TokenDropout | None = None
@@ -62,8 +67,6 @@ class EncoderConfig(TypedTextConfig):
     """Smaller initial weights where a projection writes to the residual stream (GPT-2)."""
     dropout: float = 0.1
     """Dropout of the embeddings and of every sublayer's output."""
-    attention_dropout: float = 0.1
-    """Dropout of the attention probabilities."""
 
     first_block: BlockConfig | None = None
     """The first block, if it differs from the others: ConvolutionBlock (DeBERTa 2). Then `windows`

@@ -2,18 +2,21 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.errors import ConfigError, check_argument, check_field, did_you_mean
+from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
+from jaxformer.io.components import moved_fields, with_values
+from jaxformer.io.notices import warn_once
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import (
     DEFAULT_OPTIONS,
@@ -111,7 +114,7 @@ class ModelConfig(abc.ABC):
         """A copy with other values of some fields, such as `compute_dtype` and `heads`.
 
         Args:
-            **changes: Field -> value.
+            **changes: Field, or a path such as "self_attention.dropout" -> value.
 
         Returns:
             The copy.
@@ -119,13 +122,7 @@ class ModelConfig(abc.ABC):
         Raises:
             ConfigError: There is no such field, or it cannot have that value.
         """
-        names = [field.name for field in fields(self) if field.init]
-        for name in changes:
-            if name not in names:
-                raise ConfigError(
-                    f"{name}: {type(self).__name__} has no such field{did_you_mean(name, names)}"
-                )
-        return replace(self, **changes)
+        return with_values(self, changes)
 
     @abc.abstractmethod
     def build(self, key: jax.Array) -> "Model":
@@ -190,10 +187,39 @@ class ModelConfig(abc.ABC):
         return "language_model" in [head.name for head in self.heads]
 
 
+class _AcceptsMovedFields(abc.ABCMeta):
+    """Makes a configuration also of the fields of older versions, which sublayers have now."""
+
+    def __call__(cls, *args, **values):
+        moved = {name: path for name, path in moved_fields(cls).items() if name in values}
+        for name, path in moved.items():
+            warn_once(f"{cls.__name__}.{name} is now {path}")
+        settings = {path: values.pop(name) for name, path in moved.items()}
+        return with_values(super().__call__(*args, **values), settings)
+
+
 @dataclass(frozen=True)
-class TransformerModelConfig(TransformerConfig, ModelConfig):
+class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsMovedFields):
     """A model of one kind of blocks: their configuration, their sublayers and the heads."""
 
+    moved_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "attention_bias": "self_attention.bias",
+            "attention_key_bias": "self_attention.key_bias",
+            "attention_output_bias": "self_attention.output_bias",
+            "attention_scale": "self_attention.scale",
+            "attention_scale_by_depth": "self_attention.scale_by_depth",
+            "attention_clip": "self_attention.clip",
+            "attention_softcap": "self_attention.softcap",
+            "attention_dropout": "self_attention.dropout",
+            "query_key_norm": "self_attention.query_key_norm",
+            "query_key_norm_over": "self_attention.query_key_norm_over",
+            "activation": "feed_forward.activation",
+            "gated": "feed_forward.gated",
+            "mlp_bias": "feed_forward.bias",
+        }
+    )
+    """Fields of older versions -> where they are now."""
     self_attention: SelfAttentionConfig = DotProductAttention()
     """The sublayer that moves information between tokens: DotProductAttention,
     DisentangledAttention (DeBERTa), BlockSparseAttention (BigBird), TransientGlobalAttention
@@ -208,6 +234,15 @@ class TransformerModelConfig(TransformerConfig, ModelConfig):
     def __post_init__(self):
         super().__post_init__()
         self.self_attention.check(self)
+
+    def __getattr__(self, name: str) -> Any:
+        # Classes of a user's own, of which old runs have copies, may read the old names.
+        if (path := moved_fields(type(self)).get(name)) is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        warn_once(f"{type(self).__name__}.{name} is now {path}")
+        field, _, setting = path.partition(".")
+        usual = type(self).__dataclass_fields__[field].default
+        return getattr(getattr(self, field), setting, getattr(usual, setting))
 
     @property
     def stacks(self):

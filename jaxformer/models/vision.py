@@ -12,7 +12,6 @@ from flax import nnx
 from jaxformer.checks import RATE, check_fields, optional
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
-from jaxformer.functional.feedforward import Activation, ActivationName
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import patches
@@ -25,7 +24,14 @@ from jaxformer.models.heads.labels import Classification
 from jaxformer.models.heads.poolers import Pooler, build_pooler
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
 from jaxformer.models.parameters import AbstractModel, stack_path
-from jaxformer.nn import Linear, Transformer
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    FeedForwardConfig,
+    Linear,
+    SelfAttentionConfig,
+    Transformer,
+)
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
 
@@ -73,16 +79,10 @@ class VisionConfig(TransformerModelConfig):
     which the patches follow one another row by row."""
     norm: Norm = LayerNorm(eps=1e-6)
     """LayerNorm or RMSNorm."""
-    activation: ActivationName | Activation = "gelu"
-    """The feed-forward nonlinearity: a name, or an Activation of your own."""
-    gated: bool = False
-    """A gated feed-forward layer."""
-    attention_bias: bool = True
-    """Biases of the query, key and value projections."""
-    attention_output_bias: bool = True
-    """Bias of the attention's output projection."""
-    mlp_bias: bool = True
-    """Biases of the feed-forward layer."""
+    self_attention: SelfAttentionConfig = DotProductAttention(bias=True, output_bias=True)
+    """DotProductAttention, or another sublayer that moves information between tokens."""
+    feed_forward: FeedForwardConfig = MLP(activation="gelu", gated=False, bias=True)
+    """The sublayer that treats each token by itself: MLP, or your own."""
     heads: tuple[Head, ...] = (Classification(num_labels=1000),)
     """What is predicted from the hidden states."""
 

@@ -1,12 +1,15 @@
 """Multi-head attention: the projections, and the two sublayers that use them."""
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.checks import POSITIVE, RATE, check_fields, optional
 from jaxformer.functional.activations import saveable, tap
 from jaxformer.functional.assertions import (
     assert_axes,
@@ -17,12 +20,19 @@ from jaxformer.functional.assertions import (
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
+from jaxformer.functional.norms import Norm
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import JointNorm, Linear, NormLayer, normal, optional_norm, parameter
-from jaxformer.nn.sublayer import Context, CrossAttentionConfig, SelfAttentionConfig, Sublayer
+from jaxformer.nn.layers import Linear, head_norm, normal, parameter
+from jaxformer.nn.sublayer import (
+    Context,
+    CrossAttentionConfig,
+    SelfAttentionConfig,
+    Sublayer,
+    settings_of,
+)
 
 
 class Attention(nnx.Module):
@@ -34,40 +44,40 @@ class Attention(nnx.Module):
         config: TransformerConfig,
         position: Position,
         kv_dim: int | None = None,
+        settings: "DotProductAttention | None" = None,
     ):
-        """Declares the projections, and the norms of queries and keys that the config asks for.
+        """Declares the projections, and the norms of queries and keys if there are any.
 
         Args:
             key: A PRNG key for the initial values.
-            config: The sizes and the other settings.
+            config: The sizes.
             position: The positional scheme of queries and keys.
             kv_dim: The width of what keys and values are projected from; None: model_dim.
+            settings: The settings of attention; None: those of the model's `self_attention`.
         """
+        settings = settings or settings_of(config, "self_attention", DotProductAttention)
         keys = jax.random.split(key, 6)
         model, head = {"embed": config.model_dim}, {"head_dim": config.head_width}
         source = {"embed": config.model_dim if kv_dim is None else kv_dim}
         of_values = {"head_dim": config.value_width}
         heads, kv_heads = {"heads": config.num_heads}, {"kv_heads": config.kv_heads}
-        std, bias = normal(config.init_std), config.attention_bias
-        of_keys = bias and config.attention_key_bias
+        std, output_std = normal(config.init_std), normal(config.output_std)
+        bias = settings.bias
         self.query = Linear(keys[0], model, heads | head, std, bias=bias)
-        self.key = Linear(keys[1], source, kv_heads | head, std, bias=of_keys)
+        self.key = Linear(keys[1], source, kv_heads | head, std, bias=bias and settings.key_bias)
         self.value = Linear(keys[2], source, kv_heads | of_values, std, bias=bias)
         self.output = Linear(
-            keys[3],
-            heads | of_values,
-            model,
-            normal(config.output_std),
-            bias=config.attention_output_bias,
+            keys[3], heads | of_values, model, output_std, bias=settings.output_bias
         )
-        self.query_norm = _head_norm(keys[4], config, heads)
-        self.key_norm = _head_norm(keys[5], config, kv_heads)
+        norm = settings.query_key_norm, config.head_width, settings.query_key_norm_over
+        self.query_norm = head_norm(keys[4], *norm, heads)
+        self.key_norm = head_norm(keys[5], *norm, kv_heads)
         self.position, self.num_heads = position, config.num_heads
         self.kv_heads, self.head_dim = config.kv_heads, config.head_width
         self.value_dim = config.value_width
-        self.scale = config.attention_scale
-        self.softcap = config.attention_softcap
-        self.clip, self.dropout = config.attention_clip, config.attention_dropout
+        self.scale, self.scale_by_depth = settings.scale, settings.scale_by_depth
+        self.softcap, self.clip = settings.softcap, settings.clip
+        self.dropout = settings.dropout
         self.implementation = config.attention
 
     def __call__(
@@ -103,21 +113,21 @@ class Attention(nnx.Module):
         width = {"D": self.query.inputs[0]}
         sizes = assert_axes(width, x=(x, "B T D"), positions=(positions, "B/1 T"))
         sizes = assert_axes(sizes | {"D": self.key.inputs[0]}, kv=(kv, "B S D"))
-        assert_floating(x=x, kv=kv)
-        assert_integers(positions=positions)
         if kv_positions is None:
             kv_positions = positions
         else:
             assert_axes(sizes, kv_positions=(kv_positions, "B/1 S"))
-            assert_integers(kv_positions=kv_positions)
+        assert_floating(x=x, kv=kv)
+        assert_integers(positions=positions, kv_positions=kv_positions)
         query_BTNH = self.queries(x, factor)
         key_BSKH, value_BSKH = self.keys_and_values(kv)
         query_BTNH, key_BSKH = self.rotated(query_BTNH, key_BSKH, positions, kv_positions)
         value_BSKH = self.position.rotate_values(value_BSKH, kv_positions)
         # A subclass need not know of distances.
         options = {} if distances is None else {"distances": distances}
-        arrays = query_BTNH, key_BSKH, value_BSKH
-        return self.attend(*arrays, mask=mask, bias=bias, key=key, **options)
+        return self.attend(
+            query_BTNH, key_BSKH, value_BSKH, mask=mask, bias=bias, key=key, **options
+        )
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""
@@ -160,20 +170,7 @@ class Attention(nnx.Module):
         distances: DistanceTerms | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Attention and the output projection.
-
-        Args:
-            query_BTNH: Queries, rotated if the positional scheme rotates.
-            key_BSKH: Keys, rotated likewise.
-            value_BSKH: Values.
-            mask: A spec of `functional.masks`.
-            bias: The positional scheme's attention bias.
-            distances: What distances add to the products of queries and keys.
-            key: The dropout key; None in evaluation.
-
-        Returns:
-            `[B, T, D]`.
-        """
+        """`[B, T, D]`, attention with rotated queries and keys, and the output projection."""
         output_BTNH = attention(
             query_BTNH,
             key_BSKH,
@@ -201,18 +198,6 @@ class Attention(nnx.Module):
         return saveable("query_key_value", clipped)
 
 
-def _head_norm(
-    key: jax.Array, config: TransformerConfig, heads: dict[str, int]
-) -> NormLayer | None:
-    """The norm of the queries or keys of these heads, if the config has one."""
-    norm, width = config.query_key_norm, config.head_width
-    if norm is None or config.query_key_norm_over == "head":
-        return optional_norm(key, norm, width)
-    if config.query_key_norm_over == "each_head":
-        return NormLayer(key, norm, width, heads)
-    return JointNorm(key, norm, math.prod(heads.values()) * width)
-
-
 class SelfAttention(Sublayer):
     """Attention within the sequence, optionally through a sliding window."""
 
@@ -224,16 +209,11 @@ class SelfAttention(Sublayer):
         config: TransformerConfig,
         position: Position,
         window: int | None = None,
-        attention: type[Attention] = Attention,
+        attention: Callable[..., Attention] = Attention,
     ):
-        """Declares the attention.
+        """Declares the attention, which `attention` makes of the first three arguments.
 
-        Args:
-            key: A PRNG key for the initial values.
-            config: The sizes and the other settings.
-            position: The positional scheme.
-            window: The number of keys that a query reaches back to; None: all.
-            attention: `Attention`, or a subclass that computes something else.
+        `window` is the number of keys that a query reaches back to; None: all.
         """
         self.attention = attention(key, config, position)
         self.relative = config.relative_position is not None
@@ -242,7 +222,6 @@ class SelfAttention(Sublayer):
         std, own = normal(config.init_std), table and not self.scheme.shared
         self.position_table = parameter(jax.random.fold_in(key, 1), *table, std) if own else None
         self.window, self.ahead = window, config.windows_ahead
-        self.scale_by_depth = config.attention_scale_by_depth
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
@@ -256,7 +235,7 @@ class SelfAttention(Sublayer):
             positions=context.positions,
             bias=self._bias(context),
             distances=self._distances(x, context, key),
-            factor=context.depth_factor(self.scale_by_depth),
+            factor=context.depth_factor(self.attention.scale_by_depth),
             key=key,
         )
 
@@ -272,7 +251,7 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention, positions = self.attention, context.positions
-        query_BTNH = attention.queries(x, context.depth_factor(self.scale_by_depth))
+        query_BTNH = attention.queries(x, context.depth_factor(attention.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -310,11 +289,13 @@ class CrossAttention(Sublayer):
     name = "cross_attn"
 
     def __init__(
-        self, key: jax.Array, config: TransformerConfig, attention: type[Attention] = Attention
+        self,
+        key: jax.Array,
+        config: TransformerConfig,
+        attention: Callable[..., Attention] = Attention,
     ):
         """Declares the attention, which has no positions; see `SelfAttention`."""
         self.attention = attention(key, config, NoPosition(), config.encoder_width)
-        self.scale_by_depth = config.attention_scale_by_depth
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
@@ -323,7 +304,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
-            factor=context.depth_factor(self.scale_by_depth),
+            factor=context.depth_factor(self.attention.scale_by_depth),
             key=key,
         )
 
@@ -334,28 +315,18 @@ class CrossAttention(Sublayer):
     def step(
         self, x: jax.Array, context: Context, cache: EncoderCache
     ) -> tuple[jax.Array, EncoderCache]:
-        """Attends to the keys and values of the encoder outputs.
-
-        The cache may have fewer rows than `x`: the beams of a row follow one another and attend to
-        its encoder outputs together, as if they were one longer row.
-
-        Args:
-            x: `[R, T, D]`, where R is a multiple of the B rows of the cache.
-            context: What all layers share.
-            cache: The keys and values `[B, S, K, H]`.
-
-        Returns:
-            `[R, T, D]`, and the same cache.
-        """
+        """`[R, T, D]`, where R is a multiple of the rows of the cache, and the same cache."""
+        # The beams of a row follow one another and attend to its encoder outputs together, as if
+        # they were one longer row.
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = self.attention.queries(x, context.depth_factor(self.scale_by_depth))
+        query_BTNH = self.attention.queries(x, context.depth_factor(self.attention.scale_by_depth))
         query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
         return _merge_rows(output_BTD, x.shape[0]), cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DotProductAttention(SelfAttentionConfig):
     """Multi-head scaled dot-product attention: `SelfAttention`.
 
@@ -363,8 +334,40 @@ class DotProductAttention(SelfAttentionConfig):
         Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762).
     """
 
+    bias: bool = False
+    """Biases of the query, key and value projections."""
+    key_bias: bool = True
+    """False: the key projection has none of them (BEiT)."""
+    output_bias: bool = False
+    """Bias of the output projection."""
+    scale: float | None = None
+    """Multiplies the logits. None: 1 / sqrt(head_dim)."""
+    scale_by_depth: bool = False
+    """Also divide the logits of the n-th layer by n (Mistral's GPT-2)."""
+    clip: float | None = None
+    """Bounds queries, keys and values (MPT)."""
+    softcap: float | None = None
+    """Bounds the logits (Gemma 2)."""
+    dropout: float = 0.0
+    """Dropout of the probabilities."""
+    query_key_norm: Norm | None = None
+    """A norm of queries and keys, before rotation (Qwen 3)."""
+    query_key_norm_over: Literal["head", "each_head", "all_heads"] = "head"
+    """What it normalises: each head with shared parameters, each head with its own (StableLM 2), or
+    all heads of a token together (OLMo 2)."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        bounds = dict.fromkeys(("scale", "clip", "softcap"), optional(POSITIVE))
+        check_fields(self, dropout=RATE, **bounds)
+
     def build(self, key, config, position, window):
-        return SelfAttention(key, config, position, window)
+        return SelfAttention(key, config, position, window, partial(Attention, settings=self))
+
+    def plain(self) -> "DotProductAttention":
+        """Plain attention with these settings."""
+        shared = {each.name: getattr(self, each.name) for each in fields(DotProductAttention)}
+        return DotProductAttention(**shared)
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + config.value_width)
@@ -374,9 +377,12 @@ class DotProductAttention(SelfAttentionConfig):
 class DotProductCrossAttention(CrossAttentionConfig):
     """Multi-head attention to encoder outputs: `CrossAttention`."""
 
+    settings: DotProductAttention | None = None
+    """Its settings. None: those of the model's `self_attention`."""
+
     def build(self, key, config, position, window):
         del position, window
-        return CrossAttention(key, config)
+        return CrossAttention(key, config, partial(Attention, settings=self.settings))
 
     def products(self, config):
         return config.model_dim * config.num_heads * (config.head_width + config.value_width)

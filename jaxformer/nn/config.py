@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxformer.checks import POSITIVE, RATE, between, check_fields, check_types, optional
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.attention.api import Implementation
-from jaxformer.functional.feedforward import Activation, ActivationName
 from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE
@@ -57,11 +56,6 @@ class TransformerConfig(abc.ABC):
     first_norm: bool = True
     """False: the first sublayer of the first layer has no norm (ModernBERT). Then `windows` must
     have an entry for every layer, because the first layer differs."""
-    query_key_norm: Norm | None = None
-    """A norm of queries and keys, before rotation (Qwen 3)."""
-    query_key_norm_over: Literal["head", "each_head", "all_heads"] = "head"
-    """What it normalises: each head with shared parameters, each head with its own (StableLM 2), or
-    all heads of a token together (OLMo 2)."""
     embedding_norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
     zero_padding: bool = False
@@ -80,26 +74,6 @@ class TransformerConfig(abc.ABC):
     layer_repeats: int = 1
     """How many consecutive layers share parameters; num_layers in ALBERT."""
 
-    activation: ActivationName | Activation = "silu"
-    """The feed-forward nonlinearity: a name, or an Activation of your own."""
-    gated: bool = True
-    """A gated feed-forward layer: SwiGLU, GeGLU, ReGLU by activation."""
-    attention_bias: bool = False
-    """Biases of the query, key and value projections."""
-    attention_key_bias: bool = True
-    """False: the key projection has none of them (BEiT)."""
-    attention_output_bias: bool = False
-    """Bias of the attention's output projection."""
-    mlp_bias: bool = False
-    """Biases of the feed-forward layer."""
-    attention_scale: float | None = None
-    """Multiplies the attention logits. None: 1 / sqrt(head_dim)."""
-    attention_scale_by_depth: bool = False
-    """Also divide the attention logits of the n-th layer by n (Mistral's GPT-2)."""
-    attention_clip: float | None = None
-    """Bounds queries, keys and values (MPT)."""
-    attention_softcap: float | None = None
-    """Bounds the attention logits (Gemma 2)."""
     embedding_scale: float = 1.0
     """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
 
@@ -112,8 +86,6 @@ class TransformerConfig(abc.ABC):
     """Dropout of the embeddings and of every sublayer's output."""
     embedding_dropout: float | None = None
     """Dropout of the embeddings. None: `dropout`."""
-    attention_dropout: float = 0.0
-    """Dropout of the attention probabilities."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
     depth_scaled_init: bool = True
@@ -133,11 +105,10 @@ class TransformerConfig(abc.ABC):
         check_types(self)
         widths = ("model_dim", "head_dim", "value_dim", "mlp_dim")
         sizes = (*widths, "num_heads", "num_kv_heads", "layer_repeats")
-        scales = ("attention_softcap", "attention_scale", "attention_clip", "layer_scale")
-        rates = ("dropout", "embedding_dropout", "attention_dropout")
+        rates = ("dropout", "embedding_dropout")
         check_fields(self, "model", num_layers=between(1, MOST_LAYERS))
         check_fields(self, "model", **dict.fromkeys(sizes, SIZE_OR_NONE))
-        check_fields(self, "model", **dict.fromkeys(scales, optional(POSITIVE)))
+        check_fields(self, "model", layer_scale=optional(POSITIVE))
         factors = ("init_std", "embedding_scale", "residual_scale")
         check_fields(self, "model", **dict.fromkeys(factors, POSITIVE))
         check_fields(self, "model", **dict.fromkeys(rates, optional(RATE)))

@@ -1,6 +1,7 @@
 """DeBERTa's attention: to what a token is, and to how far away it is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jaxformer.functional.dropout import dropout
 from jaxformer.functional.placement import per_device, spec_of
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.distances import DistanceEmbedding
+from jaxformer.io.serialization import summary
 from jaxformer.nn.attention import Attention, DotProductAttention, SelfAttention
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.documents import real_tokens
@@ -49,15 +51,15 @@ class DisentangledSelfAttention(SelfAttention):
         terms: "DisentangledAttention",
     ):
         """Declares the attention, and the projections of the vectors unless they are shared."""
-        super().__init__(key, config, position, window, AttentionWithoutPadding)
+        attention = partial(AttentionWithoutPadding, settings=terms)
+        super().__init__(key, config, position, window, attention)
         keys = jax.random.split(jax.random.fold_in(key, 2))
         model, head = {"embed": config.model_dim}, {"head_dim": config.head_width}
-        std, bias = normal(config.init_std), config.attention_bias
-        of_keys = bias and config.attention_key_bias
+        std, bias = normal(config.init_std), terms.bias
         heads, kv_heads = {"heads": config.num_heads} | head, {"kv_heads": config.kv_heads} | head
         own = not terms.share_projections
         self.position_key = (
-            Linear(keys[0], model, kv_heads, std, bias=of_keys)
+            Linear(keys[0], model, kv_heads, std, bias=bias and terms.key_bias)
             if own and terms.content_to_position
             else None
         )
@@ -66,8 +68,8 @@ class DisentangledSelfAttention(SelfAttention):
             if own and terms.position_to_content
             else None
         )
-        if config.attention_scale is None:
-            self.attention.scale = terms.scale(config.head_width)
+        if terms.scale is None:
+            self.attention.scale = terms.default_scale(config.head_width)
         self.terms, self.dropout = terms, config.dropout
 
     def _distances(self, x, context, key):
@@ -119,6 +121,12 @@ class DisentangledAttention(DotProductAttention):
     share_projections: bool = False
     """The vectors are projected as the tokens' keys and queries are (DeBERTa 2 and 3), not by
     kernels of their own."""
+    bias: bool = field(default=True, kw_only=True)
+    """Biases of the query, key and value projections."""
+    output_bias: bool = field(default=True, kw_only=True)
+    """Bias of the output projection."""
+    dropout: float = field(default=0.1, kw_only=True)
+    """Dropout of the probabilities."""
 
     def check(self, config):
         if isinstance(config.position, DistanceEmbedding):
@@ -131,19 +139,19 @@ class DisentangledAttention(DotProductAttention):
         if not isinstance(scheme, DistanceEmbedding) and (terms or scheme is not None):
             raise ConfigError(
                 f"model.relative_position = {scheme}: must be a DistanceEmbedding with "
-                f"self_attention = {self}"
+                f"self_attention = {summary(self)}"
             )
         if not config.windows_ahead:
             raise ConfigError(
-                f"model.self_attention = {self}: must be another in a model that is no encoder of "
-                "text; use DotProductAttention()"
+                f"model.self_attention = {summary(self)}: must be another in a model that is not "
+                "an encoder of text; use DotProductAttention()"
             )
 
     def for_decoder(self):
-        return DotProductAttention()
+        return self.plain()
 
-    def scale(self, head_dim: int) -> float:
-        """What multiplies the sum of the terms, for heads of this width."""
+    def default_scale(self, head_dim: int) -> float:
+        """The factor s for heads of this width, unless `scale` gives another."""
         terms = 1 + self.content_to_position + self.position_to_content
         return (head_dim * terms) ** -0.5
 

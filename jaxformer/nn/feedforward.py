@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import jax
 
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.feedforward import feed_forward
+from jaxformer.functional.feedforward import Activation, ActivationName, feed_forward
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import ActivationLayer, Linear, kernel_of, normal, value_of
-from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer
+from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer, settings_of
 
 
 class FeedForward(Sublayer):
@@ -16,15 +16,22 @@ class FeedForward(Sublayer):
 
     name = "mlp"
 
-    def __init__(self, key: jax.Array, config: TransformerConfig):
-        """Declares the projections."""
+    def __init__(self, key: jax.Array, config: TransformerConfig, settings: "MLP | None" = None):
+        """Declares the projections.
+
+        Args:
+            key: A PRNG key for the initial values.
+            config: The sizes.
+            settings: The activation, the gate and the biases; None: those of the model.
+        """
+        settings = mlp_settings(config) if settings is None else settings
         keys = jax.random.split(key, 3)
         model, hidden = {"embed": config.model_dim}, {"mlp": config.mlp_dim}
-        std, bias = normal(config.init_std), config.mlp_bias
+        std, bias = normal(config.init_std), settings.bias
         self.up = Linear(keys[0], model, hidden, std, bias=bias)
-        self.gate = Linear(keys[1], model, hidden, std, bias=bias) if config.gated else None
+        self.gate = Linear(keys[1], model, hidden, std, bias=bias) if settings.gated else None
         self.down = Linear(keys[2], hidden, model, normal(config.output_std), bias=bias)
-        self.activation = ActivationLayer(keys[0], config.activation, config.mlp_dim)
+        self.activation = ActivationLayer(keys[0], settings.activation, config.mlp_dim)
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `context` and `key` are unused."""
@@ -42,10 +49,22 @@ class FeedForward(Sublayer):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MLP(FeedForwardConfig):
     """The position-wise feed-forward layer, gated or not: `FeedForward`."""
 
+    activation: ActivationName | Activation = "silu"
+    """The nonlinearity: a name, or an Activation of your own."""
+    gated: bool = True
+    """Whether there is a gate: SwiGLU, GeGLU, ReGLU by activation."""
+    bias: bool = False
+    """Biases of its linear layers."""
+
     def build(self, key, config, position, window):
         del position, window
-        return FeedForward(key, config)
+        return FeedForward(key, config, self)
+
+
+def mlp_settings(config: TransformerConfig) -> MLP:
+    """The model's `feed_forward`, or the default of its family if that is no `MLP`."""
+    return settings_of(config, "feed_forward", MLP)

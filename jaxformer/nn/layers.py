@@ -223,6 +223,17 @@ def optional_norm(key: jax.Array, norm: Norm | None, dim: int) -> NormLayer | No
     return None if norm is None else NormLayer(key, norm, dim)
 
 
+def head_norm(
+    key: jax.Array, norm: Norm | None, width: int, over: str, heads: Mapping[str, int]
+) -> NormLayer | None:
+    """The layer of an optional norm of heads: of each, with shared parameters or not, or of all."""
+    if norm is None or over == "head":
+        return optional_norm(key, norm, width)
+    if over == "each_head":
+        return NormLayer(key, norm, width, heads)
+    return JointNorm(key, norm, math.prod(heads.values()) * width)
+
+
 class Embedding(nnx.Module):
     """A table `[V, D]` that maps token ids to vectors and may be tied to the output head."""
 

@@ -1,6 +1,7 @@
 """Self-attention to some tokens: BigBird's blocks, and LongT5's windows with global tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,8 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.sparse import RepeatedBlock
-from jaxformer.nn.attention import DotProductAttention, SelfAttention
+from jaxformer.io.serialization import summary
+from jaxformer.nn.attention import Attention, DotProductAttention, SelfAttention
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import NormLayer
@@ -41,7 +43,7 @@ class BlockSparseSelfAttention(SelfAttention):
         sparse: "BlockSparseAttention",
     ):
         """Declares the attention; see `SelfAttention` and `BlockSparseAttention`."""
-        super().__init__(key, config, position, window)
+        super().__init__(key, config, position, window, partial(Attention, settings=sparse))
         self.sparse = sparse
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
@@ -51,8 +53,9 @@ class BlockSparseSelfAttention(SelfAttention):
             return super().__call__(x, context, key)
         if context.bias is not None:
             raise ConfigError(
-                f"model.self_attention = {self.sparse}: must be another with a position or "
-                "relative_position that adds biases; or use Learned, Sinusoidal or RoPE positions"
+                f"model.self_attention = {summary(self.sparse)}: must be another with a position "
+                "or relative_position that adds biases; or use Learned, Sinusoidal or RoPE "
+                "positions"
             )
         times, bias = 1 + self.sparse.num_random_blocks, None
         if times > 1:
@@ -78,6 +81,12 @@ class BlockSparseAttention(DotProductAttention):
     """Tokens of a block."""
     num_random_blocks: int = 3
     """How often the first block counts besides once."""
+    bias: bool = field(default=True, kw_only=True)
+    """Biases of the query, key and value projections."""
+    output_bias: bool = field(default=True, kw_only=True)
+    """Bias of the output projection."""
+    dropout: float = field(default=0.1, kw_only=True)
+    """Dropout of the probabilities."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -89,7 +98,7 @@ class BlockSparseAttention(DotProductAttention):
         return (_NEAR_BLOCKS + 2 * self.num_random_blocks) * self.block_size
 
     def for_decoder(self):
-        return DotProductAttention()
+        return self.plain()
 
     def build(self, key, config, position, window):
         _check_encoder(self, config)
@@ -105,12 +114,12 @@ class TransientGlobalSelfAttention(SelfAttention):
         config: TransformerConfig,
         position: Position,
         window: int,
-        block_size: int,
+        settings: "TransientGlobalAttention",
     ):
         """Declares the attention and the norm of the global tokens; see `SelfAttention`."""
-        super().__init__(key, config, position, window)
+        super().__init__(key, config, position, window, partial(Attention, settings=settings))
         self.global_norm = NormLayer(jax.random.fold_in(key, 2), config.norm, config.model_dim)
-        self.block_size = block_size
+        self.block_size = settings.block_size
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
@@ -134,7 +143,7 @@ class TransientGlobalSelfAttention(SelfAttention):
             positions=positions,
             kv_positions=jnp.concatenate([starts, positions], axis=1),
             bias=bias,
-            factor=context.depth_factor(self.scale_by_depth),
+            factor=context.depth_factor(self.attention.scale_by_depth),
             key=key,
         )
 
@@ -157,20 +166,21 @@ class TransientGlobalAttention(DotProductAttention):
         check_fields(self, "self_attention", block_size=at_least(1))
 
     def for_decoder(self):
-        return DotProductAttention()
+        return self.plain()
 
     def build(self, key, config, position, window):
         if window is None:
-            return SelfAttention(key, config, position)
+            return super().build(key, config, position, window)
         _check_encoder(self, config)
-        return TransientGlobalSelfAttention(key, config, position, window, self.block_size)
+        return TransientGlobalSelfAttention(key, config, position, window, self)
 
 
 def _check_encoder(sublayer: DotProductAttention, config: TransformerConfig) -> None:
     if not config.windows_ahead:
         raise ConfigError(
-            f"model.self_attention = {sublayer}: must be another in a model that is no encoder of "
-            "text, such as a decoder, whose tokens would see later ones; use DotProductAttention()"
+            f"model.self_attention = {summary(sublayer)}: must be another in a model that is not "
+            "an encoder of text, such as a decoder, whose tokens would see later ones; use "
+            "DotProductAttention()"
         )
 
 

@@ -16,6 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Bias, Position
 from jaxformer.functional.positions.distances import DistanceEmbedding
+from jaxformer.io.serialization import summary
 from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
 
@@ -164,6 +165,23 @@ class SublayerConfig(abc.ABC):
         return 0
 
 
+def settings_of(config: TransformerConfig, field: str, kind: type) -> Any:
+    """The settings that parts of a model share with one of its sublayers.
+
+    Args:
+        config: The model.
+        field: The field with the sublayer.
+        kind: The class that has the settings.
+
+    Returns:
+        The sublayer; if it is of another class, the default of the model's family.
+    """
+    own, known = getattr(config, field, None), type(config).__dataclass_fields__
+    if isinstance(own, kind):
+        return own
+    return known[field].default if field in known else kind()
+
+
 @dataclass(frozen=True)
 class SelfAttentionConfig(SublayerConfig, abc.ABC):
     """Describes self-attention, or what takes its place: it moves information between tokens."""
@@ -183,7 +201,7 @@ class SelfAttentionConfig(SublayerConfig, abc.ABC):
             if isinstance(scheme, DistanceEmbedding):
                 raise ConfigError(
                     f"model.{name} = {scheme}: must be another scheme with self_attention = "
-                    f"{self}; use relative_position and DisentangledAttention()"
+                    f"{summary(self)}; use relative_position and DisentangledAttention()"
                 )
 
     def for_decoder(self) -> "SelfAttentionConfig":

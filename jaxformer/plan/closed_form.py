@@ -11,6 +11,7 @@ from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.nn.remat import Remat, RematNames
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.trace import teacher_of
@@ -94,7 +95,7 @@ def layer_products(config: TransformerConfig) -> dict[str, int]:
         "value": dim * narrow,
         "attention": 0,
         "output": dim * wide,
-        "mlp": dim * config.mlp_dim * (2 if config.gated else 1),
+        "mlp": dim * config.mlp_dim * (2 if mlp_settings(config).gated else 1),
         "down": dim * config.mlp_dim,
     }
 
@@ -177,7 +178,7 @@ def saved_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
     """
     dim = config.model_dim
     heads = (config.num_heads + 2 * config.kv_heads) * config.head_width // tensor
-    hidden = config.mlp_dim * (2 if config.gated else 1) // tensor
+    hidden = config.mlp_dim * (2 if mlp_settings(config).gated else 1) // tensor
     width = dim
     if config.remat in ("dots", "none"):
         width += heads + hidden + 2 * dim

@@ -17,6 +17,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
+from jaxformer.nn import MLP
 from jaxformer.nn.config import MOST_LAYERS
 from jaxformer.zoo.common.bert_like import (
     ENCODER,
@@ -42,7 +43,7 @@ def albert(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
         vocab_size=30000,
         embedding_dim=128,
         layer_repeats=num_layers,
-        activation="gelu_tanh",
+        feed_forward=MLP(activation="gelu_tanh", gated=False, bias=True),
         heads=(MaskedLanguageModel(), Classification(label="sentence_order")),
     )
 

@@ -16,7 +16,7 @@ from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
 from jaxformer.hub.tasks.images import VisualTokensTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import NormPooler, VisionConfig, VisualTokens
-from jaxformer.nn import PreNorm
+from jaxformer.nn import DotProductAttention, PreNorm
 from jaxformer.zoo.common.vit_like import (
     FIELDS,
     MASKED_LAYOUTS,
@@ -46,7 +46,7 @@ def beit(
     fields = {
         "position": NoPosition(),
         "relative_position": PatchBias((side, side), shared=False),
-        "attention_key_bias": False,
+        "self_attention": DotProductAttention(bias=True, key_bias=False, output_bias=True),
         "layer_scale": 0.1,
         "norm": LayerNorm(eps=1e-12),
         "residual": PreNorm(final_norm=False),

@@ -25,7 +25,7 @@ from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, Dense, EncoderConfig, Head, ResidualMLP, Span
 from jaxformer.models.heads.base import HeadModule
-from jaxformer.nn import BlockSparseAttention, DotProductAttention, Linear, normal
+from jaxformer.nn import MLP, BlockSparseAttention, DotProductAttention, Linear, normal
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     ENCODER_OR_DECODER,
@@ -45,7 +45,7 @@ from jaxformer.zoo.system import System
 _CHANGES = {
     "vocab_size": 50358,
     "position": Learned(max_length=4096),
-    "activation": "gelu_tanh",
+    "feed_forward": MLP(activation="gelu_tanh", gated=False, bias=True),
     "self_attention": BlockSparseAttention(block_size=64, num_random_blocks=3),
 }
 _SOURCE = (
@@ -72,7 +72,11 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
             f"{hf_config.path}: attention_type = {kind!r}: must be {_SPARSE!r} or {_FULL!r}"
         )
     sparse = kind == _SPARSE and not hf_config.take("is_decoder", False)
-    return {"self_attention": BlockSparseAttention(*sizes) if sparse else DotProductAttention()}
+    return {
+        "self_attention": BlockSparseAttention(*sizes)
+        if sparse
+        else DotProductAttention(output_bias=True)
+    }
 
 
 def _write_attention(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
@@ -210,7 +214,7 @@ FORMATS = (
                 KEPT_CROSS_ATTENTION,
                 *FIELDS,
                 Computed(_read_attention, _write_attention),
-                Value("attention_bias", "use_bias", True),
+                Value("self_attention.bias", "use_bias", True),
                 Computed(
                     _read_scale,
                     lambda config: {"rescale_embeddings": config.embedding_scale != 1.0},

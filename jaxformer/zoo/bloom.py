@@ -29,7 +29,7 @@ _FIELDS = (
             "num_heads": "n_head",
             "vocab_size": "vocab_size",
             "dropout": "hidden_dropout",
-            "attention_dropout": "attention_dropout",
+            "self_attention.dropout": "attention_dropout",
         }
     ),
     TIED,

@@ -17,7 +17,7 @@ from jaxformer.models import (
     Projection,
     VisionConfig,
 )
-from jaxformer.nn import PreNorm
+from jaxformer.nn import MLP, PreNorm
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -49,7 +49,7 @@ def clip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> Dec
     fields = {
         "vocab_size": 49408,
         "position": Learned(max_length=77),
-        "activation": "quick_gelu",
+        "feed_forward": MLP(activation="quick_gelu", gated=False, bias=True),
         "heads": (Projection(model_dim, pooling="last"),),
     }
     return gpt(num_layers, model_dim, num_heads, **(fields | changes))
@@ -65,7 +65,7 @@ def clip_vision(
         "patch_bias": False,
         "embedding_norm": norm,
         "residual": PreNorm(final_norm=False),
-        "activation": "quick_gelu",
+        "feed_forward": MLP(activation="quick_gelu", gated=False, bias=True),
         "pooler": NormPooler(),
     }
     return vit(num_layers, model_dim, num_heads, patch, **(fields | changes))

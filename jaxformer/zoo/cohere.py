@@ -25,7 +25,7 @@ from jaxformer.hub.rope import Rope, read_rope, write_rope
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import Parallel
+from jaxformer.nn import DotProductAttention, Parallel
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, FIELDS, FILES, llama, names
 from jaxformer.zoo.system import System
@@ -67,8 +67,9 @@ SYSTEMS = (
             33792,
             num_kv_heads=8,
             theta=75_000_000.0,
-            query_key_norm=_norm(eps=1e-5),
-            query_key_norm_over="each_head",
+            self_attention=DotProductAttention(
+                query_key_norm=_norm(eps=1e-5), query_key_norm_over="each_head"
+            ),
             logit_scale=0.8333333333333334,
         ),
         "104B",
@@ -100,7 +101,10 @@ def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
     if not hf_config.take("use_qk_norm", False):
         return {}
     norm = _norm(eps=hf_config.number("layer_norm_eps"))
-    return {"query_key_norm": norm, "query_key_norm_over": "each_head"}
+    return {
+        "self_attention.query_key_norm": norm,
+        "self_attention.query_key_norm_over": "each_head",
+    }
 
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
@@ -154,7 +158,10 @@ FORMATS = (
             (
                 *_FIELDS,
                 Rope(theta=500_000.0, layout=_PAIRS),
-                Computed(_read_norms, lambda config: {"use_qk_norm": bool(config.query_key_norm)}),
+                Computed(
+                    _read_norms,
+                    lambda config: {"use_qk_norm": bool(config.self_attention.query_key_norm)},
+                ),
             ),
         ),
         weight_map=lambda config: _WEIGHT_MAP,

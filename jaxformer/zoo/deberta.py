@@ -59,8 +59,7 @@ def _deberta(num_layers: int, model_dim: int, num_heads: int, **changes: Any) ->
         "vocab_size": 50265,
         "position": NoPosition(),
         "relative_position": DistanceEmbedding(512),
-        "self_attention": DisentangledAttention(),
-        "attention_key_bias": False,
+        "self_attention": DisentangledAttention(key_bias=False),
         "norm": norm,
         "embedding_norm": norm,
         "zero_padding": True,
@@ -81,7 +80,6 @@ def _deberta_v2(
         "vocab_size": 128100,
         "relative_position": DistanceEmbedding(512, 256, norm=LayerNorm(eps=1e-7)),
         "self_attention": DisentangledAttention(share_projections=True),
-        "attention_key_bias": True,
         "first_block": first,
         "windows": (None,) * (num_layers if convolution else 1),
     }
@@ -124,22 +122,23 @@ def _read_attention(version: int, hf_config: HFConfig) -> dict[str, Any]:
         )
     width = hf_config.number("hidden_size") // hf_config.number("num_attention_heads")
     share = version > 1 and hf_config.take("share_att_key", False)
-    terms = DisentangledAttention(*(term in words for term in _TERMS), share_projections=share)
+    which = [term in words for term in _TERMS]
+    if not hf_config.take("relative_attention", False):
+        which, share = [False, False], False
+    terms = DisentangledAttention(*which, share, key_bias=version > 1)
     # The first version counts all words, the others those that they know.
     count = len(words) if version == 1 else len(set(words) & set(_TERMS))
-    if not hf_config.take("relative_attention", False):
-        terms = DisentangledAttention(False, False)
     scale = (width * (1 + count)) ** -0.5
-    usual = scale == terms.scale(width)
-    return {"self_attention": terms, "attention_scale": None if usual else scale}
+    usual = scale == terms.default_scale(width)
+    return {"self_attention": terms if usual else replace(terms, scale=scale)}
 
 
 def _write_attention(config: EncoderConfig) -> dict[str, Any]:
-    attention, scale = config.self_attention, config.attention_scale
+    attention = config.self_attention
     which = attention.content_to_position, attention.position_to_content
     words = [term for term, there in zip(_TERMS, which, strict=True) if there]
     relative = config.relative_position is not None
-    if scale is not None:
+    if (scale := attention.scale) is not None:
         more = round(1 / (scale**2 * config.head_width)) - 1 - len(words)
         words += ["none"] * more if relative else _TERMS[:more]
     share = {"share_att_key": True} if attention.share_projections else {}
@@ -344,7 +343,7 @@ def _architectures(name: str, *more: Architecture) -> tuple[Architecture, ...]:
 def _format(
     model_type: str, version: int, architectures: tuple[Architecture, ...], sizes: Mapping[str, int]
 ) -> ModelFormat:
-    build = partial(_deberta, attention_key_bias=version > 1, relative_position=None)
+    build = partial(_deberta, relative_position=None)
     return ModelFormat(
         model_type=model_type,
         config_map=ConfigMap(build, _fields(version)),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, within_part
+from jaxformer.nn.feedforward import mlp_settings
 
 PARTS = {
     "positions": r"(position|relative)_table$",
@@ -95,7 +96,7 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
             flops=config.flops(lengths),
             parts=parts,
         )
-    layers = [config.num_layers]
+    layers, mlp = [config.num_layers], mlp_settings(config)
     if config.is_encoder_decoder:
         layers.append(config.decoder_layers)
     return ModelDetails(
@@ -105,7 +106,7 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
         config.kv_heads,
         config.head_width,
         config.mlp_dim,
-        _GATED.get(config.activation, config.activation) if config.gated else config.activation,
+        _GATED.get(mlp.activation, mlp.activation) if mlp.gated else mlp.activation,
         getattr(config.position, "theta", None),
         getattr(config, "vocab_size", None),
         lengths,

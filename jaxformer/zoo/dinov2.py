@@ -29,17 +29,19 @@ def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
     width = int(hf_config.number("hidden_size", 768) * hf_config.number("mlp_ratio", 4))
     swiglu = hf_config.take("use_swiglu_ffn", False)
     if not swiglu:
-        return {"mlp_dim": width, "gated": swiglu}
-    return {"mlp_dim": (int(width * 2 / 3) + 7) // 8 * 8, "gated": swiglu, "activation": "silu"}
+        return {"mlp_dim": width, "feed_forward.gated": False}
+    width = (int(width * 2 / 3) + 7) // 8 * 8
+    return {"mlp_dim": width, "feed_forward.gated": True, "feed_forward.activation": "silu"}
 
 
 def _write_feed_forward(config: VisionConfig) -> dict[str, Any]:
     # The nearest whole ratio; whether it gives the width is found when this is read again.
-    ratio = config.mlp_dim / config.model_dim * (1.5 if config.gated else 1)
+    own = config.feed_forward
+    ratio = config.mlp_dim / config.model_dim * (1.5 if own.gated else 1)
     return {
         "mlp_ratio": round(ratio),
-        "use_swiglu_ffn": config.gated,
-        "hidden_act": "gelu" if config.gated else write_activation(config.activation),
+        "use_swiglu_ffn": own.gated,
+        "hidden_act": "gelu" if own.gated else write_activation(own.activation),
     }
 
 
@@ -63,7 +65,7 @@ _BLOCK = {
 def _weight_map(config: VisionConfig) -> WeightMap:
     """The names of the tensors; gate and first layer of SwiGLU are one."""
     up, gate, down = (f"sublayers.1.{part}" for part in ("up", "gate", "down"))
-    if not config.gated:
+    if not config.feed_forward.gated:
         return WeightMap(
             names("dinov2", _BLOCK | {up: "mlp.fc1", down: "mlp.fc2"}), layouts=LAYOUTS
         )

@@ -15,6 +15,7 @@ from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.layouts import Constant, Patches, Same
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import VisionConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.vit_like import read_patches, write_patches
 from jaxformer.zoo.system import System
 
@@ -35,14 +36,14 @@ def _sized(
         "register_tokens": 4,
         "position": RoPE2D(grid=(14, 14), theta=100.0, prefix=5),
         "norm": LayerNorm(eps=1e-5),
-        "attention_key_bias": False,
+        "self_attention": DotProductAttention(bias=True, key_bias=False, output_bias=True),
         "layer_scale": 1.0,
     }
     return _dinov3(**(fields | changes))
 
 
 _SOURCE = "Siméoni et al., 2025, https://github.com/facebookresearch/dinov3"
-_GATED = {"gated": True, "activation": "silu"}
+_GATED = {"feed_forward": MLP(bias=True)}
 
 SYSTEMS = (
     System("dinov3-vits16", "", _sized(12, 384, 6, 1536), "21M", _SOURCE),
@@ -53,7 +54,14 @@ SYSTEMS = (
     System(
         "dinov3-vit7b16",
         "",
-        _sized(40, 4096, 32, 8192, attention_bias=False, **_GATED),
+        _sized(
+            40,
+            4096,
+            32,
+            8192,
+            self_attention=DotProductAttention(key_bias=False, output_bias=True),
+            **_GATED,
+        ),
         "6716M",
         _SOURCE,
     ),
@@ -89,11 +97,11 @@ def _read_biases(hf_config: HFConfig) -> dict[str, Any]:
             f"{hf_config.path}: query_bias = {query}, key_bias = {key}, value_bias = {value} is "
             "not supported: queries and values must both have a bias or not, and keys alone none"
         )
-    return {"attention_bias": query, "attention_key_bias": key}
+    return {"self_attention.bias": query, "self_attention.key_bias": key}
 
 
 def _write_biases(config: VisionConfig) -> dict[str, Any]:
-    own, of_keys = config.attention_bias, config.attention_key_bias
+    own, of_keys = config.self_attention.bias, config.self_attention.key_bias
     return {"query_bias": own, "key_bias": own and of_keys, "value_bias": own}
 
 
@@ -109,11 +117,11 @@ _FIELDS = (
     ),
     NormEps(default=1e-5),
     Activation(default="gelu"),
-    Number("attention_dropout", "attention_dropout", 0.0),
+    Number("self_attention.dropout", "attention_dropout", 0.0),
     Number("layer_scale", "layerscale_value", 1.0),
-    Value("attention_output_bias", "proj_bias", True),
-    Value("mlp_bias", "mlp_bias", True),
-    Value("gated", "use_gated_mlp", False),
+    Value("self_attention.output_bias", "proj_bias", True),
+    Value("feed_forward.bias", "mlp_bias", True),
+    Value("feed_forward.gated", "use_gated_mlp", False),
     Computed(_read_patches, _write_patches),
     Computed(_read_biases, _write_biases),
 )

@@ -55,7 +55,7 @@ _FIELDS = (
     Activation(theirs="activation", default="gelu"),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "dropout", 0.1),
-    Number("attention_dropout", "attention_dropout", 0.1),
+    Number("self_attention.dropout", "attention_dropout", 0.1),
 )
 _BLOCK = {
     **attention(

@@ -29,14 +29,14 @@ SYSTEMS = (
     ),
 )
 
-_DROPOUT = Number("attention_dropout", "attention_dropout", 0.0)
-_BIASES = ("attention_output_bias", "mlp_bias")
+_DROPOUT = Number("self_attention.dropout", "attention_dropout", 0.0)
+_BIASES = ("self_attention.output_bias", "feed_forward.bias")
 # It has no dropout of attention, whatever its config.json says.
 _FIELDS = (
     *(each for each in FIELDS if each != _DROPOUT),
     Rope(theta=500_000.0, layout="interleaved"),
     Activation(default="silu"),
-    Value("attention_bias", "use_bias", False, also=_BIASES),
+    Value("self_attention.bias", "use_bias", False, also=_BIASES),
 )
 
 FORMATS = (

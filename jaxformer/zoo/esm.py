@@ -26,7 +26,7 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.models.protein import TokenDropout
-from jaxformer.nn import PreNorm
+from jaxformer.nn import DotProductAttention, PreNorm
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
     LABELS,
@@ -42,7 +42,6 @@ _SOURCE = "Lin et al., 2022, table S1, https://doi.org/10.1101/2022.07.20.500902
 _esm = partial(
     EncoderConfig,
     residual=PreNorm(),
-    activation="gelu",
     embedding_dropout=0.0,
     zero_padding=True,
     contact_head=True,
@@ -63,7 +62,7 @@ def _esm2(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
         embedding_norm=None,
         token_dropout=TokenDropout(mask_id=32),
         dropout=0.0,
-        attention_dropout=0.0,
+        self_attention=DotProductAttention(bias=True, output_bias=True),
         heads=(MaskedLanguageModel(),),
     )
 
@@ -125,7 +124,7 @@ _FIELDS = (
     NormEps(default=1e-12),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "hidden_dropout_prob", 0.1),
-    Number("attention_dropout", "attention_probs_dropout_prob", 0.1),
+    Number("self_attention.dropout", "attention_probs_dropout_prob", 0.1),
     Computed(_read_positions, _write_positions),
     Computed(_read_embeddings, _write_embeddings),
 )

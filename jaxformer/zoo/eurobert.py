@@ -27,11 +27,18 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, Dense, EncoderConfig, MaskedLanguageModel
-from jaxformer.nn import PreNorm
+from jaxformer.nn import MLP, DotProductAttention, PreNorm
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FILES, NUMBERS, names
 from jaxformer.zoo.system import System
 
-_eurobert = partial(EncoderConfig, residual=PreNorm(), gated=True, embedding_norm=None, dropout=0.0)
+_eurobert = partial(
+    EncoderConfig,
+    residual=PreNorm(),
+    self_attention=DotProductAttention(),
+    feed_forward=MLP(),
+    embedding_norm=None,
+    dropout=0.0,
+)
 
 
 def _sized(
@@ -46,13 +53,8 @@ def _sized(
         "mlp_dim": mlp_dim,
         "position": RoPE(theta=250_000.0),
         "norm": RMSNorm(eps=1e-5),
-        "activation": "silu",
         "tie_embeddings": False,
-        "attention_bias": False,
-        "attention_output_bias": False,
-        "mlp_bias": False,
         "head_bias": False,
-        "attention_dropout": 0.0,
         "heads": (MaskedLanguageModel(dense=False),),
     }
     return _eurobert(**(fields | changes))
@@ -106,9 +108,9 @@ _FIELDS = (
     PaddingId(),
     Activation(),
     BIASES,
-    Value("mlp_bias", "mlp_bias", False, also=("head_bias",)),
+    Value("feed_forward.bias", "mlp_bias", False, also=("head_bias",)),
     Value("tie_embeddings", "tie_word_embeddings"),
-    Number("attention_dropout", "attention_dropout", 0.0),
+    Number("self_attention.dropout", "attention_dropout", 0.0),
     Rope(),
     Computed(lambda hf_config: {}, _write_pooling),
 )

@@ -80,7 +80,7 @@ _FIELDS = (
     Expect("apply_residual_connection_post_layernorm", False),
     *numbers(NEOX_NUMBERS),
     TIED,
-    Flag("attention_bias", "bias", also=("attention_output_bias", "mlp_bias")),
+    Flag("self_attention.bias", "bias", also=("self_attention.output_bias", "feed_forward.bias")),
     Computed(_read_arrangement, _write_arrangement),
     Computed(_read_mlp_dim, lambda config: {"ffn_hidden_size": config.mlp_dim}),
     Computed(_read_position, _write_position),

@@ -29,7 +29,7 @@ from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.tasks.classes import CausalLMTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
-from jaxformer.nn import SandwichNorm
+from jaxformer.nn import MLP, SandwichNorm
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.encoders import encoder_alone
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
@@ -48,7 +48,7 @@ SYSTEMS = (
             num_kv_heads=1,
             head_dim=256,
             norm=RMSNorm(eps=1e-6, unit_offset=True),
-            activation="gelu_tanh",
+            feed_forward=MLP(activation="gelu_tanh"),
             embedding_scale=2048**0.5,
             tie_embeddings=True,
         ),
@@ -90,7 +90,7 @@ def read_alternating(hf_config: HFConfig, every: int, window: int | None = None)
     count = hf_config.number("num_hidden_layers")
     kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
     return {
-        "attention_scale": hf_config.number("query_pre_attn_scalar") ** -0.5,
+        "self_attention.scale": hf_config.number("query_pre_attn_scalar") ** -0.5,
         "windows": read_windows(
             hf_config, kinds, window or hf_config.number("sliding_window", None)
         ),
@@ -100,7 +100,7 @@ def read_alternating(hf_config: HFConfig, every: int, window: int | None = None)
 def write_alternating(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     """Returns the fields of config.json that `read_alternating` reads."""
     return write_windows(config.windows, config.num_layers) | {
-        "query_pre_attn_scalar": round(resolved(config).attention_scale ** -2),
+        "query_pre_attn_scalar": round(resolved(config).self_attention.scale ** -2),
     }
 
 
@@ -140,7 +140,7 @@ def _read_third(hf_config: HFConfig) -> dict[str, Any]:
         "encoder": both_ways,
         "position": ropes[FULL],
         "window_position": ropes[SLIDING] if any(fields["windows"]) else None,
-        "query_key_norm": _NORM(eps=hf_config.number("rms_norm_eps")),
+        "self_attention.query_key_norm": _NORM(eps=hf_config.number("rms_norm_eps")),
     }
 
 
@@ -152,7 +152,7 @@ def _write_third(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     return {
         **written,
         "use_bidirectional_attention": both_ways,
-        "attn_logit_softcapping": config.attention_softcap,
+        "attn_logit_softcapping": config.self_attention.softcap,
         **write_layer_ropes(ropes, {kind: name for kind, (name, _) in _BASES.items()}, FULL),
     }
 
@@ -218,7 +218,7 @@ FORMATS = (
                 *SECOND_FIELDS,
                 _CAUSAL,
                 Computed(partial(read_alternating, every=2), write_alternating),
-                Number("attention_softcap", "attn_logit_softcapping", None),
+                Number("self_attention.softcap", "attn_logit_softcapping", None),
                 Rope(),
             ),
         ),

@@ -11,7 +11,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import SandwichNorm
+from jaxformer.nn import DotProductAttention, SandwichNorm
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
@@ -25,14 +25,14 @@ def _glm(*sizes: int, **changes: Any) -> DecoderConfig:
         "head_dim": 128,
         "position": RoPE(theta=10_000.0, fraction=0.5, layout="interleaved"),
         "norm": RMSNorm(eps=1e-5),
-        "attention_bias": True,
+        "self_attention": DotProductAttention(bias=True),
     }
     return llama(*sizes, **(fields | changes))
 
 
 _GLM = "Team GLM, 2024, https://arxiv.org/abs/2406.12793"
 _CARD = "Z.ai, 2025, the model card of GLM-4-0414"
-_LARGE = {"attention_bias": False, "residual": SandwichNorm()}
+_LARGE = {"self_attention": DotProductAttention(), "residual": SandwichNorm()}
 
 SYSTEMS = (
     System("glm-4-9b", "", _glm(40, 4096, 32, 13696), "9B", _GLM),
@@ -44,7 +44,7 @@ _FIELDS = (
     *FIELDS,
     Rope(fraction=0.5, layout="interleaved"),
     Activation(default="silu"),
-    Value("attention_bias", "attention_bias", True),
+    Value("self_attention.bias", "attention_bias", True),
 )
 _SECOND_NAMES = names(
     "input_layernorm",

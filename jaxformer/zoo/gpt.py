@@ -71,9 +71,9 @@ _GPT2_FIELDS = (
     KEPT_CROSS_ATTENTION,
     *FIELDS,
     *FEED_FORWARD,
-    Flag("attention_scale_by_depth", "scale_attn_by_inverse_layer_idx"),
+    Flag("self_attention.scale_by_depth", "scale_attn_by_inverse_layer_idx"),
     LearnedPositions(theirs="n_positions"),
-    Switch("attention_scale", "scale_attn_weights", True, on=None, off=1.0),
+    Switch("self_attention.scale", "scale_attn_weights", True, on=None, off=1.0),
 )
 
 

@@ -17,6 +17,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import DotProductAttention
 from jaxformer.zoo.common.decoders import HEADS, classes
 from jaxformer.zoo.common.gpt_like import BLOCK, HARMLESS, TIED, gpt
 
@@ -72,7 +73,7 @@ _FIELDS = (
             "vocab_size": "vocab_size",
             "dropout": "resid_dropout",
             "embedding_dropout": "embed_dropout",
-            "attention_dropout": "attention_dropout",
+            "self_attention.dropout": "attention_dropout",
         },
         {"embed_dropout": None},
     ),
@@ -103,7 +104,9 @@ _WEIGHT_MAP = WeightMap(
 FORMATS = (
     ModelFormat(
         model_type="gpt_neo",
-        config_map=ConfigMap(partial(gpt, attention_bias=False, attention_scale=1.0), _FIELDS),
+        config_map=ConfigMap(
+            partial(gpt, self_attention=DotProductAttention(output_bias=True, scale=1.0)), _FIELDS
+        ),
         weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("GPTNeo"),
         prefix="transformer.",

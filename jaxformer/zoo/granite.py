@@ -8,6 +8,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import DotProductAttention
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
@@ -20,7 +21,7 @@ def _granite(*sizes: int, **changes: Any) -> DecoderConfig:
         *sizes,
         vocab_size=49155,
         num_kv_heads=8,
-        attention_scale=1 / head_dim,
+        self_attention=DotProductAttention(scale=1 / head_dim),
         embedding_scale=12.0,
         residual_scale=0.22,
         tie_embeddings=True,
@@ -53,10 +54,10 @@ _FIELDS = (
     Rope(),
     Activation(default="silu"),
     BIASES,
-    Value("mlp_bias", "mlp_bias", False),
+    Value("feed_forward.bias", "mlp_bias", False),
     Number("embedding_scale", "embedding_multiplier", 1.0),
     Number("residual_scale", "residual_multiplier", 1.0),
-    Number("attention_scale", "attention_multiplier", 1.0),
+    Number("self_attention.scale", "attention_multiplier", 1.0),
     Computed(_read_logit_scale, _write_logit_scale),
 )
 

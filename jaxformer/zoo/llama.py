@@ -89,7 +89,7 @@ FORMATS = (
                 *FIELDS,
                 Rope(),
                 Activation(default="silu"),
-                Value("mlp_bias", "mlp_bias", False),
+                Value("feed_forward.bias", "mlp_bias", False),
                 BIASES,
             ),
         ),

@@ -23,7 +23,7 @@ from jaxformer.zoo.common.t5_like import (
 from jaxformer.zoo.system import System
 
 _GLOBAL = {
-    "self_attention": TransientGlobalAttention(block_size=16),
+    "self_attention": TransientGlobalAttention(block_size=16, scale=1.0),
     "position": T5GlobalBias(num_buckets=32, max_distance=128, bidirectional=True),
 }
 
@@ -66,7 +66,7 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
         hf_config.number("relative_attention_max_distance", 128),
         bidirectional=True,
     )
-    attention = TransientGlobalAttention(size)
+    attention = TransientGlobalAttention(size, scale=1.0)
     return values | {"self_attention": attention, "position": position}
 
 

@@ -43,7 +43,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.heads.labels import Pooling
-from jaxformer.nn import PreNorm
+from jaxformer.nn import MLP, PreNorm
 
 _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
@@ -90,7 +90,7 @@ def _write_head(config: EncoderConfig) -> dict[str, Any]:
     values = {}
     for head in config.heads:
         if isinstance(head, MaskedLanguageModel):
-            dense = Dense(head.activation or config.activation, head.dense_bias)
+            dense = Dense(head.activation or config.feed_forward.activation, head.dense_bias)
         else:
             dense = getattr(head, "dense", None)
         if isinstance(head, Classification):
@@ -123,8 +123,8 @@ _FIELDS = (
     PaddingId(),
     Computed(_read_norms, _write_norms),
     Activation(theirs="hidden_activation", default="gelu"),
-    Value("attention_bias", "attention_bias", False, also=("attention_output_bias",)),
-    Value("mlp_bias", "mlp_bias", False),
+    Value("self_attention.bias", "attention_bias", False, also=("self_attention.output_bias",)),
+    Value("feed_forward.bias", "mlp_bias", False),
     Value("head_bias", "decoder_bias", True),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "mlp_dropout", 0.0),
@@ -132,9 +132,11 @@ _FIELDS = (
         lambda hf_config: {"embedding_dropout": hf_config.number("embedding_dropout", 0.0)},
         _write_head,
     ),
-    Number("attention_dropout", "attention_dropout", 0.0),
+    Number("self_attention.dropout", "attention_dropout", 0.0),
 )
-_modernbert = partial(EncoderConfig, first_norm=False, residual=PreNorm(), gated=True)
+_modernbert = partial(
+    EncoderConfig, first_norm=False, residual=PreNorm(), feed_forward=MLP(activation="gelu")
+)
 
 
 def _dense(hf_config: HFConfig) -> Dense:

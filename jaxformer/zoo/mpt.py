@@ -11,6 +11,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
@@ -29,10 +30,10 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
     for name in ("attn_uses_sequence_id", "prefix_lm", "qk_ln"):
         own.expect(name, False)
     fields = {
-        "attention_dropout": own.number("attn_pdrop", 0),
+        "self_attention.dropout": own.number("attn_pdrop", 0),
         # Transformers takes 0 for no bound.
-        "attention_clip": own.number("clip_qkv", None) or None,
-        "attention_scale": own.number("softmax_scale", None),
+        "self_attention.clip": own.number("clip_qkv", None) or None,
+        "self_attention.scale": own.number("softmax_scale", None),
         # As in the code that these models were trained with. Transformers always has 8.
         "position": ALiBi(max_exponent=float(own.number("alibi_bias_max", 8))),
     }
@@ -42,9 +43,9 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
 
 def _write_attention(config: DecoderConfig) -> dict[str, Any]:
     values = {
-        "attn_pdrop": config.attention_dropout,
-        "clip_qkv": config.attention_clip,
-        "softmax_scale": config.attention_scale,
+        "attn_pdrop": config.self_attention.dropout,
+        "clip_qkv": config.self_attention.clip,
+        "softmax_scale": config.self_attention.scale,
     }
     if (longest := config.position.max_exponent) != 8:
         values["alibi_bias_max"] = int(longest) if longest.is_integer() else longest
@@ -76,10 +77,8 @@ _FIELDS = (
 )
 _mpt = partial(
     gpt,
-    activation="gelu",
-    attention_bias=False,
-    attention_output_bias=False,
-    mlp_bias=False,
+    self_attention=DotProductAttention(),
+    feed_forward=MLP(activation="gelu", gated=False),
 )
 _BLOCK = {
     "norms.0": "norm_1",

@@ -24,16 +24,15 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import EncoderConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.bert_like import BIAS, LABELS, TOKEN_TYPES, named, over_vocabulary
 from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
 
 _nomic_bert = partial(
     EncoderConfig,
-    gated=True,
-    attention_bias=False,
-    attention_output_bias=False,
-    mlp_bias=False,
+    self_attention=DotProductAttention(),
+    feed_forward=MLP(),
     head_bias=True,
 )
 
@@ -49,9 +48,7 @@ SYSTEMS = (
             mlp_dim=3072,
             position=RoPE(theta=1000.0),
             token_types=2,
-            activation="silu",
             dropout=0.0,
-            attention_dropout=0.0,
             heads=(),
         ),
         "137M",
@@ -68,7 +65,7 @@ _FIELDS = (
     NormEps(default=1e-12, also=("embedding_norm",)),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "hidden_dropout_prob", 0.0),
-    Number("attention_dropout", "attention_probs_dropout_prob", 0.0),
+    Number("self_attention.dropout", "attention_probs_dropout_prob", 0.0),
     Rope(theta=1000.0),
     # Options of the code that the first files were published with, which transformers lacks.
     Expect("activation_function", "swiglu"),

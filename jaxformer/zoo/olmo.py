@@ -23,12 +23,16 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import BranchNorm
+from jaxformer.nn import BranchNorm, DotProductAttention
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, llama, names
 from jaxformer.zoo.system import System
 
-_olmo = partial(llama, residual=BranchNorm(), query_key_norm_over="all_heads")
+_olmo = partial(
+    llama,
+    residual=BranchNorm(),
+    self_attention=DotProductAttention(query_key_norm_over="all_heads"),
+)
 _THETA = 500_000.0
 
 
@@ -42,7 +46,9 @@ def _olmo3(*sizes: int, **changes: Any) -> DecoderConfig:
         window_position=RoPE(theta=_THETA),
         windows=(4096, 4096, 4096, None),
         norm=RMSNorm(eps=1e-6),
-        query_key_norm=RMSNorm(eps=1e-6),
+        self_attention=DotProductAttention(
+            query_key_norm=RMSNorm(eps=1e-6), query_key_norm_over="all_heads"
+        ),
         **changes,
     )
 
@@ -56,7 +62,7 @@ SYSTEMS = (
 
 _FIELDS = (
     *FIELDS,
-    NormEps(theirs="rms_norm_eps", make=RMSNorm, also=("query_key_norm",)),
+    NormEps(theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)),
     Activation(default="silu"),
     BIASES,
 )

@@ -51,12 +51,16 @@ _FIELDS = (
             "mlp_dim": "ffn_dim",
             "vocab_size": "vocab_size",
             "dropout": "dropout",
-            "attention_dropout": "attention_dropout",
+            "self_attention.dropout": "attention_dropout",
         }
     ),
     Computed(_read_norm, lambda config: {"layer_norm_elementwise_affine": config.norm.scale}),
     Computed(_read_embedding, lambda config: {"word_embed_proj_dim": config.embedding_width}),
-    Flag("attention_bias", "enable_bias", also=("attention_output_bias", "mlp_bias")),
+    Flag(
+        "self_attention.bias",
+        "enable_bias",
+        also=("self_attention.output_bias", "feed_forward.bias"),
+    ),
     TIED,
     # Row 1 is for padding, and nothing reads row 0.
     LearnedPositions(offset=2),

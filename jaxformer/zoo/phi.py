@@ -62,7 +62,9 @@ SYSTEMS = (
 
 def _read_query_key_norm(hf_config: HFConfig) -> dict[str, Any]:
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps"))
-    return {"query_key_norm": norm if hf_config.take("qk_layernorm", False) else None}
+    return {
+        "self_attention.query_key_norm": norm if hf_config.take("qk_layernorm", False) else None
+    }
 
 
 _FIELDS = (
@@ -70,12 +72,13 @@ _FIELDS = (
     Number("num_kv_heads", "num_key_value_heads", None),
     Number("dropout", "resid_pdrop"),
     Number("embedding_dropout", "embd_pdrop", None),
-    Number("attention_dropout", "attention_dropout"),
+    Number("self_attention.dropout", "attention_dropout"),
     TIED,
     NormEps(),
     Rope(fraction=0.5),
     Computed(
-        _read_query_key_norm, lambda config: {"qk_layernorm": config.query_key_norm is not None}
+        _read_query_key_norm,
+        lambda config: {"qk_layernorm": config.self_attention.query_key_norm is not None},
     ),
     Activation(default="gelu_new"),
     PaddingId(default=None),

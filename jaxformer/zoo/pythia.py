@@ -7,7 +7,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import Parallel, PreNorm
+from jaxformer.nn import MLP, Parallel, PreNorm
 from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes, fused_attention
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
 from jaxformer.zoo.system import System
@@ -26,7 +26,7 @@ def pythia(
         vocab_size=vocab_size,
         position=RoPE(theta=10_000.0, fraction=0.25),
         residual=Parallel(shared_norm=False),
-        activation="gelu",
+        feed_forward=MLP(activation="gelu", gated=False, bias=True),
         tie_embeddings=False,
     )
 
@@ -56,7 +56,7 @@ class _NeoXRope(Rope):
 _FIELDS = (
     _NeoXRope(fraction=0.25, theta_field="rotary_emb_base", fraction_field="rotary_pct"),
     *numbers(NEOX_NUMBERS | {"mlp_dim": "intermediate_size"}),
-    Flag("attention_bias", "attention_bias", also=("attention_output_bias",)),
+    Flag("self_attention.bias", "attention_bias", also=("self_attention.output_bias",)),
     TIED,
     Switch(
         "residual", "use_parallel_residual", True, on=Parallel(shared_norm=False), off=PreNorm()

@@ -18,6 +18,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import DotProductAttention
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
@@ -67,7 +68,9 @@ _DEFAULTS = {
 FORMATS = (
     ModelFormat(
         model_type="qwen2",
-        config_map=DecoderMap(partial(llama, attention_bias=True), _FIELDS),
+        config_map=DecoderMap(
+            partial(llama, self_attention=DotProductAttention(bias=True)), _FIELDS
+        ),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Qwen2", prefixes=OLD_PREFIX),
         defaults=_DEFAULTS,
@@ -79,7 +82,9 @@ FORMATS = (
             llama,
             (
                 *_FIELDS,
-                NormEps(theirs="rms_norm_eps", make=RMSNorm, also=("query_key_norm",)),
+                NormEps(
+                    theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)
+                ),
                 BIASES,
             ),
         ),

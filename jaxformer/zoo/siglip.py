@@ -18,7 +18,7 @@ from jaxformer.models import (
     SigmoidContrastive,
     VisionConfig,
 )
-from jaxformer.nn import PreNorm
+from jaxformer.nn import MLP, DotProductAttention, PreNorm
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -46,9 +46,9 @@ def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> E
         "norm": LayerNorm(eps=1e-6),
         "residual": PreNorm(),
         "embedding_norm": None,
-        "activation": "gelu_tanh",
+        "self_attention": DotProductAttention(bias=True, output_bias=True),
+        "feed_forward": MLP(activation="gelu_tanh", gated=False, bias=True),
         "dropout": 0.0,
-        "attention_dropout": 0.0,
         "heads": (Projection(model_dim, pooling="last", bias=True),),
     }
     sizes = {"num_layers": num_layers, "model_dim": model_dim, "num_heads": num_heads}
@@ -62,7 +62,7 @@ def siglip_vision(
     fields = {
         "class_token": False,
         "position": Learned(max_length=(224 // patch) ** 2),
-        "activation": "gelu_tanh",
+        "feed_forward": MLP(activation="gelu_tanh", gated=False, bias=True),
         "pooler": AttentionPooler(),
         "heads": (),
     }

@@ -95,7 +95,7 @@ FORMATS = (
                 Rope(theta=2_000_000.0),
                 Activation(default="silu"),
                 BIASES,
-                Value("mlp_bias", "mlp_bias", False),
+                Value("feed_forward.bias", "mlp_bias", False),
                 Computed(_read_layers, _write_layers),
             ),
         ),

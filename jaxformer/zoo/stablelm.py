@@ -29,15 +29,18 @@ def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
     if not hf_config.take("qk_layernorm", False):
         return {}
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps"), bias=False)
-    return {"query_key_norm": norm, "query_key_norm_over": "each_head"}
+    return {
+        "self_attention.query_key_norm": norm,
+        "self_attention.query_key_norm_over": "each_head",
+    }
 
 
 _FIELDS = (
     *numbers(NUMBERS),
     Number("num_kv_heads", "num_key_value_heads", None),
     Number("dropout", "hidden_dropout"),
-    Number("attention_dropout", "attention_dropout"),
-    Flag("attention_bias", "use_qkv_bias"),
+    Number("self_attention.dropout", "attention_dropout"),
+    Flag("self_attention.bias", "use_qkv_bias"),
     Flag("tie_embeddings", "tie_word_embeddings"),
     Rope(fraction=0.25),
     Switch(
@@ -48,7 +51,10 @@ _FIELDS = (
         off=PreNorm(),
     ),
     NormEps(),
-    Computed(_read_norms, lambda config: {"qk_layernorm": config.query_key_norm is not None}),
+    Computed(
+        _read_norms,
+        lambda config: {"qk_layernorm": config.self_attention.query_key_norm is not None},
+    ),
     Activation(default="silu"),
     PaddingId(default=None),
 )

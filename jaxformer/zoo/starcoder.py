@@ -10,12 +10,13 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import FIELDS, FILES, NAMES, WINDOW, llama
 from jaxformer.zoo.system import System
 
-_starcoder = partial(llama, gated=False)
-_BIASES = ("attention_bias", "attention_output_bias", "mlp_bias")
+_starcoder = partial(llama, feed_forward=MLP(gated=False))
+_BIASES = ("self_attention.bias", "self_attention.output_bias", "feed_forward.bias")
 
 
 def _starcoder2(*sizes: int, **changes: Any) -> DecoderConfig:
@@ -24,10 +25,10 @@ def _starcoder2(*sizes: int, **changes: Any) -> DecoderConfig:
         *sizes,
         vocab_size=49152,
         norm=LayerNorm(eps=1e-5),
-        activation="gelu_tanh",
+        self_attention=DotProductAttention(bias=True, output_bias=True),
+        feed_forward=MLP(activation="gelu_tanh", gated=False, bias=True),
         windows=(4096,),
         tie_embeddings=True,
-        **dict.fromkeys(_BIASES, True),
         **changes,
     )
 

@@ -31,7 +31,7 @@ from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import CompositeConfig, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn import DotProductCrossAttention
+from jaxformer.nn import MLP, DotProductAttention, DotProductCrossAttention
 from jaxformer.zoo.common.encoders import encoder_alone
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
@@ -53,14 +53,23 @@ _decoder = partial(gemma2, cross_attention=DotProductCrossAttention())
 
 
 def _whole(
-    encoder: EncoderConfig, decoder: DecoderConfig, tied: bool = True, **rates: float
+    encoder: EncoderConfig,
+    decoder: DecoderConfig,
+    tied: bool = True,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
 ) -> CompositeConfig:
     """The two together; the decoder reads the encoder in its own width."""
     width = None if encoder.model_dim == decoder.model_dim else encoder.model_dim
-    return CompositeConfig(
-        replace(encoder, **rates),
-        replace(decoder, encoder_dim=width, tie_embeddings=tied, **rates),
-    )
+    whole = CompositeConfig(encoder, replace(decoder, encoder_dim=width, tie_embeddings=tied))
+    return _with_rates(whole, dropout, attention_dropout)
+
+
+def _with_rates(
+    config: ModelConfig, dropout: float = 0.0, attention_dropout: float = 0.0
+) -> ModelConfig:
+    """The model, or both of its parts, with these rates of dropout."""
+    return config.with_fields(**{"dropout": dropout, "self_attention.dropout": attention_dropout})
 
 
 # Sizes ------------------------------------------------------------------------------------------
@@ -77,8 +86,8 @@ def _sizes(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> dic
         "num_kv_heads": num_heads // 2,
         "head_dim": 256,
         "norm": RMSNorm(eps=1e-6, unit_offset=True),
-        "activation": "gelu_tanh",
-        "attention_softcap": 50.0,
+        "self_attention": DotProductAttention(softcap=50.0),
+        "feed_forward": MLP(activation="gelu_tanh"),
         "logit_softcap": 30.0,
         "embedding_scale": model_dim**0.5,
         "tie_embeddings": True,
@@ -123,7 +132,7 @@ def _part(name: str, build: Any, block_names: dict[str, str]) -> Section:
     fields = (
         *SECOND_FIELDS,
         Computed(partial(_read_windows, ahead=name == "encoder"), _write_windows),
-        Number("attention_softcap", "attn_logit_softcapping", None),
+        Number("self_attention.softcap", "attn_logit_softcapping", None),
         Rope(),
     )
     own = names() | block("transformer", "model.layers.{}", block_names) | _HEADS
@@ -223,7 +232,7 @@ def _read_rates(hf_config: HFConfig) -> dict[str, float]:
 def _write_rates(part: EncoderConfig | DecoderConfig) -> dict[str, Any]:
     return {
         "dropout_rate": part.dropout,
-        "attention_dropout": part.attention_dropout,
+        "attention_dropout": part.self_attention.dropout,
         "vocab_size": part.vocab_size,
     }
 
@@ -260,7 +269,7 @@ class _AloneMap(PartsMap):
 
 
 def _alone(encoder: EncoderConfig, **rates: float) -> EncoderConfig:
-    return replace(encoder, **rates)
+    return _with_rates(encoder, **rates)
 
 
 _ALONE = ModelFormat(

@@ -12,7 +12,7 @@ from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
-from jaxformer.nn import PostNorm
+from jaxformer.nn import MLP, PostNorm
 from jaxformer.zoo.common.bart_like import (
     bart,
     bart_format,
@@ -39,9 +39,7 @@ def transformer(model_dim: int, num_heads: int, dropout: float) -> EncoderDecode
         decoder_position=Sinusoidal(),
         norm=LayerNorm(eps=1e-6),
         residual=PostNorm(),
-        activation="relu",
-        gated=False,
-        mlp_bias=True,
+        feed_forward=MLP(activation="relu", gated=False, bias=True),
         embedding_scale=model_dim**0.5,
         depth_scaled_init=False,
         dropout=dropout,

@@ -15,7 +15,7 @@ from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
 from jaxformer.hub.tasks.images import DistilledClassificationTask, MaskedPixelsTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, VisionConfig
-from jaxformer.nn import Parallel
+from jaxformer.nn import DotProductAttention, Parallel
 from jaxformer.zoo.common.vit_like import (
     FIELDS,
     MASKED_LAYOUTS,
@@ -53,8 +53,9 @@ SYSTEMS = (
             14,
             norm=RMSNorm(eps=1e-6),
             residual=Parallel(shared_norm=True),
-            query_key_norm=LayerNorm(eps=1e-6, bias=False),
-            attention_bias=False,
+            self_attention=DotProductAttention(
+                output_bias=True, query_key_norm=LayerNorm(eps=1e-6, bias=False)
+            ),
             # The mean over the patches stands in for the paper's attention pooling.
             class_token=False,
             position=Learned(max_length=16 * 16),

@@ -11,6 +11,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import CausalLMTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.decoders import HEADS
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
@@ -19,9 +20,9 @@ _xglm = partial(
     gpt,
     vocab_size=256008,
     position=Sinusoidal(layout="half", endpoint=True, offset=2),
-    activation="gelu",
+    self_attention=DotProductAttention(bias=True, output_bias=True, dropout=0.1),
+    feed_forward=MLP(activation="gelu", gated=False, bias=True),
     dropout=0.1,
-    attention_dropout=0.1,
 )
 
 
@@ -69,7 +70,7 @@ _FIELDS = (
             "mlp_dim": "ffn_dim",
             "vocab_size": "vocab_size",
             "dropout": "dropout",
-            "attention_dropout": "attention_dropout",
+            "self_attention.dropout": "attention_dropout",
         }
     ),
     TIED,

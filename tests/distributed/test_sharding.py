@@ -31,7 +31,7 @@ from jaxformer.models import (
     EncoderConfig,
     MaskedLanguageModel,
 )
-from jaxformer.nn import ConvolutionBlock, Parallel
+from jaxformer.nn import MLP, ConvolutionBlock, DotProductAttention, Parallel
 from jaxformer.optim import SGD, AdamW, Constant
 from jaxformer.training.step import TrainProgram, TrainState
 
@@ -54,7 +54,7 @@ TIED = DecoderConfig(
     head_bias=True,
     logit_softcap=3.0,
     dropout=0.1,
-    attention_dropout=0.1,
+    self_attention=DotProductAttention(dropout=0.1),
     init_std=0.2,
     compute_dtype="float32",
     attention="reference",
@@ -67,13 +67,12 @@ UNTIED = replace(
     position=T5Bias(num_buckets=8, max_distance=12, bidirectional=False),
     norm=LayerNorm(eps=1e-5),
     residual=Parallel(),
-    query_key_norm=RMSNorm(eps=1e-5),
     embedding_norm=RMSNorm(eps=1e-5),
     windows=(None,),
-    gated=False,
-    attention_bias=True,
-    attention_output_bias=True,
-    mlp_bias=True,
+    self_attention=DotProductAttention(
+        bias=True, output_bias=True, dropout=0.1, query_key_norm=RMSNorm(eps=1e-5)
+    ),
+    feed_forward=MLP(gated=False, bias=True),
     tie_embeddings=False,
     scan_layers=False,
     remat="none",
@@ -209,7 +208,7 @@ def test_the_moments_of_the_optimizer_are_cut_like_their_parameters():
 
 
 def test_one_compilation_serves_all_steps():
-    model = replace(UNTIED, num_layers=1, dropout=0.0, attention_dropout=0.0)
+    model = UNTIED.with_fields(num_layers=1, dropout=0.0, **{"self_attention.dropout": 0.0})
     program = program_on((2, 2, 2), model)
     built = []
 

@@ -24,7 +24,7 @@ from jaxformer.functional import (
     causal,
     sliding_window,
 )
-from jaxformer.functional.attention.request import Dropout
+from jaxformer.functional.dropout import Dropout
 
 BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 BATCH = 2

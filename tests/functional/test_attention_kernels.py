@@ -26,7 +26,8 @@ from jaxformer.functional.attention import blockwise as attention_blockwise
 from jaxformer.functional.attention import cudnn as attention_cudnn
 from jaxformer.functional.attention import reference as attention_reference
 from jaxformer.functional.attention import splash as attention_splash
-from jaxformer.functional.attention.request import Dropout, Request
+from jaxformer.functional.attention.request import Request
+from jaxformer.functional.dropout import Dropout
 
 pytestmark = pytest.mark.optimized
 

@@ -80,13 +80,15 @@ def test_what_is_refused(action, message):
 def test_fields_both_ways():
     names = {"num_layers": "n_layer", "num_kv_heads": "n_kv", "head_dim": "d"}
     sizes = numbers(names, {"n_kv": None, "d": None})
-    biases = Flag("attention_bias", "bias", also=("mlp_bias",))
+    biases = Flag("self_attention.bias", "bias", also=("feed_forward.bias",))
     switch = Switch("residual", "post", False, on=PostNorm(), off=PreNorm())
     table = ConfigMap(partial(DecoderConfig, **REST), (*sizes, biases, switch))
     hf_config = HFConfig({"n_layer": 2, "n_kv": None, "bias": True, "post": True})
     config = table.read(hf_config)
     assert (config.num_layers, config.num_kv_heads, config.head_dim) == (2, None, None)
-    assert (config.attention_bias, config.mlp_bias, config.residual) == (True, True, PostNorm())
+    assert config.self_attention.bias
+    assert config.feed_forward.bias
+    assert config.residual == PostNorm()
     written = {"n_layer": 2, "n_kv": 4, "d": 2, "bias": True, "post": True}
     assert table.write(config) == written
     assert resolved(table.read(HFConfig(written))) == resolved(config)

@@ -109,7 +109,7 @@ def test_a_changed_part_is_written_in_its_section(tmp_path):
     model = load(save_tiny("clip", tmp_path))
     values = json.loads((tmp_path / "config.json").read_text())
     text = model.config.text
-    config = model.config.with_fields(text=text.with_fields(activation="gelu"))
+    config = model.config.with_fields(text=text.with_fields(**{"feed_forward.activation": "gelu"}))
     found = describe(config, FORMATS.values(), values).hf_config.given
     assert found["text_config"] == values["text_config"] | {"hidden_act": "gelu"}
     assert found["vision_config"] == values["vision_config"]

@@ -184,7 +184,7 @@ def test_hub_files_of_mpt_are_understood():
         "resid_pdrop": 0, "verbose": 0, "vocab_size": 50432,
     }  # fmt: skip
     config = config_of("mpt", values)
-    assert (config.attention_clip, config.norm) == (6, LayerNorm(bias=False))
+    assert (config.self_attention.clip, config.norm) == (6, LayerNorm(bias=False))
     with pytest.raises(ConfigError, match="attn_config: alibi = False is not supported"):
         config_of("mpt", values | {"attn_config": attention | {"alibi": False}})
 

@@ -243,8 +243,8 @@ def test_published_files_mean_what_transformers_makes_of_them(values, tmp_path):
 def test_what_published_files_say():
     found = {name: config_of(values) for name, values in PUBLISHED.items()}
     assert found["Llama 3.2"].position.scaling == Llama3Scaling(32.0, 1.0, 4.0, 8192)
-    assert found["Gemma"].activation == "gelu_tanh"
-    assert found["Gemma 2"].attention_scale == 144**-0.5
+    assert found["Gemma"].feed_forward.activation == "gelu_tanh"
+    assert found["Gemma 2"].self_attention.scale == 144**-0.5
     assert found["Gemma 2"].windows == (4096, None)
     third = found["Gemma 3"]
     assert third.window_position == RoPE(theta=10_000.0)
@@ -293,8 +293,8 @@ def test_a_factor_of_the_logits_is_not_lost():
 
 
 def test_what_cannot_be_said_is_named():
-    config = replace(SYSTEMS["llama2-7b"].config, attention_clip=3.0)
-    with pytest.raises(ConfigError, match=r"attention_clip = 3\.0 \(it has None\)"):
+    config = SYSTEMS["llama2-7b"].config.with_fields(**{"self_attention.clip": 3.0})
+    with pytest.raises(ConfigError, match=r"self_attention.clip = 3\.0 \(it has None\)"):
         describe(config, FORMATS.values())
 
 
@@ -401,7 +401,7 @@ def test_a_negative_padding_id_counts_from_the_end():
 def test_the_cap_that_transformers_ignores_in_gemma_3():
     with pytest.warns(UserWarning, match=r"attn_logit_softcapping = 50\.0 is ignored"):
         config = config_of({**GEMMA3, "attn_logit_softcapping": 50.0})
-    assert config.attention_softcap is None
+    assert config.self_attention.softcap is None
 
 
 @pytest.mark.parametrize(

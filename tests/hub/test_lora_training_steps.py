@@ -59,7 +59,8 @@ CASES = {
 
 def started(model, lora):
     """Our program, and its state with the model's weights and factors that are not zero."""
-    config = replace(model.config, dropout=0.0, attention_dropout=0.0, compute_dtype="float32")
+    changes = {"dropout": 0.0, "self_attention.dropout": 0.0, "compute_dtype": "float32"}
+    config = model.config.with_fields(**changes)
     optimizer = AdamW(schedule=Constant(learning_rate=RATE, warmup_steps=0), weight_decay=0.1)
     train = TrainConfig(steps=STEPS, clip_norm=1.0, lora=lora)
     program = TrainProgram(config, optimizer, train, make_mesh(MeshConfig()))

@@ -10,6 +10,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe_model
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.models import Dense, EncoderConfig, MultipleChoice
+from jaxformer.nn import MLP
 from jaxformer.parity.examples import CHOICES, example_inputs
 from jaxformer.pretrained.prediction.api import open_predictor
 from jaxformer.zoo import FORMATS
@@ -84,7 +85,13 @@ def test_predict_says_what_it_cannot_read(bert):
 def test_a_model_of_no_system_is_described_by_its_head():
     head = MultipleChoice(pooling="mean", dense=Dense("relu"))
     config = EncoderConfig(
-        num_layers=1, model_dim=8, num_heads=2, mlp_dim=8, vocab_size=9, gated=True, heads=(head,)
+        num_layers=1,
+        model_dim=8,
+        num_heads=2,
+        mlp_dim=8,
+        vocab_size=9,
+        feed_forward=MLP(bias=True),
+        heads=(head,),
     )
     task = describe_model(config, FORMATS.values(), {}).architecture.task
     assert task == MultipleChoiceTask("mean", Dense("relu"))

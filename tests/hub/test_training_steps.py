@@ -103,7 +103,7 @@ def test_three_adamw_steps_have_pytorchs_losses(case, batches, tmp_path):
     kind, name = case
     save_tiny(kind, tmp_path, name)
     # `Reference` has no dropout either.
-    model = load(tmp_path, scan_layers=False, dropout=0.0, attention_dropout=0.0)
+    model = load(tmp_path, scan_layers=False, dropout=0.0, **{"self_attention.dropout": 0.0})
     theirs, (ours_batch, theirs_batch) = Reference(tmp_path, name), batches()
     exact = their_losses(theirs.exact, model, theirs_batch)
     assert exact[0] - exact[-1] > 0.01  # what the steps change is far from rounding

@@ -12,6 +12,7 @@ import pytest
 from tiny_models import structure_of
 
 from jaxformer.functional import ALiBi, KeyPadding, LayerNorm, Learned, Llama3Scaling, RMSNorm, RoPE
+from jaxformer.hub.fields import build_with
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PostNorm, SandwichNorm
 
@@ -32,7 +33,7 @@ class Case:
 
 
 def case(model_class: str, names: hf_mapping.Names, theirs: dict, **ours) -> Case:
-    config = DecoderConfig(vocab_size=VOCAB, compute_dtype="float32", **ours)
+    config = build_with(DecoderConfig, {"vocab_size": VOCAB, "compute_dtype": "float32"} | ours)
     return Case(model_class, names, theirs | {"vocab_size": VOCAB}, config)
 
 
@@ -52,8 +53,12 @@ OUR_SIZES = {"model_dim": 48, "num_heads": 6, "num_layers": 3, "mlp_dim": 22}
 OUR_OLD_SIZES = OUR_SIZES | {"model_dim": 30, "mlp_dim": 120}
 OUR_GROUPED = OUR_SIZES | {"num_kv_heads": 2, "head_dim": 4, "norm": RMSNorm(eps=EPS)}
 LAYER_NORM = {"norm": LayerNorm(eps=EPS)}
-PLAIN = LAYER_NORM | {"activation": "gelu_tanh", "gated": False, "mlp_bias": True}
-BIASED = PLAIN | {"attention_bias": True, "attention_output_bias": True}
+PLAIN = LAYER_NORM | {
+    "feed_forward.activation": "gelu_tanh",
+    "feed_forward.gated": False,
+    "feed_forward.bias": True,
+}
+BIASED = PLAIN | {"self_attention.bias": True, "self_attention.output_bias": True}
 UNTIED = {"tie_embeddings": False}
 
 CASES = {
@@ -85,7 +90,7 @@ CASES = {
         "GPTNeoXForCausalLM",
         hf_names.NEOX,
         SIZES | rope(partial_rotary_factor=0.25),
-        **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
+        **OUR_SIZES | BIASED | UNTIED | {"feed_forward.activation": "gelu"},
         position=RoPE(theta=THETA, fraction=0.25),
         residual=Parallel(shared_norm=False),
     ),
@@ -93,7 +98,7 @@ CASES = {
         "GPTNeoXForCausalLM",
         hf_names.NEOX,
         SIZES | rope(partial_rotary_factor=1.0) | {"use_parallel_residual": False},
-        **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
+        **OUR_SIZES | BIASED | UNTIED | {"feed_forward.activation": "gelu"},
         position=RoPE(theta=THETA),
     ),
     "BLOOM": case(
@@ -142,7 +147,7 @@ CASES = {
         GROUPED | rope() | {"tie_word_embeddings": True},
         **OUR_GROUPED,
         position=RoPE(theta=THETA),
-        query_key_norm=RMSNorm(eps=EPS),
+        **{"self_attention.query_key_norm": RMSNorm(eps=EPS)},
     ),
     "Gemma 2": case(
         "Gemma2ForCausalLM",
@@ -158,13 +163,16 @@ CASES = {
             "pad_token_id": None,  # else torch's table takes no gradient at id 0
         },
         **OUR_GROUPED
-        | {"num_layers": 2, "norm": RMSNorm(eps=EPS, unit_offset=True), "activation": "gelu_tanh"},
+        | {
+            "num_layers": 2,
+            "norm": RMSNorm(eps=EPS, unit_offset=True),
+            "feed_forward.activation": "gelu_tanh",
+        },
         position=RoPE(theta=THETA),
         windows=(3, None),
         residual=SandwichNorm(),
         embedding_scale=48**0.5,
-        attention_scale=7**-0.5,
-        attention_softcap=2.0,
+        **{"self_attention.scale": 7**-0.5, "self_attention.softcap": 2.0},
         logit_softcap=5.0,
     ),
 }

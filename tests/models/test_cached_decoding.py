@@ -109,9 +109,9 @@ def test_every_scaling(scaling):
     "changes",
     [
         {"residual": PostNorm()},
-        {"residual": SandwichNorm(), "attention_softcap": 2.0},
-        {"residual": Parallel(shared_norm=False), "query_key_norm": tiny().norm},
-        {"attention_scale_by_depth": True, "attention_clip": 0.5, "layer_scale": 0.1},
+        {"residual": SandwichNorm(), "self_attention.softcap": 2.0},
+        {"residual": Parallel(shared_norm=False), "self_attention.query_key_norm": tiny().norm},
+        {"self_attention.scale_by_depth": True, "self_attention.clip": 0.5, "layer_scale": 0.1},
         {"num_layers": 4, "layer_repeats": 2},
         {"windows": (2, 3), "window_position": RoPE(theta=7.0)},
         {"windows": (None, 2), "rope_layers": (True, False), "residual_scale": 0.3},

@@ -41,7 +41,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.lora import LoRA
-from jaxformer.nn import Parallel, PreNorm
+from jaxformer.nn import MLP, DotProductAttention, Parallel, PreNorm
 from jaxformer.nn.cache import CacheShape
 
 NAN, INF = float("nan"), float("inf")
@@ -56,14 +56,14 @@ WRONG = [
     (tiny, "dropout", [NAN, "0.1", None, True, 1]),
     (tiny, "embedding_dropout", [NAN, "0.1"]),
     (tiny, "init_std", [INF, NAN, "0.02", None]),
-    (tiny, "attention_softcap", [INF, True, "30"]),
-    (tiny, "attention_clip", [0, -1.0, NAN, "8"]),
+    (DotProductAttention, "softcap", [INF, True, "30"]),
+    (DotProductAttention, "clip", [0, -1.0, NAN, "8"]),
     (tiny, "layer_scale", [0.0, NAN, INF]),
     (tiny, "position", ["rope", RoPE, None, 5]),
     (tiny, "norm", ["rms", None, LayerNorm]),
     (tiny, "residual", ["pre", None]),
     (tiny, "scan_layers", ["yes", 1, None]),
-    (tiny, "activation", ["swish", 3, None, []]),
+    (MLP, "activation", ["swish", 3, None, []]),
     (tiny, "compute_dtype", ["float16", jnp.bfloat16, None]),
     (tiny, "heads", [LanguageModel(), ("language_model",), None]),
     (tiny, "padding_id", [31, -1, 2.0, True, HUGE]),
@@ -137,7 +137,7 @@ def test_a_wrong_value_is_named(make, field, values):
 
 def test_the_nearest_name_is_offered():
     with pytest.raises(ConfigError, match=r"activation = 'gelu-tanh': must be .* mean 'gelu_tanh'"):
-        tiny(activation="gelu-tanh")
+        MLP(activation="gelu-tanh")
     with pytest.raises(ConfigError, match=r"DecoderConfig.norm = 'rms': must be a Norm, such as"):
         tiny(norm="rms")
     with pytest.raises(ConfigError, match="num_layers = an integer of 133 bits: must be"):

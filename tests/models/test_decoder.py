@@ -15,7 +15,7 @@ from jaxformer.nn import Parallel
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 KEY = jax.random.key(3)
-ALL_RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}
+ALL_RANDOM = {"dropout": 0.2, "self_attention.dropout": 0.2}
 
 
 @jax.jit(static_argnums=0)
@@ -50,7 +50,11 @@ def test_scan_and_remat_change_nothing(scan, remat):
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
 def test_blockwise_attention_changes_nothing(position):
     config = tiny(
-        num_layers=1, position=position, attention_softcap=2.0, windows=(4,), **ALL_RANDOM
+        num_layers=1,
+        position=position,
+        **{"self_attention.softcap": 2.0},
+        windows=(4,),
+        **ALL_RANDOM,
     )
     assert_same(config, replace(config, attention="blockwise", scan_layers=True), key=KEY)
 
@@ -147,10 +151,10 @@ def test_logits_are_float32_and_hidden_states_of_the_compute_dtype(untied):
     assert 0 < jnp.abs(lower - logits).max() < 0.1 * jnp.abs(logits).max()
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize("name", ["dropout", "self_attention.dropout"])
 def test_dropout(name, untied):
     parameters, inputs, plain = untied
-    config = replace(UNTIED, **{name: 0.3})
+    config = UNTIED.with_fields(**{name: 0.3})
     run = partial(logits_of, config, parameters, inputs)
     np.testing.assert_array_equal(run(), plain)  # no key, no dropout
     dropped = run(key=KEY)

@@ -18,7 +18,7 @@ from tiny_models import (
 from jaxformer.distributed.sharding import RULES
 
 KEY = jax.random.key(3)
-RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}
+RANDOM = {"dropout": 0.2, "self_attention.dropout": 0.2}
 
 
 @each_family

@@ -20,7 +20,7 @@ from jaxformer.training.step import TrainProgram
 def divisible(config):
     """The same family in sizes that two devices can share."""
     sizes = {"model_dim": 24, "num_heads": 8, "num_kv_heads": 4, "mlp_dim": 12}
-    sizes |= {"dropout": 0.0, "attention_dropout": 0.0}
+    sizes |= {"dropout": 0.0, "self_attention.dropout": 0.0}
     if hasattr(config, "vocab_size"):
         sizes["vocab_size"] = 40
     if any(getattr(stack, "embedding_dim", None) for stack in config.stacks):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.optimized
 BATCH, LENGTH = 2, 9
 CONFIGS = {
     "grouped and gated": tiny(),
-    "multi-head, plain": tiny(num_kv_heads=6, gated=False, num_layers=1),
+    "multi-head, plain": tiny(num_kv_heads=6, **{"feed_forward.gated": False}, num_layers=1),
     "multi-query, untied": tiny(num_kv_heads=1, tie_embeddings=False, head_bias=True),
     "scanned, parallel": tiny(scan_layers=True, residual=Parallel(), num_layers=3),
 }

@@ -195,7 +195,7 @@ def test_an_activation_of_the_masked_head_alone():
     config = tiny_encoder(heads=(MaskedLanguageModel(activation="relu", dense_bias=False),))
     parameters = random_parameters(config)
     assert "heads.masked_language_model.dense.bias" not in parameters
-    same = tiny_encoder(activation="relu", heads=config.heads)
+    same = tiny_encoder(**{"feed_forward.activation": "relu"}, heads=config.heads)
     model = structure_of(config).module(parameters)
     states = model.outputs({"inputs": tokens(2, 5)})
     expected = structure_of(same).module(parameters).heads["masked_language_model"].scores(states)

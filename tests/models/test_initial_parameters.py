@@ -11,9 +11,13 @@ from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
 from jaxformer.models import AbstractModel, Decoder, DecoderConfig
-from jaxformer.nn import PostNorm, SandwichNorm
+from jaxformer.nn import MLP, DotProductAttention, PostNorm, SandwichNorm
 
-BIASES = {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True}
+BIASES = {
+    "self_attention.bias": True,
+    "self_attention.output_bias": True,
+    "feed_forward.bias": True,
+}
 # (config, number of parameters as published)
 GPT2 = DecoderConfig(
     vocab_size=50257,
@@ -23,8 +27,8 @@ GPT2 = DecoderConfig(
     mlp_dim=3072,
     position=Learned(max_length=1024),
     norm=LayerNorm(),
-    gated=False,
-    **BIASES,
+    self_attention=DotProductAttention(bias=True, output_bias=True),
+    feed_forward=MLP(gated=False, bias=True),
 )
 LLAMA_3_8B = DecoderConfig(
     vocab_size=128256,
@@ -116,14 +120,14 @@ INITIAL = {
         tie_embeddings=False,
         position=Learned(max_length=100),
         embedding_norm=LayerNorm(),
-        query_key_norm=RMSNorm(),
+        **{"self_attention.query_key_norm": RMSNorm()},
         windows=(2, None),
     ),
     "not scaled with depth": tiny(**WIDE, depth_scaled_init=False, residual=PostNorm()),
     "offset norms, T5": tiny(
         **WIDE,
         norm=RMSNorm(unit_offset=True),
-        gated=False,
+        **{"feed_forward.gated": False},
         position=T5Bias(num_buckets=64, bidirectional=False),
     ),
 }

@@ -307,7 +307,7 @@ def test_cross_attention_from_another_width_is_that_of_torch():
     torch = pytest.importorskip("torch")
     config = tiny_encoder_decoder(
         model_dim=24, num_kv_heads=6, head_dim=None, encoder_dim=18,
-        attention_bias=True, attention_output_bias=True,
+        **{"self_attention.bias": True, "self_attention.output_bias": True},
     )  # fmt: skip
     attention = model_with(config).decoder.stack.layers()[0].sublayers[1].attention
     theirs = torch.nn.MultiheadAttention(24, 6, kdim=18, vdim=18, batch_first=True)

@@ -19,7 +19,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional import Activation, Norm, Position
 from jaxformer.models import DecoderConfig
 from jaxformer.models.heads.base import LossFunction, LossOptions, class_loss
-from jaxformer.nn import FeedForwardConfig, Residual, Sublayer
+from jaxformer.nn import MLP, FeedForwardConfig, Residual, Sublayer
 from jaxformer.training.step import TrainProgram
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -35,7 +35,7 @@ import optax
 from tiny_run import tiny_config
 
 from jaxformer.functional import Activation, Norm, Position
-from jaxformer.nn import Block, Residual, TransformerBlock, constant, parameter
+from jaxformer.nn import MLP, Block, Residual, TransformerBlock, constant, parameter
 from jaxformer.optim import Optimizer, Schedule
 
 
@@ -112,8 +112,9 @@ class Steps(Schedule):
 def get_config():
     config = tiny_config(loggers=(), steps=3, checkpoint_interval=3)
     model = replace(
-        config.model, norm=Soft(), embedding_norm=Soft(), activation=Swish(), position=Table(),
-        residual=Halved(), block=Loud(), scan_layers=True, remat="full",
+        config.model, norm=Soft(), embedding_norm=Soft(), position=Table(),
+        feed_forward=MLP(activation=Swish()), residual=Halved(), block=Loud(), scan_layers=True,
+        remat="full",
     )
     optimizer = Sign(schedule=Steps(learning_rate=1e-3, warmup_steps=0))
     return replace(config, model=model, optimizer=optimizer)
@@ -246,7 +247,10 @@ WRONG = {
     ),
     "norm without": (Deaf(), r"Deaf.__call__: must take x, scale="),
     "norm with a name": (Taken(), r"Taken.parameters: 'norm' is taken"),
-    "activation": (WideActivation(), r"WideActivation returned float32 \[2, 7, 63\]: must be"),
+    "feed_forward with an activation": (
+        MLP(activation=WideActivation()),
+        r"WideActivation returned float32 \[2, 7, 63\]: must be",
+    ),
     "position": (WidePosition(), r"WidePosition returned float32 .*: must be bfloat16"),
     "position of heads": (Turned(), r"Turned returned float32 \[2, 7, 4, 8\]: must be bfloat16"),
     "residual": (ShortResidual(), r"ShortResidual returned bfloat16 \[2, 6, 32\]"),

@@ -119,7 +119,9 @@ def test_blockwise_attention_changes_nothing():
 # Against the same model written out in NumPy ------------------------------------------------------
 
 WRITTEN_OUT = tiny(
-    position=Learned(max_length=16), gated=False, activation="relu", num_kv_heads=6, mlp_bias=True
+    position=Learned(max_length=16),
+    **{"feed_forward.gated": False, "feed_forward.activation": "relu", "feed_forward.bias": True},
+    num_kv_heads=6,
 )
 
 

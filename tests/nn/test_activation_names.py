@@ -141,7 +141,7 @@ def test_the_stream_of_every_arrangement(arrangement, names):
 
 
 def test_attention_from_its_own_activations():
-    config = tiny(position=RoPE(theta=100.0), attention_softcap=3.0, windows=(None, 3))
+    config = tiny(position=RoPE(theta=100.0), **{"self_attention.softcap": 3.0}, windows=(None, 3))
     cache = recorded(config)[1]
     query, key, value, scores, pattern, z = (
         cache[f"blocks.1.attn.{name}"] for name in [*ROTATED[3:5], "hook_v", *ATTENTION[3:]]

@@ -26,7 +26,7 @@ T, S = 5, 8
 POSITIONS = jnp.array([[0, 1, 2, 3, 4], [7, 9, 10, 11, 15]])
 KEY_POSITIONS = jnp.array([[*range(S)], [*range(4, 4 + S)]])
 THETA = 100.0
-BIASED = {"attention_bias": True, "attention_output_bias": True}
+BIASED = {"self_attention.bias": True, "self_attention.output_bias": True}
 
 
 def filled(module, seed=0):
@@ -96,11 +96,14 @@ CASES = {
     "multi-query": {"num_kv_heads": 1},
     "multi-head": {"num_kv_heads": 6},
     "biases": BIASED,
-    "scale": {"attention_scale": 0.9},
-    "softcap": {"attention_softcap": 0.8},
-    "norms": {"query_key_norm": RMSNorm(eps=1e-2)},
-    "joint norms": {"query_key_norm": RMSNorm(eps=1e-2), "query_key_norm_over": "all_heads"},
-    "blockwise": {"attention": "blockwise", "attention_softcap": 0.8},
+    "scale": {"self_attention.scale": 0.9},
+    "softcap": {"self_attention.softcap": 0.8},
+    "norms": {"self_attention.query_key_norm": RMSNorm(eps=1e-2)},
+    "joint norms": {
+        "self_attention.query_key_norm": RMSNorm(eps=1e-2),
+        "self_attention.query_key_norm_over": "all_heads",
+    },
+    "blockwise": {"attention": "blockwise", "self_attention.softcap": 0.8},
 }
 
 
@@ -121,8 +124,8 @@ def test_to_encoder_outputs_of_another_length(changes, rotate):
         x,
         kv,
         ALLOWED,
-        scale=changes.get("attention_scale", 4**-0.5),
-        softcap=changes.get("attention_softcap"),
+        scale=changes.get("self_attention.scale", 4**-0.5),
+        softcap=changes.get("self_attention.softcap"),
         rotate=rotate,
     )
     close(actual, expected)
@@ -161,7 +164,7 @@ def test_grouped_heads_are_repeated_heads():
 
 
 def test_query_and_key_norms_make_the_length_of_the_stream_irrelevant():
-    module, x = made(query_key_norm=RMSNorm(eps=1e-12)), stream(T)
+    module, x = made(**{"self_attention.query_key_norm": RMSNorm(eps=1e-12)}), stream(T)
     kv = stream(S, seed=2)
     plain = module(x, kv=kv, mask=Mask(), positions=POSITIONS)
     scaled = module(100 * x, kv=kv, mask=Mask(), positions=POSITIONS)
@@ -170,7 +173,7 @@ def test_query_and_key_norms_make_the_length_of_the_stream_irrelevant():
 
 @pytest.mark.parametrize("window", [1, 3, T, None])
 def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
-    config = tiny(position=NoPosition(), attention_output_bias=True)
+    config = tiny(position=NoPosition(), **{"self_attention.output_bias": True})
     sublayer = filled(SelfAttention(jax.random.key(0), config, config.position, window))
     valid = jnp.array([[True, True, True, True, False], [False, True, True, True, True]])
     context = Context(positions=POSITIONS, mask=causal() & KeyPadding(valid))
@@ -219,7 +222,7 @@ def test_cross_attention_reads_encoder_outputs_where_its_mask_allows():
 
 
 def test_dropout_of_probabilities_needs_a_key_and_a_rate():
-    module, x = made(attention_dropout=0.5), stream(T)
+    module, x = made(**{"self_attention.dropout": 0.5}), stream(T)
     options = {"mask": Mask(), "positions": POSITIONS}
     plain = module(x, **options)
     dropped = module(x, **options, key=jax.random.key(1))
@@ -232,6 +235,6 @@ def test_dropout_of_probabilities_needs_a_key_and_a_rate():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_the_result_has_the_dtype_of_the_stream(dtype):
-    module = made(RoPE(theta=THETA), query_key_norm=RMSNorm())
+    module = made(RoPE(theta=THETA), **{"self_attention.query_key_norm": RMSNorm()})
     x = stream(T).astype(dtype)
     assert module(x, mask=causal(), positions=POSITIONS).dtype == dtype

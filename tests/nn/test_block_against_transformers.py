@@ -14,12 +14,12 @@ import pytest
 
 from jaxformer.functional import KeyPadding, LayerNorm, Mask, NoPosition, causal
 from jaxformer.nn import (
+    MLP,
     Block,
     Context,
-    FeedForward,
+    DotProductAttention,
     PostNorm,
     PreNorm,
-    SelfAttention,
     TransformerConfig,
 )
 
@@ -32,10 +32,6 @@ COMMON = {
     "model_dim": D,
     "num_heads": HEADS,
     "mlp_dim": F,
-    "gated": False,
-    "attention_bias": True,
-    "attention_output_bias": True,
-    "mlp_bias": True,
     "position": NoPosition(),
     "attention": "reference",
 }
@@ -56,9 +52,14 @@ class Case:
 
     def ours(self) -> TransformerConfig:
         norm = LayerNorm(eps=self.eps)
-        return TransformerConfig(
-            **COMMON, residual=self.residual, activation=self.activation, norm=norm
-        )
+        return TransformerConfig(**COMMON, residual=self.residual, norm=norm)
+
+    def build(self, key) -> Block:
+        keys, config = jax.random.split(key, 3), self.ours()
+        settings = DotProductAttention(bias=True, output_bias=True)
+        attention = settings.build(keys[0], config, config.position, None)
+        mlp = MLP(activation=self.activation, gated=False, bias=True)
+        return Block(keys[2], config, [attention, mlp.build(keys[1], config, None, None)])
 
     def mask(self) -> Mask:
         padding = KeyPadding(jnp.asarray(VALID))
@@ -152,17 +153,6 @@ def theirs_of(case, build, x, cotangent):
     return output.detach().numpy(), hidden.grad.numpy(), parameters
 
 
-def our_block(config):
-    """A block whose parameters are in float64."""
-
-    def build(key):
-        keys = jax.random.split(key, 3)
-        attention = SelfAttention(keys[0], config, config.position)
-        return Block(keys[2], config, [attention, FeedForward(keys[1], config)])
-
-    return jax.eval_shape(build, jax.random.key(0))
-
-
 def path_of(keys) -> str:
     return jax.tree_util.keystr(keys, simple=True, separator=".").removesuffix(".value")
 
@@ -176,7 +166,7 @@ def test_outputs_and_all_gradients_are_theirs(case, build):
     output, by_input, parameters = theirs_of(case, build, x, cotangent)
     close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
     with jax.enable_x64(True):
-        shapes, treedef = jax.tree.flatten_with_path(our_block(case.ours()))
+        shapes, treedef = jax.tree.flatten_with_path(jax.eval_shape(case.build, jax.random.key(0)))
         paths = [path_of(keys) for keys, _ in shapes]
         assert set(paths) == set(parameters)
         values = [

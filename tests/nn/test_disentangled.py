@@ -96,15 +96,19 @@ def test_without_terms_it_is_plain_attention():
 def test_the_scale_counts_the_terms():
     """Equation 4 of the paper: 1 / sqrt(3 d) with both."""
     for terms, count in (((True, True), 3), ((True, False), 2), ((False, False), 1)):
-        assert DisentangledAttention(*terms).scale(48) == (48 * count) ** -0.5
-    model = structure_of(disentangled(attention_scale=0.25))
+        assert DisentangledAttention(*terms).default_scale(48) == (48 * count) ** -0.5
+    model = structure_of(disentangled(**{"self_attention.scale": 0.25}))
     attention = model.module(random_parameters(disentangled())).transformer.stack.layers()[0]
     assert attention.sublayers[0].attention.scale == 0.25
 
 
 def test_a_scan_and_remat_change_nothing():
     config = disentangled(
-        self_attention=SHARED, first_block=None, windows=(None,), dropout=0.2, attention_dropout=0.1
+        self_attention=SHARED,
+        first_block=None,
+        windows=(None,),
+        dropout=0.2,
+        **{"self_attention.dropout": 0.1},
     )
     problem = random_parameters(config), batch_for(config), jax.random.key(3)
     loss, gradients = loss_and_gradients_of(config, *problem)
@@ -137,7 +141,7 @@ def test_the_convolution_is_that_of_jax():
         (
             tiny,
             {"relative_position": BUCKETS, "self_attention": SHARED},
-            "no encoder of text",
+            "encoder of text",
         ),
         (tiny_encoder_decoder, {"relative_position": BUCKETS}, "relative_position = "),
         (disentangled, {"windows": (None,)}, "first_block = .*entry for every layer"),

@@ -30,7 +30,9 @@ def affine(layer, x):
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_values(name, gated, bias):
-    module = made(activation=name, gated=gated, mlp_bias=bias)
+    module = made(
+        **{"feed_forward.activation": name, "feed_forward.gated": gated, "feed_forward.bias": bias}
+    )
     shapes = {x.shape for x in jax.tree.leaves(module)}
     assert shapes == {(20, 14), (14, 20)} | ({(14,), (20,)} if bias else set())
     assert len(jax.tree.leaves(module)) == (2 + gated) * (1 + bias)

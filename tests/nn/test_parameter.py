@@ -13,9 +13,9 @@ from jaxformer.nn import Embedding, Parallel, PostNorm, SandwichNorm
 from jaxformer.nn.layers import constant, normal, parameter, value_of
 
 BIASED = {
-    "attention_bias": True,
-    "attention_output_bias": True,
-    "mlp_bias": True,
+    "self_attention.bias": True,
+    "self_attention.output_bias": True,
+    "feed_forward.bias": True,
     "head_bias": True,
     "tie_embeddings": False,
     "norm": LayerNorm(),
@@ -23,8 +23,16 @@ BIASED = {
 KINDS = {
     "plain": tiny(),
     "biased": tiny(**BIASED, embedding_norm=LayerNorm()),
-    "normed": tiny(residual=SandwichNorm(), query_key_norm=RMSNorm(), gated=False),
-    "jointly normed": tiny(query_key_norm=RMSNorm(), query_key_norm_over="all_heads"),
+    "normed": tiny(
+        residual=SandwichNorm(),
+        **{"self_attention.query_key_norm": RMSNorm(), "feed_forward.gated": False},
+    ),
+    "jointly normed": tiny(
+        **{
+            "self_attention.query_key_norm": RMSNorm(),
+            "self_attention.query_key_norm_over": "all_heads",
+        }
+    ),
     "parallel": tiny(residual=Parallel(shared_norm=False), windows=(None, 3)),
     "post": tiny(residual=PostNorm(), num_kv_heads=1),
 } | {name: tiny(position=position) for name, position in SCHEMES.items()}

@@ -64,7 +64,7 @@ def numbers_of_a_token(config):
         ("block_input", "mlp_input", "mlp_output", "attention_output"), config.model_dim
     )
     return states | {
-        "mlp_hidden": config.mlp_dim * (2 if config.gated else 1),
+        "mlp_hidden": config.mlp_dim * (2 if config.feed_forward.gated else 1),
         "query_key_value": heads + 2 * kv_heads,
         "attention_context": heads + config.num_heads,  # and the logs of the sums
     }

@@ -13,7 +13,12 @@ from jaxformer.nn.layers import transpose_kernels
     "changes",
     [
         {"tie_embeddings": True},
-        {"tie_embeddings": False, "head_bias": True, "mlp_bias": True, "attention_bias": True},
+        {
+            "tie_embeddings": False,
+            "head_bias": True,
+            "feed_forward.bias": True,
+            "self_attention.bias": True,
+        },
     ],
 )
 def test_a_transposed_model_computes_the_same(changes, apart):

@@ -170,7 +170,7 @@ def test_activations_that_are_named(remat, words, monkeypatch):
     assert tried == {"none", "dots", "full", remat}
     step = trace_step(config, SLICE)
     model, tokens = config.model, step.tokens / 4
-    width = model.mlp_dim * (2 if model.gated else 1) * model.dtype.itemsize
+    width = model.mlp_dim * (2 if model.feed_forward.gated else 1) * model.dtype.itemsize
     size = model.num_layers * tokens * width if remat.offload else 0
     notes = [f"{short_bytes(size)} of activations"] if size else []
     assert [note[: len(notes[0])] for note in notes_of(step)] == notes

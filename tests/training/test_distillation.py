@@ -136,7 +136,7 @@ def test_values_and_gradients_are_torchs(family):
     torch = pytest.importorskip("torch")
     model, common = replace(STUDENTS[family], dropout=0.0), COMMON[family]
     if family == "encoder":
-        model = replace(model, attention_dropout=0.0)
+        model = model.with_fields(**{"self_attention.dropout": 0.0})
     _, state, metrics = run(model, common)
     batch = batch_for(model)
     start = random_parameters(model, 1)
@@ -164,7 +164,9 @@ def test_values_and_gradients_are_torchs(family):
 
 # However it is computed ---------------------------------------------------------------------------
 
-MESHED = tiny_encoder(**SHARDED, num_kv_heads=4, num_layers=1, dropout=0.0, attention_dropout=0.0)
+MESHED = tiny_encoder(
+    **SHARDED, num_kv_heads=4, num_layers=1, dropout=0.0, **{"self_attention.dropout": 0.0}
+)
 
 
 @lru_cache

@@ -61,7 +61,7 @@ from jaxformer.models import (
     TokenClassification,
     VisionConfig,
 )
-from jaxformer.nn import PostNorm
+from jaxformer.nn import MLP, DotProductAttention, PostNorm
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.loop import train
@@ -124,7 +124,7 @@ T5 = EncoderDecoderConfig(
     **TEXT,
     position=T5Bias(8, 16, bidirectional=True),
     decoder_position=T5Bias(8, 16, bidirectional=False),
-    attention_scale=1.0,
+    self_attention=DotProductAttention(scale=1.0),
     tie_embeddings=False,
 )
 BART = EncoderDecoderConfig(
@@ -134,14 +134,15 @@ BART = EncoderDecoderConfig(
     norm=LayerNorm(),
     residual=PostNorm(),
     embedding_norm=LayerNorm(),
-    gated=False,
+    feed_forward=MLP(gated=False),
     head_bias=True,
 )
 
 
 def encoder(*heads, **changes) -> EncoderConfig:
     fields = {"position": Learned(LENGTH), "token_types": 2, "dropout": 0.0}
-    return EncoderConfig(**TEXT | fields | changes, attention_dropout=0.0, heads=heads)
+    fields |= {"self_attention": DotProductAttention(bias=True, output_bias=True)}
+    return EncoderConfig(**TEXT | fields | changes, heads=heads)
 
 
 # Cases --------------------------------------------------------------------------------------------

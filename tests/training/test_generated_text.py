@@ -19,6 +19,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.heads.metrics import answer_scores, error_scores, summary_scores
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import (
@@ -161,9 +162,8 @@ def test_translations_are_those_of_transformers():
         position=T5Bias(8, 9, bidirectional=True),
         decoder_position=T5Bias(8, 9, bidirectional=False),
         norm=RMSNorm(eps=1e-3),
-        activation="relu",
-        gated=False,
-        attention_scale=1.0,
+        self_attention=DotProductAttention(scale=1.0),
+        feed_forward=MLP(activation="relu", gated=False),
         logit_scale=48**-0.5,
         compute_dtype="float32",
     )

@@ -93,7 +93,7 @@ def test_layers_come_in_the_order_that_is_named(saved, name, layers):
     changes = {"num_layers": len(layers)}
     if name == "encoder-decoder":
         changes["num_decoder_layers"] = len(layers)
-    model = replace(DEEP[name], **changes)
+    model = DEEP[name].with_fields(**changes)
     parameters, report = taken(saved, name, model, layers)
     assert_layers(model, parameters, name, layers)
     assert not report.new
@@ -171,12 +171,12 @@ def test_any_choice_is_a_choice_of_rows(saved, layers):
         ("some rotate", {"num_layers": 2}, (0, 2), r"layer 1 here, which has .* without positions"),
         ("encoder-decoder", {"num_layers": 2}, (0, 1), r"but the decoder of this model has 6"),
         ("plain", {"num_layers": 2, "mlp_dim": 16}, (0, 1), r"up.kernel has shape \(2, 20, 14\)"),
-        ("plain", {"num_layers": 2, "mlp_bias": True}, (0, 1), r"up.bias is not there"),
+        ("plain", {"num_layers": 2, "feed_forward.bias": True}, (0, 1), r"up.bias is not there"),
     ],
 )
 def test_choices_that_cannot_be(saved, name, changes, layers, message):
     with pytest.raises(ConfigError, match=message):
-        taken(saved, name, replace(DEEP[name], **changes), layers)
+        taken(saved, name, DEEP[name].with_fields(**changes), layers)
 
 
 def test_layers_need_a_run():

@@ -31,7 +31,7 @@ from jaxformer.training.transfer.merge import merge
 from jaxformer.training.transfer.transfer import transfer
 
 LORA = LoRA(rank=2, alpha=5.0, targets=("*.query.kernel", "*.value.kernel", "*.output.kernel"))
-PLAIN = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
+PLAIN = GROUPED.with_fields(dropout=0.0, **{"self_attention.dropout": 0.0})
 OPTIMIZER = SGD(schedule=Constant(learning_rate=0.05, warmup_steps=0))
 
 

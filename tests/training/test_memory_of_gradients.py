@@ -44,7 +44,7 @@ SIZES = {
     "mlp_dim": 64,
     "scan_layers": True,
     "dropout": 0.0,
-    "attention_dropout": 0.0,  # which draw other numbers in float64
+    "self_attention.dropout": 0.0,  # which draw other numbers in float64
 }
 LABEL = Classification(num_labels=3, pooling="last")
 FAMILIES = {
@@ -60,8 +60,7 @@ FAMILIES = {
     "encoder-decoder": tiny_encoder_decoder(
         num_decoder_layers=2,
         residual=PostNorm(),
-        activation="gelu",
-        gated=False,
+        **{"feed_forward.activation": "gelu", "feed_forward.gated": False},
         tie_embeddings=False,
         **SIZES,
     ),

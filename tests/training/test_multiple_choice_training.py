@@ -18,6 +18,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.choices import MultipleChoice
+from jaxformer.nn import DotProductAttention
 from jaxformer.optim import SGD
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
@@ -73,7 +74,7 @@ def test_fields_must_agree():
 CONFIG = EncoderConfig(
     num_layers=2, model_dim=16, num_heads=4, mlp_dim=12, vocab_size=40, token_types=2,
     pooler="tanh", heads=(MultipleChoice(),), compute_dtype="float32", dropout=0.0,
-    attention_dropout=0.0,
+    self_attention=DotProductAttention(bias=True, output_bias=True),
 )  # fmt: skip
 LENGTH = 9
 

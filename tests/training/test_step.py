@@ -11,6 +11,7 @@ from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import ALiBi, RoPE
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import DotProductAttention
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
@@ -24,7 +25,7 @@ GROUPED = DecoderConfig(
     head_dim=4,
     position=RoPE(theta=100.0),
     dropout=0.1,
-    attention_dropout=0.1,
+    self_attention=DotProductAttention(dropout=0.1),
     compute_dtype="float32",
 )
 MULTI_QUERY = replace(GROUPED, num_kv_heads=1, position=ALiBi(), tie_embeddings=False)
@@ -92,7 +93,7 @@ def test_one_trace_serves_all_steps():
 @pytest.mark.quick("mesh1")
 def test_parts_add_up_to_the_large_batch(mesh):
     # Weights differ between the parts, so a mean of their means would be another number.
-    model = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
+    model = GROUPED.with_fields(dropout=0.0, **{"self_attention.dropout": 0.0})
     _, state, history = run(model, mesh, gradient_accumulation=4 // mesh[0])
     expected, loss = unsharded(model)
     assert_same_parameters(state.params, expected)

@@ -30,7 +30,7 @@ def run_dir(tmp_path_factory):
 
 
 def program_of(mesh=(1, 1, 1), train=None, **changes) -> TrainProgram:
-    model = dataclasses.replace(tiny_config().model, **changes)
+    model = tiny_config().model.with_fields(**changes)
     return TrainProgram(model, OPTIMIZER, train or TrainConfig(), make_mesh(MeshConfig(*mesh)))
 
 
@@ -59,7 +59,7 @@ def test_models_that_differ_in_more_are_refused(run_dir):
         differing = r"heads \(model\.(mlp_dim|num_layers) is \d+ there.*\): .* has shape .* there"
         with pytest.raises(ConfigError, match=differing):
             transfer(program.init(0).params, run_dir, program.model)
-    biased = program_of(mlp_bias=True)
+    biased = program_of(**{"feed_forward.bias": True})
     with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is not there"):
         transfer(biased.init(0).params, run_dir, biased.model)
 

@@ -132,7 +132,8 @@ def test_only_what_is_changed_changes_in_config_json(tmp_path):
     config = resolved(still(text(tmp_path / "data"), origin))
     train(config, tmp_path / "same")
     assert_same_files(origin, exported(tmp_path / "same", tmp_path / "same-export"))
-    changed = replace(config, model=replace(config.model, attention_dropout=0.25))
+    model = config.model.with_fields(**{"self_attention.dropout": 0.25})
+    changed = replace(config, model=model)
     train(changed, tmp_path / "run")
     ours = json.loads((exported(tmp_path / "run", tmp_path / "ours") / "config.json").read_text())
     assert ours == values | {"attn_pdrop": 0.25}

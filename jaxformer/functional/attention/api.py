@@ -6,8 +6,6 @@ implementation and runs it, in a mesh on each device's own rows and heads.
 
 import importlib
 import warnings
-from functools import partial
-from types import ModuleType
 from typing import Literal, get_args
 
 import jax
@@ -25,10 +23,10 @@ from jaxformer.functional.assertions import (
     check_choice,
     static,
 )
-from jaxformer.functional.attention import blockwise as attention_blockwise
-from jaxformer.functional.attention import reference as attention_reference
+from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.distances import DistanceTerms
-from jaxformer.functional.attention.request import AttentionBias, Dropout, Request
+from jaxformer.functional.attention.request import AttentionBias, Request
+from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.masks import DenseMask, Mask
 from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.positions.base import Bias
@@ -122,15 +120,11 @@ def attention(
         softcap=None if softcap is None else static("softcap", softcap, POSITIVE),
         distances=distances,
     )
-    if is_wanted("hook_attn_scores", "hook_pattern"):
-        on_devices = partial(_per_device, num_outputs=1)
-        found = attention_reference.attend_tapped(query, key, value, request, on_devices)
+    if return_weights or is_wanted("hook_attn_scores", "hook_pattern"):
+        found = reference.attend_with_weights(query, key, value, request, _per_device)
         return found if return_weights else found[0]
-    if return_weights:
-        attend = attention_reference.attend_with_weights
-        return _per_device(attend, query, key, value, request, num_outputs=2)
     attend = _choose(implementation, query, key, value, request)
-    return _per_device(attend, query, key, value, request, num_outputs=1)
+    return _per_device(attend, query, key, value, request)
 
 
 def _check_arrays(query, key, value) -> dict[str, int]:
@@ -138,15 +132,15 @@ def _check_arrays(query, key, value) -> dict[str, int]:
     sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))
     assert_axes(sizes, value=(value, "B S K _"))
     assert_floating(query=query, key=key, value=value)
-    num_heads, num_kv_heads, width = sizes["N"], sizes["K"], sizes["H"]
-    if not (num_heads and num_kv_heads and width and value.shape[3]):
+    heads, kv_heads = sizes["N"], sizes["K"]
+    if 0 in (heads, kv_heads, sizes["H"], value.shape[3]):
         raise AssertionError(
             f"query has shape {query.shape}, key {key.shape}, value {value.shape}: there must be a "
             "head at least, and its width above 0"
         )
-    if num_heads % num_kv_heads:
+    if heads % kv_heads:
         raise AssertionError(
-            f"query has N = {num_heads} heads, key K = {num_kv_heads}: N must be a multiple of K"
+            f"query has N = {heads} heads, key K = {kv_heads}: N must be a multiple of K"
         )
     return sizes
 
@@ -157,14 +151,10 @@ def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
         return Mask() if mask is None else mask
     given = isinstance(mask, jax.Array | np.ndarray)
     check_argument("mask", mask, given, "a mask such as causal(), or a bool array [B or 1, T, S]")
-    if mask.ndim == 4:
-        assert_axes(sizes, mask=(mask, "B/1 1 T S"))
-        mask = mask[:, 0]
-    if mask.ndim == 2:
-        assert_axes(sizes, mask=(mask, "T S"))
-        mask = mask[None]
-    assert_axes(sizes, mask=(mask, "B/1 T S"))
-    return DenseMask(attended("mask", mask))
+    axes = {2: "T S", 4: "B/1 1 T S"}.get(mask.ndim, "B/1 T S")
+    assert_axes(sizes, mask=(mask, axes))
+    mask = mask[None] if mask.ndim == 2 else mask
+    return DenseMask(attended("mask", mask[:, 0] if mask.ndim == 4 else mask))
 
 
 def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
@@ -184,31 +174,22 @@ def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
 
 def _choose(implementation, query, key, value, request):
     """Returns the `attend` function of the implementation that computes a request."""
-    if 0 in (query.size, key.size):
-        return attention_reference.attend
-    if implementation == "auto":
-        # A decode step has one query per row, so blocks would save nothing.
-        if query.shape[1] == 1:
-            return attention_reference.attend
-        for name in _PREFERRED.get(platform(), ()):
-            if _module(name).unsupported(query, key, value, request) is None:
-                return _module(name).attend
-        return attention_blockwise.attend
-    chosen = _module(implementation)
-    reason = chosen.unsupported(query, key, value, request)
-    if reason is None:
-        return chosen.attend
-    message = f"attention: {implementation} cannot run here ({reason}); using blockwise"
-    warnings.warn(message, stacklevel=3)
-    return attention_blockwise.attend
+    is_auto = implementation == "auto"
+    # A decode step has one query per row, so blocks would save nothing.
+    if 0 in (query.size, key.size) or (is_auto and query.shape[1] == 1):
+        return reference.attend
+    for name in _PREFERRED.get(platform(), ()) if is_auto else (implementation,):
+        # Imported when it is first used: the TPU kernel imports all of Pallas.
+        chosen = importlib.import_module(f"jaxformer.functional.attention.{name}")
+        if (reason := chosen.unsupported(query, key, value, request)) is None:
+            return chosen.attend
+        if not is_auto:
+            message = f"attention: {name} cannot run here ({reason}); using blockwise"
+            warnings.warn(message, stacklevel=3)
+    return blockwise.attend
 
 
-def _module(implementation: str) -> ModuleType:
-    """Imports an implementation when it is first used: the TPU kernel imports all of Pallas."""
-    return importlib.import_module(f"jaxformer.functional.attention.{implementation}")
-
-
-def _per_device(attend, query, key, value, request, *, num_outputs):
+def _per_device(attend, query, key, value, request):
     """Runs `attend` on each device's own rows and heads where the arrays are sharded."""
     spec = spec_of(query)
     if spec is None:
@@ -218,11 +199,6 @@ def _per_device(attend, query, key, value, request, *, num_outputs):
     of_key = PartitionSpec(batch, None, heads if key.shape[2] > 1 else None, None)
     of_request = request.partition_specs(query.shape[0], query.shape[2], batch, heads)
     in_specs = (of_query, of_key, of_key, of_request)
-    out_specs = (of_query, PartitionSpec(batch, heads, None, None))[:num_outputs]
     arguments = jax.tree.map(place, (query, key, value, request), in_specs)
-    return jax.shard_map(
-        attend,
-        in_specs=in_specs,
-        out_specs=out_specs if num_outputs > 1 else out_specs[0],
-        check_vma=False,
-    )(*arguments)
+    on_each = jax.shard_map(attend, in_specs=in_specs, out_specs=of_query, check_vma=False)
+    return on_each(*arguments)

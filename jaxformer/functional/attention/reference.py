@@ -14,33 +14,20 @@ def unsupported(query, key, value, request) -> None:
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
     """Returns `attention` `[B, T, N, H]`, with all probabilities `[B, N, T, S]` in memory."""
-    return attend_with_weights(query, key, value, request)[0]
+    weights_BNTS = masked_softmax(_logits(query, key, request), _allowed(query, key, request))
+    return _weighted_sum(_dropped(weights_BNTS, request), value, query.dtype)
 
 
-def attend_with_weights(query, key, value, request: Request) -> tuple[jax.Array, jax.Array]:
-    """Returns the output `[B, T, N, H]` and the probabilities `[B, N, T, S]`."""
-    length, num_keys = query.shape[1], key.shape[1]
-    logits_BNTS = _logits(query, key, request)
-    weights_BNTS = masked_softmax(logits_BNTS, request.mask.values(length, num_keys)[:, None])
-    weights_BNTS = _dropped(weights_BNTS, request)
-    return _weighted_sum(weights_BNTS, value, query.dtype), weights_BNTS
+def attend_with_weights(query, key, value, request: Request, per_device):
+    """Returns the output and the probabilities `[B, N, T, S]`, and names what it computes.
 
-
-def attend_tapped(query, key, value, request: Request, per_device) -> tuple[jax.Array, jax.Array]:
-    """Returns the same, with names for the scores and the probabilities, see `activations`.
-
-    Args:
-        query: `[B, T, N, H]`.
-        key: `[B, S, K, H]`.
-        value: `[B, S, K, H']`.
-        request: The other arguments.
-        per_device: Runs a function of these four on each device's own rows and heads. The names
-            are given outside of it, so that hooks see whole arrays.
+    `per_device` runs a function of the other arguments on each device's own rows and heads. The
+    names are given outside of it, so that hooks see whole arrays.
     """
 
     def scores(query, key, value, request):
         del value
-        allowed = request.mask.values(query.shape[1], key.shape[1])[:, None]
+        allowed = _allowed(query, key, request)
         return jnp.where(allowed, _logits(query, key, request), -jnp.inf).swapaxes(1, 2)
 
     def weighted_sum(weights_BTNS, key, value, request):
@@ -53,6 +40,10 @@ def attend_tapped(query, key, value, request: Request, per_device) -> tuple[jax.
     weights_BNTS = tap("hook_pattern", weights_BNTS)
     output = per_device(weighted_sum, weights_BNTS.swapaxes(1, 2), key, value, request)
     return output, weights_BNTS
+
+
+def _allowed(query, key, request: Request) -> jax.Array:
+    return request.mask.values(query.shape[1], key.shape[1])[:, None]
 
 
 def _logits(query, key, request: Request) -> jax.Array:
@@ -78,10 +69,11 @@ def _logits(query, key, request: Request) -> jax.Array:
 
 
 def _dropped(weights_BNTS, request: Request) -> jax.Array:
-    if request.dropout is None:
-        return weights_BNTS
     length, num_keys = weights_BNTS.shape[2:]
-    return weights_BNTS * request.dropout.factors(0, length, 0, num_keys)
+    dropout = request.dropout
+    return (
+        weights_BNTS if dropout is None else weights_BNTS * dropout.factors(0, length, 0, num_keys)
+    )
 
 
 def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:

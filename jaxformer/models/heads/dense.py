@@ -9,6 +9,7 @@ from flax import nnx
 from jaxformer.checks import check_types
 from jaxformer.functional.feedforward import activation
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.nn.layers import ActivationLayer, Linear, NormLayer, normal, optional_norm
 
 
@@ -87,7 +88,7 @@ class ResidualMLPLayer(nnx.Module):
         self.up = Linear(keys[0], {"embed": width}, {"mlp": config.mlp_dim}, std, bias=True)
         self.down = Linear(keys[1], {"mlp": config.mlp_dim}, {"embed": width}, std, bias=True)
         self.norm = NormLayer(keys[2], config.norm, width)
-        self.activation = ActivationLayer(keys[0], config.activation, config.mlp_dim)
+        self.activation = ActivationLayer(keys[0], mlp_settings(config).activation, config.mlp_dim)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., width] -> [..., width]`."""

@@ -20,6 +20,7 @@ from jaxformer.models.heads import metrics
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, Unit, class_loss
 from jaxformer.models.heads.dense import Dense, DenseLayer
 from jaxformer.nn.config import TextConfig
+from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.nn.layers import (
     ActivationLayer,
     Linear,
@@ -268,7 +269,7 @@ class DenseMaskedHead(MaskedHead):
         std, bias = normal(config.init_std), head.dense_bias
         self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
         self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
-        kind = head.activation or config.activation
+        kind = head.activation or mlp_settings(config).activation
         self.activation = ActivationLayer(keys[1], kind, *outputs.values(), *outputs)
 
     def features(self, outputs):

@@ -25,7 +25,15 @@ from jaxformer.training.transfer.origin import (
 
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
-    {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
+    {
+        "heads",
+        "dropout",
+        "self_attention.dropout",
+        "compute_dtype",
+        "attention",
+        "remat",
+        "scan_layers",
+    }
     | {"init_std", "depth_scaled_init", "interpolate_positions"}
     | {"logit_bias", "logit_scale", "max_logit_scale"}
 )
@@ -184,7 +192,7 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if within_part(name).split(".")[0] not in _MAY_DIFFER
+        if _MAY_DIFFER.isdisjoint({within_part(name), within_part(name).split(".")[0]})
     )
 
 

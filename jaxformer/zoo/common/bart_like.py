@@ -33,7 +33,7 @@ from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
-from jaxformer.nn import PostNorm, UnusedCrossAttention
+from jaxformer.nn import MLP, DotProductAttention, PostNorm, UnusedCrossAttention
 from jaxformer.nn.config import TextConfig
 
 
@@ -50,11 +50,8 @@ def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
         "norm": LayerNorm(eps=1e-5),
         "embedding_norm": LayerNorm(eps=1e-5),
         "residual": PostNorm(),
-        "activation": "gelu",
-        "gated": False,
-        "attention_bias": True,
-        "attention_output_bias": True,
-        "mlp_bias": True,
+        "self_attention": DotProductAttention(bias=True, output_bias=True),
+        "feed_forward": MLP(activation="gelu", gated=False, bias=True),
         "head_bias": True,
         "head_bias_learns": False,
         "depth_scaled_init": False,
@@ -123,7 +120,7 @@ _FIELDS = (
         lambda config: {"tie_word_embeddings": True},
     ),
     Number("dropout", "dropout", 0.1),
-    Number("attention_dropout", "attention_dropout", 0.0),
+    Number("self_attention.dropout", "attention_dropout", 0.0),
 )
 POSITIONS = LearnedPositions(default=1024, offset=2, also=("decoder_position",))
 """BART's: two rows before that of position 0."""
@@ -137,6 +134,7 @@ def _build(
     if not decoder_only:
         return config
     shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
+    shared |= {name: getattr(config, name) for name in ("self_attention", "feed_forward")}
     own = {"num_layers": config.decoder_layers, "position": config.decoder_position}
     own |= {"embedding_scale": config.decoder.embedding_scale, "head_bias": False}
     own |= {"block": UnusedCrossAttention()}

@@ -129,7 +129,7 @@ FIELDS = (
     NormEps(default=1e-12, also=("embedding_norm",)),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "hidden_dropout_prob", 0.1),
-    Number("attention_dropout", "attention_probs_dropout_prob", 0.1),
+    Number("self_attention.dropout", "attention_probs_dropout_prob", 0.1),
 )
 """The fields of config.json that all relatives have, but for `ENCODER` or `ENCODER_OR_DECODER`."""
 _FEED_FORWARD = {"up": "intermediate.dense", "down": "output.dense"}

@@ -39,7 +39,7 @@ def _common(projection: str) -> tuple[Field, ...]:
         "model_dim": "hidden_size",
         "num_heads": "num_attention_heads",
         "mlp_dim": "intermediate_size",
-        "attention_dropout": "attention_dropout",
+        "self_attention.dropout": "attention_dropout",
     }
     return (*numbers(sizes), NormEps(), Activation(default=None), _projection(projection))
 

@@ -7,6 +7,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, Computed, Flag, NormEps, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import MLP, DotProductAttention
 
 
 def gpt(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> DecoderConfig:
@@ -19,11 +20,8 @@ def gpt(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Deco
         "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=1024),
         "norm": LayerNorm(eps=1e-5),
-        "activation": "gelu_tanh",
-        "gated": False,
-        "attention_bias": True,
-        "attention_output_bias": True,
-        "mlp_bias": True,
+        "self_attention": DotProductAttention(bias=True, output_bias=True),
+        "feed_forward": MLP(activation="gelu_tanh", gated=False, bias=True),
     }
     return DecoderConfig(**(fields | changes))
 
@@ -38,7 +36,7 @@ FIELDS = (
             "vocab_size": "vocab_size",
             "dropout": "resid_pdrop",
             "embedding_dropout": "embd_pdrop",
-            "attention_dropout": "attn_pdrop",
+            "self_attention.dropout": "attn_pdrop",
         },
         {"embd_pdrop": None},
     ),
@@ -63,7 +61,7 @@ NEOX_NUMBERS = {
     "num_heads": "num_attention_heads",
     "vocab_size": "vocab_size",
     "dropout": "hidden_dropout",
-    "attention_dropout": "attention_dropout",
+    "self_attention.dropout": "attention_dropout",
 }
 """Our fields -> those of GPT-NeoX and its relatives."""
 BLOCK = {

@@ -48,10 +48,10 @@ FIELDS = (
     NormEps(theirs="rms_norm_eps", make=RMSNorm),
     Value("tie_embeddings", "tie_word_embeddings"),
     Computed(_read_padding),
-    Number("attention_dropout", "attention_dropout", 0.0),
+    Number("self_attention.dropout", "attention_dropout", 0.0),
 )
 """The fields of config.json that all relatives have."""
-BIASES = Value("attention_bias", "attention_bias", False, also=("attention_output_bias",))
+BIASES = Value("self_attention.bias", "attention_bias", False, also=("self_attention.output_bias",))
 """The attention has all its biases or none."""
 WINDOW = Computed(
     lambda hf_config: {"windows": (hf_config.number("sliding_window", None),)},

@@ -34,6 +34,7 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.encoders import encoder_alone
 
 
@@ -51,9 +52,8 @@ def t5(
         "position": T5Bias(num_buckets=32, max_distance=128, bidirectional=True),
         "decoder_position": T5Bias(num_buckets=32, max_distance=128, bidirectional=False),
         "norm": RMSNorm(eps=1e-6),
-        "activation": "relu",
-        "gated": False,
-        "attention_scale": 1.0,
+        "self_attention": DotProductAttention(scale=1.0),
+        "feed_forward": MLP(activation="relu", gated=False),
         "logit_scale": model_dim**-0.5,
     }
     return EncoderDecoderConfig(**(fields | changes))
@@ -63,7 +63,11 @@ def t5_v1_1(
     num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes
 ) -> EncoderDecoderConfig:
     """T5 v1.1 in any size: GeGLU, an output table of its own, heads of 64."""
-    own = {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False, "logit_scale": 1.0}
+    own = {
+        "feed_forward": MLP(activation="gelu_tanh"),
+        "tie_embeddings": False,
+        "logit_scale": 1.0,
+    }
     return t5(num_layers, model_dim, num_heads, 64, mlp_dim, **(own | changes))
 
 
@@ -114,19 +118,20 @@ def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
     *before, name = kind.split("-")
     name = "gelu_new" if kind == "gated-gelu" else name
     return {
-        "gated": hf_config.take("is_gated_act", before == ["gated"]),
-        "activation": read_activation(hf_config, "dense_act_fn", name),
+        "feed_forward.gated": hf_config.take("is_gated_act", before == ["gated"]),
+        "feed_forward.activation": read_activation(hf_config, "dense_act_fn", name),
     }
 
 
 def _write_feed_forward(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
-    name = write_activation(config.activation)
-    if config.gated:
+    own = config.feed_forward
+    name = write_activation(own.activation)
+    if own.gated:
         # "gated-gelu" means the tanh approximation.
         special = {"gelu_tanh": "gelu", "gelu": "gelu_python"}
-        name = f"gated-{special.get(config.activation, name)}"
+        name = f"gated-{special.get(own.activation, name)}"
     act = {"gated-gelu": "gelu_new"}.get(name, name.removeprefix("gated-"))
-    return {"feed_forward_proj": name, "dense_act_fn": act, "is_gated_act": config.gated}
+    return {"feed_forward_proj": name, "dense_act_fn": act, "is_gated_act": own.gated}
 
 
 def _is_tied(hf_config: HFConfig) -> bool:
@@ -156,7 +161,7 @@ def config_map(scale: Field, shared: bool = True, own: tuple[Field, ...] = ()) -
         (
             Computed(_read_encoder_only),
             Expect("is_decoder", False),
-            Number("dropout", "dropout_rate", 0.1, also=("attention_dropout",)),
+            Number("dropout", "dropout_rate", 0.1, also=("self_attention.dropout",)),
             *numbers(
                 {
                     "model_dim": "d_model",
@@ -239,8 +244,8 @@ def weight_names(
     return WeightMap(
         {
             "embedding.table": "transformer.shared.weight",
-            **_side(encoder_path(config), "encoder", encoder_attention, config.gated),
-            **_side("decoder", "decoder", "SelfAttention", config.gated),
+            **_side(encoder_path(config), "encoder", encoder_attention, config.feed_forward.gated),
+            **_side("decoder", "decoder", "SelfAttention", config.feed_forward.gated),
             "heads.language_model.kernel": "lm_head.weight",
             "heads.label.dense.linear": "classification_head.dense",
             "heads.label.output": "classification_head.out_proj",

@@ -116,10 +116,10 @@ FIELDS = (
     NormEps(default=1e-12),
     Activation(default="gelu"),
     Number("dropout", "hidden_dropout_prob", 0.0),
-    Number("attention_dropout", "attention_probs_dropout_prob", 0.0),
+    Number("self_attention.dropout", "attention_probs_dropout_prob", 0.0),
 )
 """The fields of config.json that all relatives have."""
-QKV_BIAS = Value("attention_bias", "qkv_bias", True)
+QKV_BIAS = Value("self_attention.bias", "qkv_bias", True)
 ONE_TOKEN = Computed(lambda hf_config: read_patches(hf_config, prefix=1), write_patches)
 """A class token comes before the patches."""
 ATTENTION = attention(

@@ -19,7 +19,7 @@ from jaxformer.models.heads import (
     MaskedLanguageModel,
     TokenClassification,
 )
-from jaxformer.nn import Linear, Parallel, PostNorm, PreNorm, SandwichNorm
+from jaxformer.nn import DotProductAttention, Linear, Parallel, PostNorm, PreNorm, SandwichNorm
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import Sublayer
@@ -34,7 +34,11 @@ CONFIGS = {
     "parallel": DecoderConfig(
         **TEXT, residual=Parallel(shared_norm=False), tie_embeddings=False, head_bias=True
     ),
-    "scaled": DecoderConfig(**TEXT, layer_scale=0.1, query_key_norm=RMSNorm(eps=1e-6)),
+    "scaled": DecoderConfig(
+        **TEXT,
+        layer_scale=0.1,
+        self_attention=DotProductAttention(query_key_norm=RMSNorm(eps=1e-6)),
+    ),
     "narrow": DecoderConfig(
         **TEXT, embedding_dim=8, embedding_projection="both", position=Learned(max_length=9)
     ),
