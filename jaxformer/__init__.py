@@ -51,7 +51,7 @@ _HOMES = {
     "push": "pretrained.push",
     "run_with_cache": "pretrained.outputs",
     "run_with_hooks": "pretrained.outputs",
-    "save": "pretrained.model",
+    "save": "pretrained.writing",
     "score": "generation.api",
     "score_pairs": "pretrained.embedding.api",
     "train": "training.loop",

@@ -26,10 +26,9 @@ from jaxformer.data.labels import LABEL_FILES
 from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
 from jaxformer.errors import ConfigError, DataError, RunError, system_message
-from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.weights.found import OLD_FOLDER, other_weights_in
 from jaxformer.io.files import lock_file, replacing
 from jaxformer.io.json_files import read_json
+from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
 from jaxformer.io.remote import RemotePath, check_readable, check_writable
 from jaxformer.io.serialization import as_saved, from_json, to_json
@@ -272,7 +271,11 @@ def _refuse_pretrained(folder: AnyPath) -> None:
 def _other_weights(folder: AnyPath) -> str | None:
     """Which weights a folder that is no run has, in words; None: none that are known."""
     is_run = (folder / CONFIG_FILE).exists() and not (folder / OLD_FOLDER).exists()
-    return None if is_run or is_remote(folder) else other_weights_in(folder)
+    if is_run or is_remote(folder):
+        return None
+    from jaxformer.hub.weights.found import other_weights_in
+
+    return other_weights_in(folder)
 
 
 def _has_learned(folder: AnyPath) -> bool:

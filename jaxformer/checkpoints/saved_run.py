@@ -2,21 +2,25 @@
 
 from collections.abc import Iterable, Mapping
 
+import jax
 import numpy as np
 
 from jaxformer.checkpoints import files
-from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
+from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.manifest import read_item
-from jaxformer.checkpoints.restore import array_shapes, parameter_names, read_arrays
+from jaxformer.checkpoints.restore import (
+    array_shapes,
+    parameter_names,
+    read_arrays,
+    restore_parameters,
+)
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
 from jaxformer.checkpoints.select import chosen_step, read_steadily, run_and_step, saved_config
 from jaxformer.config.experiment import Config
-from jaxformer.errors import ConfigError
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import FACTORS, adapted
-from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import Parameters
 
 
@@ -25,7 +29,6 @@ class SavedRun:
 
     Args:
         folder: The run's, or that of one of its checkpoints: RUN/checkpoints/300.
-        asked_by: What named the folder, for messages: "--init-from".
         step: Which checkpoint, where the folder does not say; None: the newest that is whole.
         best: Whether the one with the best value of `train.metric` is wanted.
 
@@ -34,12 +37,9 @@ class SavedRun:
         CheckpointError: All of its checkpoints are damaged.
     """
 
-    def __init__(self, folder: AnyPath, asked_by: str, step: int | None = None, best: bool = False):
-        try:
-            self.folder, step = run_and_step(folder, step, best)
-            arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
-        except (ConfigError, CheckpointError) as error:
-            raise type(error)(f"{asked_by}: {error}") from error
+    def __init__(self, folder: AnyPath, step: int | None = None, best: bool = False):
+        self.folder, step = run_and_step(folder, step, best)
+        arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
         self.model = self.config.model
         self._stored = parameter_names(arrays, averaged=True)
         parts = (*FACTORS, SCALES)
@@ -62,10 +62,6 @@ class SavedRun:
         """What was measured at this step, if anything."""
         return files.validation_of(read_item(self._home, "meta"))
 
-    def add_parts(self, model: ModelConfig) -> None:
-        """Adds nothing: a checkpoint has the parts of its own model alone."""
-        del model
-
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""
         names = list(names)
@@ -75,6 +71,24 @@ class SavedRun:
     def read_factors(self) -> dict[str, np.ndarray]:
         """Reads the low-rank factors, by the names of their kernels and `FACTORS`."""
         return self._read(name + part for name in self.adapted for part in FACTORS)
+
+    def restore(
+        self,
+        shapes: Mapping[str, jax.ShapeDtypeStruct],
+        shardings: Mapping[str, jax.sharding.Sharding],
+    ) -> Parameters:
+        """Reads parameters to a mesh as they are stored, each device its own part.
+
+        Args:
+            shapes: Of each parameter, by name.
+            shardings: Where each parameter shall be.
+        """
+        averaged = self.config.train.ema_decay is not None
+        return restore_parameters(self._home, shapes, shardings, averaged)
+
+    def close(self) -> None:
+        """Lets the run delete the checkpoint; nothing more can be read."""
+        self._hold.close()
 
     def _read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads those of the arrays that there are, as they are stored."""

@@ -8,10 +8,9 @@ from typing import Any
 from jaxformer.errors import shortened
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.io.notices import warn_once
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.writing import GENERATION
 
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _DECODERS = ("decoder", "generator", "text_config")
@@ -60,7 +59,8 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     Raises:
         DataError: generation_config.json cannot be read.
     """
-    config, folder = pretrained.checkpoint.hf_config.values, pretrained.folder
+    config, folder = pretrained.token_values, pretrained.folder
+    config = pretrained.checkpoint.hf_config.values if config is None else config
     own = None if folder is None else read_object(folder, GENERATION)
     if own is None:
         known = (*_HONOURED, *UNSUPPORTED, *_TOKENS)

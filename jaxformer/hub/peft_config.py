@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import ADAPTER_CONFIG, read_object
 
-CONFIG = "adapter_config.json"
 
 # The value that means "not used" is the first; others of these change what the factors mean.
 _UNSUPPORTED = {
@@ -110,7 +109,7 @@ class PeftConfig:
             raise DataError(
                 f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
                 f"target_modules names it: was it trained on a shallower model than this one? Its "
-                f"own base is {self.base or 'not named'}; layers_to_transform in {CONFIG} says "
+                f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} says "
                 "which layers an adapter is for, if not for all"
             )
 
@@ -192,7 +191,7 @@ class PeftConfig:
             "init_lora_weights": True,
             "auto_mapping": None,
         }
-        (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def task_of(architecture: str) -> str | None:
@@ -213,9 +212,9 @@ def read_peft_config(folder: Path) -> PeftConfig:
         ConfigError: It is no LoRA, or has a setting that is not supported.
         DataError: The file is damaged.
     """
-    path, values = folder / CONFIG, read_object(folder, CONFIG)
+    path, values = folder / ADAPTER_CONFIG, read_object(folder, ADAPTER_CONFIG)
     if values is None:
-        raise ConfigError(f"{folder}: must have {CONFIG} and adapter_model.safetensors")
+        raise ConfigError(f"{folder}: must have {ADAPTER_CONFIG} and adapter_model.safetensors")
     kind = values.get("peft_type")
     if kind not in _KINDS:
         raise ConfigError(

@@ -9,8 +9,8 @@ import numpy as np
 from jaxformer.data.chat.dialogue.dialogue import Dialogue
 from jaxformer.data.chat.template import Message, read_chat_template
 from jaxformer.errors import DataError
+from jaxformer.pretrained.folders import template_folder
 from jaxformer.pretrained.model import Arrays, Pretrained
-from jaxformer.pretrained.writing import template_folder
 
 Inputs = Arrays | Sequence[Message] | Sequence[Sequence[Message]]
 """Arrays by the names that transformers gives them; or a conversation, or several."""

@@ -4,13 +4,11 @@ import os
 from functools import partial
 from pathlib import Path
 
+from jaxformer.checkpoints.run_dir import IMPORTED
+from jaxformer.data.chat.template import TEMPLATE
 from jaxformer.errors import ConfigError, shortened
-from jaxformer.hub.peft import is_adapter
-from jaxformer.hub.remote.download import fetch
-from jaxformer.hub.remote.names import hub_name
-from jaxformer.hub.remote.stores import remote_model
+from jaxformer.io.model_files import ADAPTER_CONFIG, file_in, is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, folder_path, is_remote
-from jaxformer.zoo.folders import read_folder
 
 
 def model_folder(
@@ -50,19 +48,25 @@ def model_folder(
     folder = folder_path(model, field)
     check = partial(_check_known, architecture=architecture)
     if is_remote(folder):
+        from jaxformer.hub.remote.stores import remote_model
+
         return remote_model(folder, field, weights, check)
-    named = None if os.path.isdir(folder) else hub_name(model)
-    if named is None:
-        if not os.path.isdir(folder):
-            raise ConfigError(
-                f"{field} = {shortened(model)}: must be the folder of a run or of a Hugging Face "
-                f"checkpoint, or the name of a model on the hub; looked from {Path.cwd()}"
-            )
+    if os.path.isdir(folder):
         if revision is not None:
             raise ConfigError(
                 f"revision = {revision!r}: must be None for {folder}, a folder on this machine"
             )
         return folder
+    # What follows needs the hub; a run, or a folder that is here, does not.
+    from jaxformer.hub.remote.download import fetch
+    from jaxformer.hub.remote.names import hub_name
+
+    named = hub_name(model)
+    if named is None:
+        raise ConfigError(
+            f"{field} = {shortened(model)}: must be the folder of a run or of a Hugging Face "
+            f"checkpoint, or the name of a model on the hub; looked from {Path.cwd()}"
+        )
     if revision is not None:
         if named.revision not in (None, revision):
             raise ConfigError(f"revision = {revision!r}: {model} names another one; leave one out")
@@ -72,7 +76,55 @@ def model_folder(
     return fetch(named, field, token=token, cache_dir=cache_dir, weights=weights, check=check)
 
 
+def base_of(folder: Path, **hub: str | Path | None) -> Path:
+    """The Hugging Face checkpoint that an adapter of PEFT changes.
+
+    Args:
+        folder: The adapter's.
+        **hub: `token` and `cache_dir`, see `model_folder`.
+
+    Returns:
+        The folder that `base_model_name_or_path` names, from here or from the adapter's folder; or
+        that of the cache, if it is a name of the hub.
+
+    Raises:
+        ConfigError: There is no such folder here, and no such model on the hub.
+    """
+    from jaxformer.hub.peft_config import read_peft_config
+    from jaxformer.hub.remote.names import hub_name
+
+    name, field = read_peft_config(folder).base, f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
+    if name and is_remote(name):
+        return model_folder(name, field)
+    for place in (Path(name), folder / name) if name else ():
+        if is_hf_checkpoint(place):
+            return place
+    if hub_name(name) is not None:
+        return model_folder(name, field, **hub)
+    raise ConfigError(
+        f"{field} = {name!r}: must be the folder of a Hugging Face checkpoint here; "
+        'jaxformer.load(BASE, adapter="ADAPTER") takes another base'
+    )
+
+
+def template_folder(home: Path) -> Path:
+    """Returns the folder with the chat template of a model.
+
+    Args:
+        home: The folder with the files that the model came with. The template that a run was
+            trained with is beside the run's tokenizer, and comes first.
+
+    Raises:
+        DataError: The template is no ordinary file.
+    """
+    own = home.with_name("tokenizer")
+    trained = home.name == IMPORTED and file_in(own, TEMPLATE) is not None
+    return own if trained else home
+
+
 def _check_known(folder: Path, architecture: str | None) -> None:
     """Checks that a model can be read, before its weights are downloaded."""
     if not is_adapter(folder):
+        from jaxformer.zoo.folders import read_folder
+
         read_folder(folder, architecture=architecture)

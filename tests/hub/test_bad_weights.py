@@ -9,7 +9,7 @@ from saved_folders import change_tensors
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.training.transfer.origin import open_saved
 
 pytestmark = pytest.mark.torch

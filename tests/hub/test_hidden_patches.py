@@ -18,7 +18,7 @@ from jaxformer.parity.compare import differences, gradient_differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.training.transfer.resolution import model_for
 from jaxformer.training.transfer.transfer import transfer

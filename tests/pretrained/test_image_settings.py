@@ -11,7 +11,7 @@ from jaxformer.data.files.tables import read_records
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.parity.reference import save_random
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR, ImageSettings
 

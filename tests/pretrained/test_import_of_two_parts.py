@@ -9,7 +9,7 @@ from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 
 COLOURS = {"vision_config": TINY["clip"]["vision_config"] | {"num_channels": 3}}
 

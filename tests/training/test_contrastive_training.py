@@ -24,7 +24,7 @@ from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.pretrained.prediction.zero_shot import zero_shot
 from jaxformer.training.evaluation.metrics import retrieval_scores
 from jaxformer.training.loop import train

@@ -25,7 +25,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.training import loop
 from jaxformer.training.loop import train
 from jaxformer.training.result import TrainResult

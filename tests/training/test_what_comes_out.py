@@ -12,7 +12,7 @@ from jaxformer.data.tasks import ParallelText
 from jaxformer.models.lora import LoRA
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.training.loop import train
 from jaxformer.training.transfer.merge import merge
 from jaxformer.training.transfer.resolution import resolved

@@ -10,8 +10,7 @@ import numpy as np
 
 from jaxformer.checks import at_least, optional
 from jaxformer.errors import ConfigError, DataError, check_argument
-from jaxformer.hub.hf_config import CONFIG
-from jaxformer.io.model_files import file_in
+from jaxformer.io.model_files import CONFIG, file_in
 from jaxformer.models import Classification
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.embedding.embedder import CrossEncoder, TextEmbedder, named_activation

@@ -14,7 +14,7 @@ from jaxformer.data.labels import load_labels
 from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
-from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.models import (
     Classification,
     Head,
