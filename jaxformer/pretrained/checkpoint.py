@@ -260,7 +260,7 @@ def _described(
 ) -> "HFCheckpoint":
     """The description of a run's model, with the fields of config.json that the run keeps."""
     from jaxformer.hub.describe import describe_model
-    from jaxformer.hub.label_names import label_settings
+    from jaxformer.hub.tasks.label_names import label_settings
     from jaxformer.zoo import FORMATS
 
     return describe_model(model, FORMATS.values(), kept | label_settings(model, labels, kept))

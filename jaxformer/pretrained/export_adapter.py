@@ -4,8 +4,8 @@ from pathlib import Path
 
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
-from jaxformer.hub.peft import Adapter, Factors, write_adapter
-from jaxformer.hub.peft_config import PeftConfig, task_of
+from jaxformer.hub.peft.config import PeftConfig, task_of
+from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import is_adapter, is_hf_checkpoint

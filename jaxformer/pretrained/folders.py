@@ -90,7 +90,7 @@ def base_of(folder: Path, **hub: str | Path | None) -> Path:
     Raises:
         ConfigError: There is no such folder here, and no such model on the hub.
     """
-    from jaxformer.hub.peft_config import read_peft_config
+    from jaxformer.hub.peft.config import read_peft_config
     from jaxformer.hub.remote.names import hub_name
 
     name, field = read_peft_config(folder).base, f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"

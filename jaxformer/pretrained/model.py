@@ -114,7 +114,7 @@ class Pretrained:
             ConfigError: There is no such adapter; or there are weights and one has more than
                 low-rank factors, or two replace the same head.
         """
-        from jaxformer.hub.peft_tensors import weighted
+        from jaxformer.hub.peft.tensors import weighted
         from jaxformer.pretrained.reader import with_adapter
 
         model = self

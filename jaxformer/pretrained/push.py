@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, check_argument
-from jaxformer.hub.peft_config import read_peft_config
+from jaxformer.hub.peft.config import read_peft_config
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.hub.remote.selection import ADAPTER
 from jaxformer.hub.remote.upload import upload

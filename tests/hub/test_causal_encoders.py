@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from jaxformer.training.transfer.resolution import model_for
 from saved_folders import save_tiny
 from variants import check_variant
 
@@ -16,7 +17,6 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.writing import save
-from jaxformer.training.transfer.resolution import model_for
 from jaxformer.zoo import FORMATS
 
 KINDS = {"bert": "LMHeadModel", "roberta": "CausalLM", "electra": "CausalLM", "ernie": "CausalLM"}

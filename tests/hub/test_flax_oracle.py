@@ -13,15 +13,15 @@ from jaxformer.generation.api import generate
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
+from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.parity.tiny_images import TINY_CLASSES
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.flax_params import flax_params
-from jaxformer.pretrained.writing import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 PYTHON = os.environ.get("JAXFORMER_FLAX_ORACLE", "")

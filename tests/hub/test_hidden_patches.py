@@ -6,21 +6,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxformer.training.transfer.resolution import model_for
 from saved_folders import save_tiny
 from tiny_models import structure_of, tiny_vision
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.describe import describe
-from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
+from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
 from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
 from jaxformer.models.batch import check_batch
 from jaxformer.parity.compare import differences, gradient_differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.writing import save
 from jaxformer.pretrained.outputs import forward, gradients
-from jaxformer.training.transfer.resolution import model_for
+from jaxformer.pretrained.writing import save
 from jaxformer.training.transfer.transfer import transfer
 from jaxformer.zoo import FORMATS
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from jaxformer.training.transfer.resolution import resolved
 
 import jaxformer
 from jaxformer.cli import main as cli
@@ -12,10 +13,9 @@ from jaxformer.config import load_config
 from jaxformer.config.shipped import config_spec
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks import ImageFolder, ImageTable
-from jaxformer.data.tasks.image_pixels import Resize
+from jaxformer.data.tasks.images.pixels import Resize
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
-from jaxformer.training.transfer.resolution import resolved
 from jaxformer.zoo.folders import image_class
 
 pytestmark = pytest.mark.torch

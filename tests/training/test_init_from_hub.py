@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hub_server import serving
 from huggingface_hub import constants
+from jaxformer.training.transfer.resolution import resolved
 from saved_folders import save_tiny
 
 import jaxformer
@@ -18,7 +19,6 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.remote.names import read_source
 from jaxformer.training.loop import train
 from jaxformer.training.transfer.origin import open_saved, origin_folder, with_commit
-from jaxformer.training.transfer.resolution import resolved
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from jaxformer.training.transfer.resolution import model_for
 from safetensors.numpy import load_file
 from saved_folders import change_settings, change_tensors, save_tiny
 
@@ -10,7 +11,6 @@ from jaxformer.errors import DataError
 from jaxformer.models import AbstractModel
 from jaxformer.pretrained.auto import load
 from jaxformer.training.transfer.origin import open_origin, open_saved
-from jaxformer.training.transfer.resolution import model_for
 from jaxformer.training.transfer.transfer import transfer
 
 pytestmark = pytest.mark.torch

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
+from jaxformer.training.transfer.resolution import resolved
 
 from jaxformer.config import load_config
 from jaxformer.data import CausalLM, Denoising, Files, MaskedLM, SpanCorruption, TokenizerFile
@@ -15,7 +16,6 @@ from jaxformer.models.lora import LoRA
 from jaxformer.pretrained.auto import load
 from jaxformer.training.loop import train
 from jaxformer.training.transfer.objective import pretraining_objective
-from jaxformer.training.transfer.resolution import resolved
 
 pytestmark = pytest.mark.torch
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
+from jaxformer.training.transfer.resolution import model_for, resolved
 
 from jaxformer.cli import main as cli
 from jaxformer.config import Config, load_config, validate
@@ -29,7 +30,6 @@ from jaxformer.pretrained.writing import save
 from jaxformer.training import loop
 from jaxformer.training.loop import train
 from jaxformer.training.result import TrainResult
-from jaxformer.training.transfer.resolution import model_for, resolved
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

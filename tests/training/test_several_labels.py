@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
+from jaxformer.training.transfer.resolution import resolved
 from sklearn import metrics as reference
 
 from jaxformer.cli import main as cli
@@ -21,7 +22,6 @@ from jaxformer.data.tasks import LabelledText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Classification, LossOptions, ModelOutput, MultiLabel
 from jaxformer.training.evaluation.metrics import multi_label_scores
-from jaxformer.training.transfer.resolution import resolved
 from jaxformer.zoo.common.bert_like import bert
 
 NAMES = ("toxic", "insult", "spam")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
+from jaxformer.training.transfer.resolution import resolved
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, Packed, TextFiles
@@ -15,7 +16,6 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save
 from jaxformer.training.loop import train
 from jaxformer.training.transfer.merge import merge
-from jaxformer.training.transfer.resolution import resolved
 
 pytestmark = pytest.mark.torch
 STEP = TrainConfig(steps=1, sample_tokens=0, log_interval=1)

@@ -1,0 +1,190 @@
+"""``jaxformer import``, ``forward``, ``export`` and ``push``: Hugging Face checkpoints."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+
+from jaxformer.cli.options import (
+    CheckpointChoice,
+    ClassChoice,
+    Dtype,
+    HFDir,
+    ModelChoice,
+    ModelDir,
+    OutDir,
+    RunDir,
+)
+from jaxformer.config.overrides import parse
+from jaxformer.errors import ConfigError
+from jaxformer.io.files import check_unused, replacing
+from jaxformer.io.npz_files import read_npz
+from jaxformer.io.paths import any_path
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.export_adapter import export_adapter
+from jaxformer.pretrained.import_run import import_folder
+from jaxformer.pretrained.outputs import forward as outputs_of
+from jaxformer.pretrained.push import push as push_folder
+from jaxformer.pretrained.writing import save
+
+
+@dataclass(frozen=True)
+class Import(ClassChoice):
+    """Makes a run from a Hugging Face checkpoint.
+
+    Reads its config.json, weights (safetensors or flax_model.msgpack) and tokenizer, and writes a
+    run that inspect, evaluate, export and --init-from read.
+    """
+
+    hf_dir: HFDir
+    """The folder of the checkpoint, or its name on the hub: org/name, or org/name@revision."""
+    run_dir: RunDir
+    """A new or an empty folder."""
+    dtype: Dtype | None = None
+    """Cast the weights to this type (None: keep that of the checkpoint)."""
+    strict: bool = False
+    """Refuse a config.json that has fields that transformers does not know."""
+
+
+def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
+    """Writes a run made from a checkpoint."""
+    options = parse(Import, arguments, prog)
+    model = import_folder(
+        options.hf_dir, options.run_dir, options.dtype, options.strict, options.architecture
+    )
+    count = sum(array.size for array in model.parameters.values())
+    run = any_path(options.run_dir, "RUN_DIR")
+    print(
+        f"{run}: {model.checkpoint.architecture.name} of {count:,} parameters\n"
+        f"Next: jaxformer forward {run} --inputs in.npz --output out.npz, or "
+        f"fine-tune it: jaxformer train CONFIG --init-from {run}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward(ModelChoice):
+    """Computes a model's outputs for the arrays in a file.
+
+    The inputs are named as in transformers (input_ids, attention_mask, token_type_ids,
+    decoder_input_ids, pixel_values, labels, ...), and so are the outputs (last_hidden_state,
+    logits, pooler_output, loss, ...).
+    """
+
+    folder: ModelDir
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
+    inputs: Path
+    """The .npz file with the inputs."""
+    output: Path
+    """The .npz file to write."""
+    hidden_states: bool = False
+    """Add the hidden states of every layer."""
+    dtype: Dtype = "float32"
+    """The type of the weights."""
+
+
+def forward(arguments: Sequence[str], prog: str) -> None:
+    """Writes a model's outputs."""
+    options = parse(Forward, arguments, prog)
+    inputs = read_npz(options.inputs)
+    model = load(options.folder, dtype=options.dtype, **options.how)
+    outputs = outputs_of(model, inputs, output_hidden_states=options.hidden_states)
+    _write_arrays(options.output, outputs)
+    for name, array in outputs.items():
+        print(f"{name:24} {array.dtype} {list(array.shape)}")
+    print(f"written to {any_path(options.output, '--output')}")
+
+
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with replacing(path) as aside:
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            np.savez(file, **arrays)
+
+
+@dataclass(frozen=True)
+class Export(CheckpointChoice, ClassChoice):
+    """Writes a run as a Hugging Face checkpoint, which from_pretrained loads.
+
+    Takes the weights of a checkpoint of the run, its config and its tokenizer.
+    """
+
+    run_dir: RunDir
+    """The run's folder."""
+    out_dir: OutDir
+    """A new or an empty folder."""
+    dtype: Dtype | None = None
+    """Cast the weights to this type (None: keep that of the checkpoint that the run started from,
+    or else that of the run)."""
+    max_shard_gb: float | None = None
+    """The size of the largest file, in GB (default: as in that checkpoint, or else 5)."""
+    format: Literal["hf", "flax"] = "hf"
+    """The files of the weights: hf is model.safetensors; flax is flax_model.msgpack, which the Flax
+    classes of transformers 4 read."""
+    adapter: bool = False
+    """Write what a run with --train.lora learned as a PEFT adapter, without the base's weights."""
+
+
+def export(arguments: Sequence[str], prog: str) -> None:
+    """Writes a Hugging Face checkpoint."""
+    options = parse(Export, arguments, prog)
+    size = options.max_shard_gb
+    if size is not None and not 0 < size < math.inf:
+        raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
+    check_unused(options.out_dir)
+    if options.adapter:
+        print(_export_adapter(options))
+        return
+    which = {"step": options.step, "best": options.best, "architecture": options.architecture}
+    model = load(options.run_dir, dtype=None, **which)
+    most = None if size is None else math.ceil(size * 1e9)
+    save(model, options.out_dir, format=options.format, dtype=options.dtype, max_shard_bytes=most)
+    out = any_path(options.out_dir, "OUT_DIR")
+    print(f"{out}: {model.checkpoint.architecture.name}\nNext: jaxformer verify {out}")
+
+
+def _export_adapter(options: Export) -> str:
+    """Writes the adapter; returns what to print."""
+    given = {"--dtype": options.dtype, "--max-shard-gb": options.max_shard_gb}
+    given |= {"--format": None if options.format == "hf" else options.format}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} {value}: must not be given with --adapter, a float32 file")
+    out = any_path(options.out_dir, "OUT_DIR")
+    config = export_adapter(options.run_dir, out, options.step, options.best)
+    saved = f", and {', '.join(config.saved)} whole" if config.saved else ""
+    base = config.base or "that the run started from"
+    return (
+        f"{out}: PEFT adapter of rank {config.rank} for {', '.join(config.targets)}{saved}\n"
+        f'Next: PeftModel.from_pretrained(base, "{out}") with the base {base}'
+    )
+
+
+@dataclass(frozen=True)
+class Push:
+    """Puts an exported checkpoint on the Hugging Face hub, with its tokenizer and templates.
+
+    Needs a token that may write: HF_TOKEN, or that of `hf auth login`.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """What `jaxformer export` wrote."""
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """org/name, which is created if it does not exist."""
+    private: bool = False
+    """If it is created, only you and your organization can see it."""
+    revision: str | None = None
+    """The branch (default: main), which is created if it does not exist."""
+    message: str = "Upload model"
+    """The message of the commit."""
+
+
+def push(arguments: Sequence[str], prog: str) -> None:
+    """Uploads a checkpoint and prints its address."""
+    options = parse(Push, arguments, prog)
+    which = {"private": options.private, "revision": options.revision, "message": options.message}
+    print(push_folder(options.folder, options.name, **which))

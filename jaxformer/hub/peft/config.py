@@ -1,0 +1,321 @@
+"""adapter_config.json: what PEFT says of an adapter besides its tensors."""
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.model_files import ADAPTER_CONFIG, read_object
+
+# The value that means "not used" is the first; others of these change what the factors mean.
+_UNSUPPORTED = {
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "megatron_config": (None,),
+    "use_qalora": (False, None),
+    "use_bdlora": (None, False),
+    "arrow_config": (None,),
+    "kasa_config": (None,),
+    "velora_config": (None,),
+    "monteclora_config": (None,),
+}
+_KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
+_FURTHER = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
+"""The fields of a LoRA by which it has more than factors and whole modules."""
+MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
+"""What can be done about most adapters that cannot be read."""
+# Other ways to start also change the base's weights, and the adapter is relative to those.
+_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+_TASKS = {
+    "ForCausalLM": "CAUSAL_LM",
+    "LMHeadModel": "CAUSAL_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+}
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """The fields of adapter_config.json that say what the tensors mean."""
+
+    rank: int
+    """`r`."""
+    alpha: float
+    """`lora_alpha`."""
+    use_rslora: bool = False
+    dropout: float = 0.0
+    base: str | None = None
+    """`base_model_name_or_path`."""
+    task: str | None = None
+    """`task_type`."""
+    targets: tuple[str, ...] = ()
+    """`target_modules`: ends of the modules' names; () also where only some layers are meant."""
+    saved: tuple[str, ...] = ()
+    """`modules_to_save`."""
+    ranks: Mapping[str, int] | None = None
+    """`rank_pattern`: the rank of modules with another one, by the end of their names."""
+    alphas: Mapping[str, float] | None = None
+    """`alpha_pattern`."""
+    fan_in_fan_out: bool = False
+    layers: tuple[int, ...] = ()
+    """The layers of the base that the model has one after another, by `layer_replication`; (): all
+    of them, once each."""
+    tokens: Mapping[str, tuple[int, ...]] | tuple[int, ...] = ()
+    """The ids of tokens with rows of their own: by the end of a module's name, or of all."""
+    use_dora: bool = False
+    has_factors: bool = True
+    """Whether it is a LoRA."""
+    is_lora: bool = True
+    """Whether all that it has besides whole modules is low-rank factors."""
+
+    def tokens_of(self, module: str) -> tuple[int, ...]:
+        """Returns the ids of tokens whose rows in a table are the adapter's.
+
+        Args:
+            module: The name of the table's module.
+        """
+        return _of(self.tokens, module, ()) if isinstance(self.tokens, Mapping) else self.tokens
+
+    def check_depth(self, at: str, adapted: Collection[str], modules: Iterable[str]) -> None:
+        """Checks that no layer of the base lacks the factors that the same ones of others have.
+
+        PEFT adapts every module that `targets` name, so the adapter of a shallower model would
+        leave the further layers as they are.
+
+        Args:
+            at: The file, for the message.
+            adapted: The names of the modules that have factors.
+            modules: Those of all modules of the base.
+
+        Raises:
+            DataError: One lacks them.
+        """
+        places = {_in_any_layer(module) for module in adapted}
+        lacking = [
+            module
+            for module in modules
+            if _in_any_layer(module) in places
+            and module not in adapted
+            and any(f".{module}".endswith(f".{target}") for target in self.targets)
+        ]
+        if lacking:
+            raise DataError(
+                f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
+                f"target_modules names it: was it trained on a shallower model than this one? Its "
+                f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} says "
+                "which layers an adapter is for, if not for all"
+            )
+
+    def scale_of(self, module: str, rank: int) -> float:
+        """What multiplies the product of a module's factors.
+
+        Args:
+            module: Its name.
+            rank: The columns of its factors.
+
+        Returns:
+            The scale.
+        """
+        alpha = _of(self.alphas or {}, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def of_modules(
+        self,
+        ranks: Mapping[str, int],
+        modules: Sequence[str],
+        saved: Sequence[str],
+        fan_in_fan_out: bool,
+    ) -> "PeftConfig":
+        """The configuration of an adapter of certain modules, with the scale of this one.
+
+        Args:
+            ranks: The rank of each module that has factors.
+            modules: The names of all modules.
+            saved: Those that are saved whole.
+            fan_in_fan_out: Whether a kernel is stored as `[inputs, outputs]`.
+
+        Returns:
+            The configuration.
+        """
+        scale = self.scale_of("", self.rank)
+
+        def alpha_of(rank: int) -> float:
+            exact = scale * (math.sqrt(rank) if self.use_rslora else rank)
+            return self.alpha if rank == self.rank else exact
+
+        ends = _ends(ranks, modules)
+        usual = max(ranks.values(), key=list(ranks.values()).count)
+        other = {ends[module]: rank for module, rank in ranks.items() if rank != usual}
+        if any(ranks[module] == usual and end in other for module, end in ends.items()):
+            other = {module: rank for module, rank in ranks.items() if rank != usual}
+        return replace(
+            self,
+            rank=usual,
+            alpha=alpha_of(usual),
+            ranks=other,
+            alphas={end: alpha_of(rank) for end, rank in other.items()},
+            targets=tuple(dict.fromkeys(ends.values())),
+            saved=tuple(saved),
+            fan_in_fan_out=fan_in_fan_out,
+        )
+
+    def write(self, folder: Path) -> None:
+        """Writes adapter_config.json."""
+        values = {
+            "peft_type": "LORA",
+            "task_type": self.task,
+            "base_model_name_or_path": self.base,
+            "revision": None,
+            "inference_mode": True,
+            "r": self.rank,
+            "lora_alpha": _number(self.alpha),
+            "lora_dropout": self.dropout,
+            "use_rslora": self.use_rslora,
+            "use_dora": False,
+            "bias": "none",
+            "fan_in_fan_out": self.fan_in_fan_out,
+            "target_modules": list(self.targets),
+            "exclude_modules": None,
+            "modules_to_save": list(self.saved) or None,
+            "rank_pattern": dict(self.ranks or {}),
+            "alpha_pattern": {end: _number(x) for end, x in (self.alphas or {}).items()},
+            "layers_to_transform": None,
+            "layers_pattern": None,
+            "init_lora_weights": True,
+            "auto_mapping": None,
+        }
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def task_of(architecture: str) -> str | None:
+    """PEFT's `task_type` of a class of transformers; None where there is none."""
+    return next((task for end, task in _TASKS.items() if architecture.endswith(end)), None)
+
+
+def read_peft_config(folder: Path) -> PeftConfig:
+    """Reads adapter_config.json.
+
+    Args:
+        folder: The adapter's.
+
+    Returns:
+        The fields.
+
+    Raises:
+        ConfigError: It is no LoRA, or has a setting that is not supported.
+        DataError: The file is damaged.
+    """
+    path, values = folder / ADAPTER_CONFIG, read_object(folder, ADAPTER_CONFIG)
+    if values is None:
+        raise ConfigError(f"{folder}: must have {ADAPTER_CONFIG} and adapter_model.safetensors")
+    kind = values.get("peft_type")
+    if kind not in _KINDS:
+        raise ConfigError(
+            f"{path}: peft_type = {kind!r}: must be one of {', '.join(_KINDS)}{_merge(kind)}"
+        )
+    for name, without in _UNSUPPORTED.items():
+        if values.get(name, without[0]) not in without:
+            raise ConfigError(f"{path}: {name} = {values[name]!r}: must be {without[0]!r}; {MERGE}")
+    start = values.get("init_lora_weights", True)
+    if start not in _STARTS:
+        raise ConfigError(
+            f"{path}: init_lora_weights = {start!r} changes the weights of the base: convert the "
+            "adapter with PEFT (save_pretrained with path_initial_model_for_weight_conversion)"
+        )
+    if kind != "LORA":
+        return PeftConfig(
+            rank=1,
+            alpha=1,
+            base=values.get("base_model_name_or_path") or None,
+            tokens=_tokens(path, values.get("token_indices")),
+            has_factors=False,
+            is_lora=False,
+        )
+    rank, alpha = values.get("r"), values.get("lora_alpha")
+    patterns = [values.get(f"{name}_pattern") or {} for name in ("rank", "alpha")]
+    numbers = [rank, alpha, *(value for found in patterns for value in dict(found).values())]
+    if not all(isinstance(x, int | float) and 0 < x < math.inf for x in numbers):
+        raise ConfigError(f"{path}: r, lora_alpha and their patterns: must be positive numbers")
+    return PeftConfig(
+        rank=rank,
+        alpha=alpha,
+        use_rslora=bool(values.get("use_rslora")),
+        base=values.get("base_model_name_or_path") or None,
+        targets=_targets(values),
+        ranks=patterns[0],
+        alphas=patterns[1],
+        use_dora=bool(values.get("use_dora")),
+        layers=_layers(path, values.get("layer_replication")),
+        tokens=_tokens(path, values.get("trainable_token_indices")),
+        is_lora=not any(values.get(name) not in (None, False, "none", [], {}) for name in _FURTHER),
+    )
+
+
+def _targets(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ends of the names of modules that are adapted in every layer; (): it does not say."""
+    ends, some = values.get("target_modules"), ("layers_to_transform", "exclude_modules")
+    if not isinstance(ends, list) or any(values.get(name) not in (None, []) for name in some):
+        return ()
+    return tuple(end for end in ends if isinstance(end, str))
+
+
+def _in_any_layer(module: str) -> str:
+    """The name of a module without the number of its layer."""
+    return re.sub(r"(?<=\.)\d+(?=\.)", "#", module, count=1)
+
+
+def _merge(kind: object) -> str:
+    """What can be done about an adapter of another kind."""
+    if any(part in str(kind) for part in ("PROMPT", "PREFIX", "P_TUNING")):
+        return "; this one adds states to each text, which no weights of a model can say"
+    return f"; {MERGE}"
+
+
+def _layers(path: Path, ranges: Any) -> tuple[int, ...]:
+    """The layers that some ranges [start, end) name, one after another."""
+    try:
+        return tuple(layer for start, end in ranges or () for layer in range(start, end))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: layer_replication = {ranges!r}: must be a list of pairs [start, end]"
+        ) from error
+
+
+def _tokens(path: Path, given: Any) -> Mapping[str, tuple[int, ...]] | tuple[int, ...]:
+    lists = given.values() if isinstance(given, dict) else [given or []]
+    if not all(isinstance(ids, list) and all(isinstance(i, int) for i in ids) for ids in lists):
+        raise ConfigError(f"{path}: the indices of tokens = {given!r}: must be lists of ids")
+    if isinstance(given, dict):
+        return {module: tuple(ids) for module, ids in given.items()}
+    return tuple(given or ())
+
+
+def _of(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
+    """The value of the first pattern that a module's name ends with, as PEFT finds it."""
+    return next(
+        (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), default
+    )
+
+
+def _ends(adapted: Mapping[str, int], modules: Sequence[str]) -> dict[str, str]:
+    """The shortest ends of the adapted modules' names that no other module's name has."""
+    others = [module.split(".") for module in modules if module not in adapted]
+    ends = {}
+    for module in adapted:
+        parts = module.split(".")
+        count = next(
+            n for n in range(1, len(parts) + 1)
+            if n == len(parts) or all(other[-n:] != parts[-n:] for other in others)
+        )  # fmt: skip
+        ends[module] = ".".join(parts[-count:])
+    return ends
+
+
+def _number(value: float) -> float:
+    return int(value) if value == int(value) else value
