@@ -15,10 +15,10 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.models.model import ModelConfig
 from jaxformer.plan.program import Program, flattened
 from jaxformer.plan.slices import Slice
+from jaxformer.pretrained.auto import open_checkpoint
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import abstract_distillation_loss
-from jaxformer.training.transfer.origin import model_of
 
 
 class Stage(NamedTuple):
@@ -143,7 +143,7 @@ def described(name: str, field: str) -> tuple[ModelConfig | None, str]:
         The model, and "" or the reason.
     """
     try:
-        return model_of(name, field), ""
+        return open_checkpoint(name, field, weights=False).model, ""
     except (ConfigError, DataError) as error:
         return None, str(error)
 

@@ -9,6 +9,7 @@ from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
 from jaxformer.data import TokenizerFile, TrainTokenizer
+from jaxformer.data.tasks.images.labelled import FORM, Images
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -46,7 +47,7 @@ from jaxformer.models import (
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import within_part
 from jaxformer.pretrained.checkpoint import Checkpoint
-from jaxformer.training.transfer.image_form import FORM, leaves_form_open, with_form
+from jaxformer.training.transfer.image_form import with_form
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import open_named
 
@@ -117,7 +118,7 @@ def from_origin(
         config, count = _with_labels(config, origin, labels_needed)
     if model_is_open:
         config = replace(config, model=model_for(origin.description, config.data.head, count))
-    if leaves_form_open(config.data):
+    if isinstance(config.data, Images) and config.data.form_is_open:
         config = with_form(config, origin, model_is_open)
     config = _with_decoder(config, origin)
     return (_with_length(config, origin) if open_length else config), origin

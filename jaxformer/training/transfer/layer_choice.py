@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ConfigError
+from jaxformer.io.staging import name_of
 from jaxformer.models.parameters import StackPath, stack_path
-from jaxformer.training.transfer.origin import SavedFolder
+from jaxformer.pretrained.checkpoint import Checkpoint
 
 Shapes = Mapping[str, tuple[int, ...]]
 Kinds = tuple[tuple[int | None, bool], ...]
@@ -53,7 +52,7 @@ class Sources:
 
 def chosen_layers(
     here: Shapes,
-    saved: SavedRun | SavedFolder,
+    saved: Checkpoint,
     layers: tuple[int, ...],
     kinds: Kinds,
 ) -> Sources:
@@ -78,7 +77,7 @@ def chosen_layers(
     blocks, there = _stacked(here), _stacked(saved.shapes)
     for stack in dict.fromkeys(path.stack for path in blocks.values()):
         available = _depth(stack, saved.shapes, there)
-        _check_stack(stack, layers, _depth(stack, here, blocks), available, saved.folder)
+        _check_stack(stack, layers, _depth(stack, here, blocks), available, name_of(saved.folder))
     their_kinds = saved.model.layer_kinds
     _check_kinds(layers, kinds, their_kinds)
     rows = {}
@@ -112,7 +111,7 @@ def _depth(stack: str, shapes: Shapes, paths: Mapping[str, StackPath]) -> int:
 
 
 def _check_stack(
-    stack: str, layers: tuple[int, ...], needed: int, available: int, folder: Path
+    stack: str, layers: tuple[int, ...], needed: int, available: int, folder: str
 ) -> None:
     if len(layers) != needed:
         raise ConfigError(

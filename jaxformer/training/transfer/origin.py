@@ -4,7 +4,8 @@ from typing import Any
 
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, IMPORTED
-from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer
+from jaxformer.data import Tokenizer, TokenizerFile, load_tokenizer
+from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import CONFIG, file_in
 from jaxformer.io.paths import AnyPath
@@ -37,8 +38,8 @@ def open_named(name: str, field: str, **options: Any) -> Checkpoint:
 
 
 def known_tokenizer(spec: Any) -> Tokenizer | None:
-    """Returns the tokenizer that data name; None where they have none, or train it themselves."""
-    return None if spec is None or isinstance(spec, TrainTokenizer) else spec.fit(())
+    """Returns the tokenizer that data name; None where they have none, or make it themselves."""
+    return spec.fit(()) if isinstance(spec, TokenizerFile) else None
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, other: Checkpoint) -> None:
@@ -101,8 +102,8 @@ def keep_origin(folder: AnyPath, origin: Checkpoint, tokenizer: Tokenizer | None
     begun = (folder / IMPORTED).exists() or saved_steps(folder / CHECKPOINTS)
     if begun or file_in(origin.home, CONFIG) is None:
         return
-    same = tokenizer is None or origin.tokenizer is None
-    same = same or origin.tokenizer.fingerprint() == tokenizer.fingerprint()
+    same = tokenizer is None or tokenizer_file(origin.home) is None
+    same = same or load_tokenizer(origin.home).fingerprint() == tokenizer.fingerprint()
     own = None if same else tokenizer
     keep_beside(folder, origin.home, origin.description, origin.layout, own)
 
