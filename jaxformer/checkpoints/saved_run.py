@@ -1,27 +1,41 @@
-"""The parameters of a run, read and written as plain arrays."""
+"""A checkpoint of a run, chosen, and its parameters, read and written as plain arrays.
 
-from collections.abc import Iterable, Mapping
+The checkpoint is the one that is asked for, the best, or the newest that is whole. All that opens a
+run chooses it here, so that evaluation, generation and export agree.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from jaxformer.checkpoints import files
-from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import (
     array_shapes,
+    damage_of,
+    newest_whole,
     parameter_names,
     read_arrays,
     restore_parameters,
+    saved_config,
 )
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
-from jaxformer.checkpoints.select import chosen_step, read_steadily, run_and_step, saved_config
 from jaxformer.config.experiment import Config
-from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.config.metric import cost
+from jaxformer.errors import ConfigError
+from jaxformer.io.paths import AnyPath, any_path, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import FACTORS, adapted
 from jaxformer.models.parameters import Parameters
+
+_TRIES = 5
+_Read = TypeVar("_Read")
+_log = logging.getLogger(__name__)
 
 
 class SavedRun:
@@ -128,3 +142,119 @@ def write_run(
     checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
     checkpoints.save(step, {"params": parameters}, validation)
     checkpoints.close()
+
+
+def run_and_step(
+    folder: AnyPath, step: int | None = None, best: bool = False
+) -> tuple[AnyPath, int | None]:
+    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is.
+
+    Args:
+        folder: The folder of a run, or of one of its checkpoints.
+        step: The step that is asked for besides, if any.
+        best: Whether the best step is asked for.
+
+    Returns:
+        The run's folder, and the step that the folder names, or else `step`.
+
+    Raises:
+        ConfigError: The folder names another step than is asked for.
+    """
+    folder = run_path(folder, "run_dir")
+    if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
+        return folder, step
+    named = int(folder.name)
+    if best or step not in (None, named):
+        asked = "--best" if best else f"--step {step}"
+        raise ConfigError(f"{asked}: {folder} is a single checkpoint; name {folder.parent.parent}")
+    return folder.parent.parent, named
+
+
+def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> int:
+    """Returns the step of a whole checkpoint of a run; warns of damaged ones that it passes over.
+
+    Args:
+        run: The run's folder.
+        step: The wanted one; None: the newest, or the best.
+        best: Whether the one with the best value of `train.metric` is wanted.
+
+    Raises:
+        ConfigError: The run has saved no checkpoint yet, the wanted one is not there or damaged,
+            both a step and the best are wanted, or none was measured.
+        CheckpointError: All of them are damaged.
+    """
+    run = run_path(run, "run_dir")
+    folder = run / CHECKPOINTS
+    if best and step is not None:
+        raise ConfigError(f"--step {step} with --best: must be one of the two; leave one out")
+    if step is None and not best:
+        found = newest_whole(folder, _warn)
+        if found is not None:
+            return found
+        if files.saved_steps(folder) or files.damaged_ones(folder):
+            raise CheckpointError(f"Every checkpoint in {folder} is damaged: none can be read")
+        raise ConfigError(f"{run} holds no whole checkpoint: the run has saved none yet")
+    steps = files.saved_steps(folder)
+    held = ", ".join(map(str, steps)) or "none"
+    asked = "--best" if best else f"--step {step}"
+    if best and (step := best_step(run)) is None:
+        raise ConfigError(
+            f"--best: no checkpoint in {folder} was measured by train.metric; name one with "
+            f"--step, of {held}"
+        )
+    problem = damage_of(folder / str(step)) if step in steps else None
+    if step not in files.saved_steps(folder):
+        raise ConfigError(f"{asked}: there is none; {folder} holds {held}")
+    if problem:
+        raise ConfigError(
+            f"{asked}: it is damaged ({problem}); without {asked.split()[0]}, the newest whole "
+            f"checkpoint in {folder} is read"
+        )
+    return step
+
+
+def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
+    """Calls what chooses and reads a checkpoint; again where it failed because the run goes on.
+
+    Args:
+        run: The run's folder.
+        read: Chooses a checkpoint and reads it.
+
+    Returns:
+        What it returns.
+    """
+    for _ in range(_TRIES):
+        before = files.saved_steps(run / CHECKPOINTS)
+        try:
+            return read()
+        except Exception:
+            # Several processes choose together, and would have to fail together.
+            if jax.process_count() > 1 or files.saved_steps(run / CHECKPOINTS) == before:
+                raise
+    return read()
+
+
+def best_step(run: AnyPath) -> int | None:
+    """Returns the step with the best value of the run's `train.metric`, of those it has kept.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        The first of equals; None where none was measured.
+    """
+    metric, folder = RunConfig(run).config.train.metric, run / CHECKPOINTS
+    measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
+    return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
+
+
+def _validation(step_folder: AnyPath) -> dict[str, float]:
+    """What was measured at a step; nothing where that cannot be read."""
+    try:
+        return files.validation_of(read_item(step_folder, "meta"))
+    except (FileNotFoundError, ValueError, KeyError):
+        return {}
+
+
+def _warn(step_folder: AnyPath, problem: str) -> None:
+    _log.warning("Passing over the damaged checkpoint %s (%s).", step_folder, problem)

@@ -18,7 +18,6 @@ from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import GENERATION
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
-from jaxformer.pretrained.prediction.image_reader import HFImageReader
 
 Arrays = Mapping[str, Any]
 Files = str | Path | Sequence[str | Path]
@@ -160,6 +159,8 @@ def _pixels(pretrained: Pretrained, files: Any) -> Arrays:
     fits = is_list and all(isinstance(file, str | Path) for file in files)
     expected = 'the file of an image, a list of files, or {"pixel_values": array}'
     check_argument("inputs", files, fits, expected)
+    from jaxformer.pretrained.prediction.image_reader import HFImageReader
+
     reader = HFImageReader(pretrained)
     return reader.arrays(reader.encode([(str(file),) for file in files]), 1)
 

@@ -32,8 +32,7 @@ from jaxformer.parity.compare import (
 )
 from jaxformer.parity.examples import PADDINGS, example_inputs
 from jaxformer.parity.reference import Reference
-from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.model import Pretrained, save
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.reader import open_folder

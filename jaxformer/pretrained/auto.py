@@ -1,18 +1,20 @@
 """Opens saved models by name, and loads them: runs, Hugging Face checkpoints, adapters."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.errors import ConfigError, check_argument
-from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
-from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint
-from jaxformer.pretrained.folders import base_of, model_folder
-from jaxformer.pretrained.model import Pretrained, checked_dtype
+from jaxformer.errors import ConfigError, check_argument, shortened
+from jaxformer.io.model_files import ADAPTER_CONFIG, is_adapter, is_hf_checkpoint
+from jaxformer.io.paths import AnyPath, folder_path, is_remote
+from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint, checked_dtype
+from jaxformer.pretrained.model import Pretrained
 
 
 def load(
@@ -162,6 +164,105 @@ def open_checkpoint(
     )
 
 
+def model_folder(
+    model: str | Path,
+    field: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+    weights: bool = True,
+    architecture: str | None = None,
+) -> AnyPath:
+    """Returns the folder of a model; a model of the hub is downloaded to its cache.
+
+    A folder on this machine comes first. Where there is none, "org/name" and "org/name@revision"
+    are names of the hub; a `Path`, or what begins with a dot or a slash, never is. Of gs:// and
+    s3:// URLs, a model's files are copied to this machine; a run is read where it is.
+
+    Args:
+        model: The folder of a run, of one of its checkpoints, of a Hugging Face checkpoint or of an
+            adapter of PEFT; or the name of a model on the hub.
+        field: What the user calls it, for messages: "init_from".
+        revision: A branch, tag or commit of the hub; None: that in the name, or main.
+        token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
+        cache_dir: The hub's cache; None: that of HF_HOME.
+        weights: Whether the weights are needed, besides the configuration and the tokenizer.
+        architecture: The class that the model is to be; None: the one that it names.
+
+    Returns:
+        The folder, which exists.
+
+    Raises:
+        ConfigError: There is no such folder and no such model on the hub, it may not be read, or
+            its system is not known.
+        DataError: A file did not arrive as it is on the hub.
+    """
+    folder = folder_path(model, field)
+    check = partial(_check_known, architecture=architecture)
+    if is_remote(folder):
+        from jaxformer.hub.remote.stores import remote_model
+
+        return remote_model(folder, field, weights, check)
+    if os.path.isdir(folder):
+        if revision is not None:
+            raise ConfigError(
+                f"revision = {revision!r}: must be None for {folder}, a folder on this machine"
+            )
+        return folder
+    # What follows needs the hub; a run, or a folder that is here, does not.
+    from jaxformer.hub.remote.download import fetch
+    from jaxformer.hub.remote.names import hub_name
+
+    named = hub_name(model)
+    if named is None:
+        raise ConfigError(
+            f"{field} = {shortened(model)}: must be the folder of a run or of a Hugging Face "
+            f"checkpoint, or the name of a model on the hub; looked from {Path.cwd()}"
+        )
+    if revision is not None:
+        if named.revision not in (None, revision):
+            raise ConfigError(f"revision = {revision!r}: {model} names another one; leave one out")
+        named = hub_name(f"{named.repo}@{revision}")
+        if named is None:
+            raise ConfigError(f"revision = {revision!r}: must be a branch, a tag or a commit")
+    return fetch(named, field, token=token, cache_dir=cache_dir, weights=weights, check=check)
+
+
+def base_of(folder: Path, **hub: str | Path | None) -> Path:
+    """The Hugging Face checkpoint that an adapter of PEFT changes.
+
+    Args:
+        folder: The adapter's.
+        **hub: `token` and `cache_dir`, see `model_folder`.
+
+    Returns:
+        The folder that `base_model_name_or_path` names, from here or from the adapter's folder; or
+        that of the cache, if it is a name of the hub.
+
+    Raises:
+        ConfigError: There is no such folder here, and no such model on the hub.
+    """
+    from jaxformer.hub.peft.config import read_peft_config
+    from jaxformer.hub.remote.names import hub_name
+
+    name, field = (
+        read_peft_config(folder).base,
+        f"{folder / ADAPTER_CONFIG}: base_model_name_or_path",
+    )
+    if name and is_remote(name):
+        return model_folder(name, field)
+    for place in (Path(name), folder / name) if name else ():
+        if is_hf_checkpoint(place):
+            return place
+    if hub_name(name) is not None:
+        return model_folder(name, field, **hub)
+    raise ConfigError(
+        f"{field} = {name!r}: must be the folder of a Hugging Face checkpoint here; "
+        'jaxformer.load(BASE, adapter="ADAPTER") takes another base'
+    )
+
+
 def _with_adapters(
     model: Pretrained, adapters: Mapping[str, str | Path], hub: Mapping[str, Any]
 ) -> Pretrained:
@@ -177,3 +278,11 @@ def _with_adapters(
     for folder in folders.values():
         opened_with(model, folder)
     return replace(model, adapters=folders)
+
+
+def _check_known(folder: Path, architecture: str | None) -> None:
+    """Checks that a model can be read, before its weights are downloaded."""
+    if not is_adapter(folder):
+        from jaxformer.zoo.folders import read_folder
+
+        read_folder(folder, architecture=architecture)

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import IMPORTED, read_config
-from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.config.experiment import Config
+from jaxformer.data import Data
+from jaxformer.data.chat.template import TEMPLATE, ChatTemplate, read_chat_template
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 from jaxformer.distributed.sharding import parameter_shardings
+from jaxformer.errors import check_argument
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.io.model_files import CONFIG, LAYOUT, file_in, read_object
 from jaxformer.io.paths import AnyPath
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint
     from jaxformer.hub.weights.opening import Layout
 
+DTYPES = ("float32", "bfloat16", "float16")
+"""The dtypes in which weights are loaded and saved."""
 Shardings = Mapping[str, jax.sharding.Sharding]
 
 
@@ -49,8 +55,8 @@ class Checkpoint(abc.ABC):
     """The parameters with low-rank factors merged into them."""
     describe: Callable[[ModelConfig], "HFCheckpoint"]
     """Describes the model, perhaps computed in another way, in the terms of transformers."""
-    token_values: Mapping[str, Any] | None = None
-    """What config.json would say of tokens, of a run whose files say so themselves."""
+    token_ids: Callable[[], Mapping[str, Any]] | None = None
+    """Returns the ids of special tokens, of a run that names all of them itself."""
 
     @abc.abstractmethod
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -73,11 +79,6 @@ class Checkpoint(abc.ABC):
         """The description of the model in the terms of transformers."""
         return self.describe(self.model)
 
-    @cached_property
-    def structure(self) -> AbstractModel:
-        """The structure of the model."""
-        return AbstractModel(self.model.build)
-
     @property
     @abc.abstractmethod
     def layout(self) -> "Layout | None":
@@ -98,6 +99,11 @@ class Checkpoint(abc.ABC):
         """The tokenizer; None if there is none."""
         folder = self.tokenizer_folder
         return None if folder is None else load_tokenizer(folder)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The chat template; None if there is none."""
+        return read_chat_template(template_folder(self.home))
 
     @abc.abstractmethod
     def _places(self) -> tuple[Path, ...]:
@@ -121,8 +127,10 @@ class Checkpoint(abc.ABC):
         Raises:
             DataError: A weight is not finite, perhaps only in the new dtype.
         """
-        structure = self.structure
-        shardings = parameter_shardings(mesh, structure.axes, structure.shapes)
+        shardings = dict.fromkeys(self.shapes, SingleDeviceSharding(jax.devices()[0]))
+        if mesh is not None:
+            structure = AbstractModel(self.model.build)
+            shardings = parameter_shardings(mesh, structure.axes, structure.shapes)
         parameters = self.place(shardings, dtype)
         self.close()
         return Pretrained(
@@ -131,7 +139,7 @@ class Checkpoint(abc.ABC):
             describe=self.describe,
             folder=self.home,
             layout=None if dtype else self.layout,
-            token_values=self.token_values,
+            token_ids=self.token_ids,
         )
 
     def close(self) -> None:
@@ -202,7 +210,7 @@ class RunCheckpoint(Checkpoint):
     def describe(self) -> Callable[[ModelConfig], "HFCheckpoint"]:
         """Describes the model, with what travels from where the run started."""
         kept = self._imported
-        return partial(_described, self._token_ids if kept is None else kept, self.labels)
+        return partial(_described, self._own_ids if kept is None else lambda: kept, self.labels)
 
     @cached_property
     def _imported(self) -> dict[str, Any] | None:
@@ -210,20 +218,15 @@ class RunCheckpoint(Checkpoint):
         return read_object(self.home, CONFIG)
 
     @property
-    def token_values(self) -> Mapping[str, Any] | None:
-        """The ids of special tokens, of a run that names all of them itself."""
+    def token_ids(self) -> Callable[[], Mapping[str, Any]] | None:
+        """Returns the ids of special tokens, of a run that names all of them itself."""
         has_own = self._imported is None and not self.model.is_encoder_decoder
-        return (self._token_ids or None) if has_own else None
+        return self._own_ids if has_own and tokenizer_file(self.home) is not None else None
 
-    @cached_property
-    def _token_ids(self) -> dict[str, Any]:
-        """The ids of special tokens, of a model that this library made."""
-        if tokenizer_file(self.home) is None:
-            return {}
-        tokenizer = load_tokenizer(self.home)
-        end, start = tokenizer.end_of_text_id, self.config.data.start_id(tokenizer)
-        ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad_id}
-        return ids | ({} if start is None else {"decoder_start_token_id": start})
+    @property
+    def _own_ids(self) -> Callable[[], Mapping[str, Any]]:
+        has_tokenizer = tokenizer_file(self.home) is not None
+        return partial(_ids_of, self.home, self.config.data) if has_tokenizer else dict
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory, by their names."""
@@ -255,14 +258,57 @@ class RunCheckpoint(Checkpoint):
         return self._kept / "tokenizer", self._kept
 
 
+def checked_dtype(dtype: Any) -> str | None:
+    """Returns the name of a dtype for parameters, or None for None.
+
+    Args:
+        dtype: Anything that names a dtype.
+
+    Raises:
+        ArgumentError: It is not one of `DTYPES`.
+    """
+    if dtype is None:
+        return None
+    try:
+        name = jnp.dtype(dtype).name
+    except (TypeError, ValueError, SyntaxError):
+        name = ""
+    check_argument("dtype", dtype, name in DTYPES, f"one of {', '.join(DTYPES)}, or None")
+    return name
+
+
+def template_folder(home: Path) -> Path:
+    """Returns the folder with the chat template of a model.
+
+    Args:
+        home: The folder with the files that the model came with. The template that a run was
+            trained with is beside the run's tokenizer, and comes first.
+
+    Raises:
+        DataError: The template is no ordinary file.
+    """
+    own = home.with_name("tokenizer")
+    trained = home.name == IMPORTED and file_in(own, TEMPLATE) is not None
+    return own if trained else home
+
+
+def _ids_of(home: Path, data: Data) -> dict[str, Any]:
+    """The ids of special tokens, of a model that this library made."""
+    tokenizer = load_tokenizer(home)
+    end, start = tokenizer.end_of_text_id, data.start_id(tokenizer)
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad_id}
+    return ids | ({} if start is None else {"decoder_start_token_id": start})
+
+
 def _described(
-    kept: Mapping[str, Any], labels: tuple[str, ...], model: ModelConfig
+    fields: Callable[[], Mapping[str, Any]], labels: tuple[str, ...], model: ModelConfig
 ) -> "HFCheckpoint":
     """The description of a run's model, with the fields of config.json that the run keeps."""
     from jaxformer.hub.describe import describe_model
     from jaxformer.hub.tasks.label_names import label_settings
     from jaxformer.zoo import FORMATS
 
+    kept = fields()
     return describe_model(model, FORMATS.values(), kept | label_settings(model, labels, kept))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.data.chat.dialogue.dialogue import Dialogue
 from jaxformer.data.chat.template import Message, read_chat_template
 from jaxformer.errors import DataError
-from jaxformer.pretrained.folders import template_folder
+from jaxformer.pretrained.checkpoint import template_folder
 from jaxformer.pretrained.model import Arrays, Pretrained
 
 Inputs = Arrays | Sequence[Message] | Sequence[Sequence[Message]]

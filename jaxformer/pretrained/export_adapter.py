@@ -12,8 +12,8 @@ from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import is_remote
 from jaxformer.models.lora import FACTORS, abstract_model_of, is_factor
 from jaxformer.optim.parameter_roles import trained_names
+from jaxformer.pretrained.auto import model_folder
 from jaxformer.pretrained.checkpoint import RunCheckpoint
-from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import copy_beside
 

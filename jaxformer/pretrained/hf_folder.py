@@ -72,11 +72,6 @@ class FolderCheckpoint(Checkpoint):
         self.model, self.describe = description.config, described_by(description)
 
     @cached_property
-    def structure(self) -> AbstractModel:
-        """The structure of the model."""
-        return self._reader.abstract_model
-
-    @cached_property
     def layout(self) -> Layout | None:
         """The layout of the files."""
         return layout_of(self.home)
@@ -117,7 +112,7 @@ class FolderCheckpoint(Checkpoint):
 
     def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
         """Reads all parameters, each into its sharding."""
-        return load_parameters(self._reader.file, self.structure, shardings, dtype)
+        return load_parameters(self._reader.file, self._reader.abstract_model, shardings, dtype)
 
     def _places(self) -> tuple[Path, ...]:
         return self.folder / "tokenizer", self.folder, self.home

@@ -18,8 +18,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import side_files
 from jaxformer.io.paths import any_path, run_path
-from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.writing import keep_beside
 

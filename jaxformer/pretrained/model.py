@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from jaxformer.data.tokenizers.files import read_tokenizer, tokenizer_file
 from jaxformer.data.tokenizers.prompts import PromptEncoder, read_prompt_encoder
 from jaxformer.distributed.sharding import check_rows, mesh_of, on_mesh, on_rows
-from jaxformer.errors import ArgumentError, DataError, check_argument
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
 from jaxformer.models.model import Model, ModelConfig
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 Metric = Callable[[dict[str, jax.Array]], jax.Array]
 """A function from the outputs of a model to a scalar."""
-DTYPES = ("float32", "bfloat16", "float16")
-"""The dtypes in which weights are loaded and saved."""
 NO_HOOKS = Hooks()
 
 
@@ -49,13 +47,18 @@ class Pretrained:
     """How the files that it came from lay out its tensors; None where they were cast."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """The folders of adapters that fit it, by name; no output depends on them."""
-    token_values: Mapping[str, Any] | None = None
-    """What config.json says of tokens; None: the description says it."""
+    token_ids: Callable[[], Mapping[str, Any]] | None = None
+    """Returns the ids of special tokens; None: the description has them."""
 
     @cached_property
     def checkpoint(self) -> "HFCheckpoint":
         """Its description, in the terms of transformers and in ours."""
         return self.describe(self.config)
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """What config.json says, or would say, of tokens."""
+        return self.checkpoint.hf_config.values if self.token_ids is None else self.token_ids()
 
     @property
     def model(self) -> Model:
@@ -231,22 +234,3 @@ def check_pretrained(name: str, value: object) -> None:
         raise ArgumentError(
             f"{name} is a {type(value).__name__}: must be a model, as jaxformer.load returns it"
         )
-
-
-def checked_dtype(dtype: Any) -> str | None:
-    """Returns the name of a dtype for parameters, or None for None.
-
-    Args:
-        dtype: Anything that names a dtype.
-
-    Raises:
-        ArgumentError: It is not one of `DTYPES`.
-    """
-    if dtype is None:
-        return None
-    try:
-        name = jnp.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError):
-        name = ""
-    check_argument("dtype", dtype, name in DTYPES, f"one of {', '.join(DTYPES)}, or None")
-    return name

@@ -37,9 +37,9 @@ from jaxformer.io.model_files import (
 )
 from jaxformer.io.paths import folder_path
 from jaxformer.models.parameters import Parameters
+from jaxformer.pretrained.checkpoint import checked_dtype, template_folder
 from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat, export_format
-from jaxformer.pretrained.folders import template_folder
-from jaxformer.pretrained.model import Pretrained, check_pretrained, checked_dtype
+from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.restore import restore_newest, saved_log
+from jaxformer.checkpoints.restore import restore_newest, saved_config, saved_log
 from jaxformer.checkpoints.run_data import kept_digests, prepared_data
 from jaxformer.checkpoints.run_dir import (
     CHECKPOINTS,
@@ -20,7 +20,6 @@ from jaxformer.checkpoints.run_dir import (
     moved_away,
     open_run_folder,
 )
-from jaxformer.checkpoints.select import saved_config
 from jaxformer.config.experiment import (
     Config,
     check_heads,

@@ -113,6 +113,7 @@ def with_references(
         ConfigError: The reference cannot be read, does not fit the model, or is another one now
             than when the run was started.
     """
+
     @cache
     def reference() -> Reference:
         return _reference(config, opened, data, program, start)
@@ -121,9 +122,7 @@ def with_references(
     for side in _SIDES:
         dataset = getattr(data, side)
         if dataset is not None:
-            logps = _load_or_compute(
-                config, opened, folder, side, dataset, program, reference
-            )
+            logps = _load_or_compute(config, opened, folder, side, dataset, program, reference)
             sides[side] = config.data.dataset(ReferencedPairs(dataset.examples, logps), side)
     return dataclasses.replace(data, **sides)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.errors import ConfigError
 
 RUN = Path(__file__).parents[1] / "fixtures" / "run_6e84e0a"

@@ -14,7 +14,7 @@ from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_dir import open_run_folder
-from jaxformer.checkpoints.select import chosen_step
+from jaxformer.checkpoints.saved_run import chosen_step
 from jaxformer.cli import main as cli
 from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig

@@ -13,8 +13,7 @@ import jax
 
 from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import KEPT, read_config
-from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.cli.options import CheckpointChoice, split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse

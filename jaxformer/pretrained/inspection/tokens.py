@@ -16,8 +16,7 @@ from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.positions.base import Position
 from jaxformer.models.model import ModelConfig
-from jaxformer.pretrained.auto import open_checkpoint
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import model_folder, open_checkpoint
 from jaxformer.pretrained.model import Pretrained
 
 _SPACE = "\u2581"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import RunConfig
-from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.checks import at_least, check_types, optional
 from jaxformer.config.experiment import Config
 from jaxformer.data.labels import load_labels
@@ -26,8 +26,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.pretrained.auto import IMPORTED, load
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import IMPORTED, load, model_folder
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
