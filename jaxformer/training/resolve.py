@@ -85,9 +85,9 @@ def resolve(config: Config, folder: AnyPath, fresh: bool = False) -> ResolvedCon
     starts = fresh or not saved_steps(folder / CHECKPOINTS)
     resolved = replace(filled, teacher=_teacher(config), reference=_reference(filled, starts))
     if starts and resolved.transfer is not None:
-        from jaxformer.training.transfer.origin import check_same_tokens
+        from jaxformer.training.transfer.origin import check_tokenizer
 
-        check_same_tokens(getattr(config.data, "tokenizer", None), resolved.origin)
+        check_tokenizer(getattr(config.data, "tokenizer", None), resolved.origin)
     return resolved
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from jaxformer.training.transfer.resolution import model_for
 from saved_folders import save_tiny
 from variants import check_variant
 
@@ -17,6 +16,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.writing import save
+from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
 KINDS = {"bert": "LMHeadModel", "roberta": "CausalLM", "electra": "CausalLM", "ernie": "CausalLM"}

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxformer.training.transfer.resolution import model_for
 from saved_folders import save_tiny
 from tiny_models import structure_of, tiny_vision
+from transfers import transfer
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.describe import describe
@@ -21,7 +21,7 @@ from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.pretrained.writing import save
-from jaxformer.training.transfer.transfer import transfer
+from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
 torch_only = pytest.mark.torch

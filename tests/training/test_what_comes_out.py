@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
-from jaxformer.training.transfer.resolution import resolved
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, Packed, TextFiles
@@ -15,6 +14,7 @@ from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save
 from jaxformer.training.loop import train
+from jaxformer.training.resolve import fill
 from jaxformer.training.transfer.merge import merge
 
 pytestmark = pytest.mark.torch
@@ -129,7 +129,7 @@ def test_only_what_is_changed_changes_in_config_json(tmp_path):
     # As on the hub: another order, another name of a field, one that transformers does not know.
     values = {"torch_dtype": theirs.pop("dtype"), **dict(reversed(theirs.items())), "task": {}}
     (origin / "config.json").write_text(json.dumps(values))
-    config = resolved(still(text(tmp_path / "data"), origin))
+    config = fill(still(text(tmp_path / "data"), origin)).config
     train(config, tmp_path / "same")
     assert_same_files(origin, exported(tmp_path / "same", tmp_path / "same-export"))
     changed = replace(config, model=replace(config.model, attention_dropout=0.25))

@@ -56,25 +56,27 @@ def check_same_tokenizer(tokenizer: Tokenizer, other: Checkpoint) -> None:
         raise ConfigError(f"it has another tokenizer. {_remedy(other)}")
 
 
-def check_same_tokens(spec: Any, origin: Checkpoint) -> None:
+def check_tokenizer(spec: Any, origin: Checkpoint) -> None:
+    """Checks, as `check_same_tokens`, the tokenizer that data name, if they have one."""
+    if spec is not None:
+        _tokenizer_of(origin)
+        check_same_tokens(spec.fit(()), origin)
+
+
+def check_same_tokens(tokenizer: Tokenizer, origin: Checkpoint) -> None:
     """Checks that the tokens that two models' tokenizers share stand for the same text.
 
     A tokenizer may have additional tokens at the end.
 
     Args:
-        spec: What names this run's tokenizer; None: its data have none.
+        tokenizer: This run's.
         origin: The model that it starts from.
 
     Raises:
         ConfigError: A token differs (says which), or there is no tokenizer; says how to take the
             other's.
     """
-    if spec is None:
-        return
-    theirs = _tokenizer_of(origin)
-    if spec == TokenizerFile(name_of(origin.tokenizer_folder)):
-        return
-    pieces = zip(spec.fit(()).pieces(), theirs.pieces(), strict=False)
+    pieces = zip(tokenizer.pieces(), _tokenizer_of(origin).pieces(), strict=False)
     for number, (here, there) in enumerate(pieces):
         if here != there:
             raise ConfigError(
