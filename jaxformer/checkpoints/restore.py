@@ -183,7 +183,7 @@ def restore_parameters(
     step_folder: AnyPath,
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     shardings: Mapping[str, jax.sharding.Sharding],
-    averaged: bool,
+    stored: Mapping[str, str],
 ) -> Parameters:
     """Reads the parameters of a checkpoint to a mesh, each device its own part.
 
@@ -191,12 +191,11 @@ def restore_parameters(
         step_folder: The checkpoint.
         shapes: Of each parameter, by name.
         shardings: Where each parameter shall be.
-        averaged: Whether the averaged parameters are meant, of a run that keeps such.
+        stored: The name of the array of each parameter.
 
     Returns:
         The parameters by name, on the mesh.
     """
-    stored = parameter_names(_array_metadata(step_folder), averaged)
     wanted = {
         stored[name]: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
         for name, shape in shapes.items()

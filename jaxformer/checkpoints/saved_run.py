@@ -91,14 +91,8 @@ class SavedRun:
         shapes: Mapping[str, jax.ShapeDtypeStruct],
         shardings: Mapping[str, jax.sharding.Sharding],
     ) -> Parameters:
-        """Reads parameters to a mesh as they are stored, each device its own part.
-
-        Args:
-            shapes: Of each parameter, by name.
-            shardings: Where each parameter shall be.
-        """
-        averaged = self.config.train.ema_decay is not None
-        return restore_parameters(self._home, shapes, shardings, averaged)
+        """Reads parameters to a mesh as they are stored, each device its own part."""
+        return restore_parameters(self._home, shapes, shardings, self._stored)
 
     def close(self) -> None:
         """Lets the run delete the checkpoint; nothing more can be read."""

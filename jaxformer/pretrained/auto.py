@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, check_argument, shortened
 from jaxformer.io.model_files import ADAPTER_CONFIG, is_adapter, is_hf_checkpoint
@@ -204,7 +205,9 @@ def model_folder(
         from jaxformer.hub.remote.stores import remote_model
 
         return remote_model(folder, field, weights, check)
-    if os.path.isdir(folder):
+    # A step that there is not in a run: what reads the run says which there are.
+    is_step = folder.name.isdecimal() and folder.parent.name == CHECKPOINTS
+    if os.path.isdir(folder.parent if is_step else folder):
         if revision is not None:
             raise ConfigError(
                 f"revision = {revision!r}: must be None for {folder}, a folder on this machine"

@@ -144,6 +144,7 @@ class Checkpoint(abc.ABC):
 
     def close(self) -> None:
         """Lets a run delete the checkpoint; nothing more can be read."""
+        return
 
 
 class RunCheckpoint(Checkpoint):

@@ -151,16 +151,7 @@ class ReferencedPairs(ExampleSource):
 
 
 def check_reference(config: Config, reference: Checkpoint, mesh: Mapping[str, int]) -> None:
-    """Checks that a model can be the reference of a run.
-
-    Args:
-        config: The experiment.
-        reference: The model.
-        mesh: The sizes of the mesh axes, by name.
-
-    Raises:
-        ConfigError: It is no such decoder, or has another tokenizer.
-    """
+    """Raises ConfigError unless a model can be the reference of a run of preferences."""
     try:
         _check_model(config, reference.model)
         check_mesh(reference.model, mesh)
@@ -272,8 +263,8 @@ def _record(config: Config, opened: Checkpoint | None, folder: AnyPath) -> dict[
         named, field = config.init_from, "init_from"
     if named is not None and opened is None:
         raise ConfigError(
-            f"{field} = {named}: cannot be opened, and {folder} does not keep its log-probabilities "
-            "of these pairs: bring that model back, or start anew with --fresh"
+            f"{field} = {named}: cannot be opened, and {folder} does not keep its "
+            "log-probabilities of these pairs: bring that model back, or start anew with --fresh"
         )
     return {"reference": named, "step": None if named is None else opened.step}
 

@@ -41,11 +41,7 @@ class ResolvedConfig:
 
     @cached_property
     def transfer(self) -> "Transfer | None":
-        """What the run takes of its origin; None without one.
-
-        Raises:
-            ConfigError: The models differ in more than their heads, or the layers cannot be chosen.
-        """
+        """What the run takes of its origin, if it has one; raises ConfigError if they differ."""
         if self.origin is None:
             return None
         from jaxformer.training.transfer.transfer import Transfer
@@ -161,14 +157,7 @@ def _teacher(config: Config) -> "Checkpoint | None":
 
 
 def resolve_reference(config: Config) -> ResolvedConfig:
-    """Opens the reference of a run of preferences for an evaluation, if it can be opened.
-
-    Args:
-        config: The experiment, resolved.
-
-    Returns:
-        The experiment with its reference; without, the run must keep the log-probabilities.
-    """
+    """Opens the reference of preferences for an evaluation; None where it cannot be opened."""
     resolved = ResolvedConfig(config)
     if config.init_from is not None and config.train.preference.reference is None:
         from jaxformer.training.transfer.origin import open_named

@@ -22,17 +22,7 @@ from jaxformer.training.transfer.origin import check_same_tokenizer, known_token
 
 
 def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) -> None:
-    """Checks that a run can learn from a teacher, as far as that is known before its data are read.
-
-    Args:
-        config: The experiment.
-        teacher: The teacher.
-        mesh: The sizes of the mesh axes, by name.
-
-    Raises:
-        ConfigError: The teacher does not fit the student, the rows or the mesh, or has another
-            tokenizer.
-    """
+    """Raises ConfigError unless a teacher fits the student, its rows, mesh and tokenizer."""
     settings, lengths = config.train.distillation, config.data.lengths
     with _named(teacher):
         _check_fits(settings, config.model, teacher.model, lengths, mesh)
@@ -42,15 +32,7 @@ def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) 
 
 
 def check_taught(data: Datasets, teacher: Checkpoint) -> None:
-    """Checks that a teacher has learned from the same tokens and labels.
-
-    Args:
-        data: The data of the run.
-        teacher: The teacher.
-
-    Raises:
-        ConfigError: Its tokenizer or its labels differ.
-    """
+    """Raises ConfigError unless a teacher has learned from the tokens and labels of the data."""
     with _named(teacher):
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher)
@@ -62,17 +44,7 @@ def check_taught(data: Datasets, teacher: Checkpoint) -> None:
 def distillation_loss(
     settings: Distillation, model: ModelConfig, teacher: Checkpoint, mesh: Mesh
 ) -> DistillationLoss:
-    """The loss of a run with a teacher, whose parameters are put on the mesh.
-
-    Args:
-        settings: The weights of the terms.
-        model: The student.
-        teacher: The teacher, which fits the student.
-        mesh: Where the step runs.
-
-    Returns:
-        The loss.
-    """
+    """The loss of a run with a teacher that fits, whose parameters are put on the mesh."""
     common = _check_models(settings, model, teacher.model)
     abstract_model, parameters = read_model(teacher, mesh)
     if is_first():
@@ -91,21 +63,7 @@ def abstract_distillation_loss(
     teacher: ModelConfig,
     mesh: Mesh | AbstractMesh,
 ) -> DistillationLoss:
-    """The loss of a run with a teacher, with the shapes of its parameters in their place.
-
-    Args:
-        settings: The weights of the terms.
-        model: The student.
-        lengths: Tokens of a row of the data.
-        teacher: The teacher.
-        mesh: What the step is traced for.
-
-    Returns:
-        The loss, with which a step can be traced but not run.
-
-    Raises:
-        ConfigError: The teacher does not fit the student, or the mesh.
-    """
+    """The loss of a run with a teacher, with shapes for its parameters, to trace a step."""
     try:
         common = _check_fits(settings, model, teacher, lengths, dict(mesh.shape))
     except ConfigError as error:
@@ -118,15 +76,7 @@ def abstract_distillation_loss(
 
 
 def read_model(saved: Checkpoint, mesh: Mesh) -> tuple[AbstractModel, Parameters]:
-    """Reads a model that does not learn, and puts its parameters on the mesh.
-
-    Args:
-        saved: The model.
-        mesh: Where the step runs.
-
-    Returns:
-        Its structure and its parameters.
-    """
+    """Reads a model that does not learn: its structure, and its parameters on the mesh."""
     abstract_model = AbstractModel(saved.model.build)
     parameters = {
         name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))

@@ -108,8 +108,8 @@ class PeftConfig:
             raise DataError(
                 f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
                 f"target_modules names it: was it trained on a shallower model than this one? Its "
-                f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} says "
-                "which layers an adapter is for, if not for all"
+                f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} "
+                "says which layers an adapter is for, if not for all"
             )
 
     def scale_of(self, module: str, rank: int) -> float:

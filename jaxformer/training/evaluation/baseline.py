@@ -1,6 +1,6 @@
 """The scores of constant answers, which ignore the inputs: the figures to beat."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 
 import numpy as np
@@ -15,7 +15,6 @@ from jaxformer.models import (
     Regression,
     TokenClassification,
 )
-from jaxformer.training.evaluation.metrics import of_heads
 
 _MOST_BATCHES = 50
 
@@ -104,3 +103,17 @@ def _joined(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarr
     """All values and their weights, flat."""
     pairs = [(batch[value].ravel(), batch[weight].ravel()) for batch in batches]
     return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
+
+
+def of_heads(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the scores of a model: those of its head, or those of several as "<head>_<name>".
+
+    Args:
+        found: Each head's own, by its name.
+    """
+    several = len(found) > 1
+    return {
+        f"{head}_{name}" if several else name: value
+        for head, own in found.items()
+        for name, value in own.items()
+    }

@@ -29,9 +29,8 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads.base import Predictions
 from jaxformer.training.evaluation import metrics as scores
-from jaxformer.training.evaluation.baseline import trivial_answers
+from jaxformer.training.evaluation.baseline import of_heads, trivial_answers
 from jaxformer.training.evaluation.conclusion import Conclusion
-from jaxformer.training.evaluation.generated_text import text_scores, write_texts
 from jaxformer.training.step import Sums, TrainProgram
 
 
@@ -89,7 +88,7 @@ class Evaluator:
             found[head.name] = (
                 head_metrics(head, result, self.data) if result.sums.weight > 0 else {}
             )
-        return {"loss": sum(result.loss for result in results.values())} | scores.of_heads(found)
+        return {"loss": sum(result.loss for result in results.values())} | of_heads(found)
 
     def conclude(
         self,
@@ -120,6 +119,8 @@ class Evaluator:
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
         if not isinstance(examples, TextToTextExamples):
             return Conclusion(step, rows, metrics, trivial, [])
+        from jaxformer.training.evaluation.generated_text import text_scores, write_texts
+
         say(f"writing {examples.config.product[1]} for {rows} validation sources")
         texts = write_texts(self.program, params, self.batches(), examples, data.tokenizer)
         metrics = metrics | text_scores(examples.config.metric, texts)

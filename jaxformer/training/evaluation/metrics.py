@@ -8,7 +8,7 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,20 +16,6 @@ from numpy.typing import ArrayLike
 from jaxformer.extras import optional_module
 
 Scores = dict[str, float]
-
-
-def of_heads(found: Mapping[str, Scores]) -> Scores:
-    """Returns the scores of a model: those of its head, or those of several as "<head>_<name>".
-
-    Args:
-        found: Each head's own, by its name.
-    """
-    several = len(found) > 1
-    return {
-        f"{head}_{name}" if several else name: value
-        for head, own in found.items()
-        for name, value in own.items()
-    }
 
 
 def classification_scores(

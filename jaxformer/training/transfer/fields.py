@@ -77,20 +77,7 @@ _LENGTHS = ("max_position_embeddings", "n_positions")
 def from_origin(
     config: Config, folder: AnyPath | None, labels_needed: bool
 ) -> tuple[Config, Checkpoint | None]:
-    """Returns an experiment with all that it leaves to the checkpoint it starts from, and that.
-
-    Args:
-        config: The experiment, with `init_from`.
-        folder: The run's; None: it starts anew.
-        labels_needed: Whether the labels of the training data must be there.
-
-    Returns:
-        The experiment; and the checkpoint, None where a run that is continued has lost it.
-
-    Raises:
-        ConfigError: The checkpoint cannot be used.
-        DataError: The labels of the training data are needed and cannot be read.
-    """
+    """Returns an experiment with what it leaves to its checkpoint, and that, see `fill`."""
     began = read_config(folder) if folder and (folder / CONFIG_FILE).exists() else None
     named, pinned = hub_name(config.init_from), _commit_of(began, config.init_from)
     if pinned is not None and named.revision is None:
@@ -125,19 +112,7 @@ def from_origin(
 
 
 def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelConfig:
-    """Returns a checkpoint's model with the head that some data teach.
-
-    A head of that kind and size is kept. Another is the one of the class that its system has in
-    transformers, such as BertForSequenceClassification.
-
-    Args:
-        checkpoint: The checkpoint's description.
-        head: What the data teach, see `Data.head`.
-        count: How many labels the data have; None: as many as the checkpoint.
-
-    Returns:
-        The model.
-    """
+    """Returns a checkpoint's model with the head that data teach, for `count` labels if any."""
     model, model_format = checkpoint.config, checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
@@ -162,16 +137,7 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
 
 
 def origin_report(config: Config, origin: Checkpoint, labels: Sequence[str]) -> str:
-    """Returns which model a run starts from, and what was changed.
-
-    Args:
-        config: The experiment, resolved.
-        origin: The checkpoint.
-        labels: The labels of its data.
-
-    Returns:
-        A line for the table at the start of the run.
-    """
+    """Returns which model a run starts from and what was changed, in a line."""
     description = origin.description
     model = model_for(description, config.data.head, len(labels) or None)
     parts = [f"{description.architecture.name} of {config.init_from}"]

@@ -14,18 +14,7 @@ from jaxformer.pretrained.prediction.image_settings import ImageSettings
 
 
 def with_form(config: Config, origin: Checkpoint, model_is_open: bool) -> Config:
-    """Returns the experiment with images as the checkpoint reads them.
-
-    Args:
-        config: The experiment, with a model.
-        origin: The checkpoint.
-        model_is_open: Whether the model is the checkpoint's: then it gets the size of the images,
-            and its tables of positions are resized where they start.
-
-    Raises:
-        ConfigError: The checkpoint does not say how it reads images, or the model reads none, or
-            none of this size.
-    """
+    """Returns the experiment, with a model, with images as the checkpoint reads them."""
     data, model = config.data, config.model
     if not isinstance(model, VisionConfig):
         raise ConfigError(

@@ -16,19 +16,7 @@ from jaxformer.pretrained.writing import keep_beside
 
 
 def open_named(name: str, field: str, **options: Any) -> Checkpoint:
-    """Opens the model that a field of an experiment names.
-
-    Args:
-        name: As for `open_checkpoint`.
-        field: The field: "train.distillation.teacher".
-        **options: Those of `open_checkpoint`.
-
-    Returns:
-        The checkpoint; its parameters are not read yet.
-
-    Raises:
-        ConfigError: There is no such model, or it cannot be read.
-    """
+    """Opens the model that a field of an experiment names; every error names the field."""
     try:
         return open_checkpoint(name, field, **options)
     except (ConfigError, DataError) as error:
@@ -43,15 +31,7 @@ def known_tokenizer(spec: Any) -> Tokenizer | None:
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, other: Checkpoint) -> None:
-    """Checks that a run has the very tokenizer that another model has.
-
-    Args:
-        tokenizer: This run's.
-        other: The other model.
-
-    Raises:
-        ConfigError: The tokenizers differ, or there is none; says how to take the other's.
-    """
+    """Raises ConfigError unless a run has the very tokenizer of another model."""
     if tokenizer.fingerprint() != _tokenizer_of(other).fingerprint():
         raise ConfigError(f"it has another tokenizer. {_remedy(other)}")
 
@@ -64,18 +44,7 @@ def check_tokenizer(spec: Any, origin: Checkpoint) -> None:
 
 
 def check_same_tokens(tokenizer: Tokenizer, origin: Checkpoint) -> None:
-    """Checks that the tokens that two models' tokenizers share stand for the same text.
-
-    A tokenizer may have additional tokens at the end.
-
-    Args:
-        tokenizer: This run's.
-        origin: The model that it starts from.
-
-    Raises:
-        ConfigError: A token differs (says which), or there is no tokenizer; says how to take the
-            other's.
-    """
+    """Raises ConfigError unless the tokens that two tokenizers share stand for the same text."""
     pieces = zip(tokenizer.pieces(), _tokenizer_of(origin).pieces(), strict=False)
     for number, (here, there) in enumerate(pieces):
         if here != there:

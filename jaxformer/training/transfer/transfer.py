@@ -106,14 +106,7 @@ class Transfer:
         )
 
     def apply(self, params: Parameters) -> Parameters:
-        """Replaces fresh parameters by those that are taken.
-
-        Args:
-            params: Fresh parameters, sharded as they shall stay.
-
-        Returns:
-            The parameters.
-        """
+        """Returns fresh parameters, sharded as they are, with the values that are taken."""
         names = {there for name in self.taken for there in self.sources.read_for(name)}
         arrays = self.origin.read(names)
         ours = {}
@@ -125,12 +118,7 @@ class Transfer:
         return params | ours
 
     def start(self, state: TrainState, program: TrainProgram) -> TrainState:
-        """Returns a state of step 0 with the parameters that are taken, and reports which they are.
-
-        Args:
-            state: The fresh state.
-            program: The training program.
-        """
+        """Returns a fresh state with the parameters that are taken, and reports which they are."""
         params = self.apply(state.params)
         if is_first():
             print(self.report)
