@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -23,7 +23,6 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig, o
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError, RunError, first_line
 from jaxformer.io.paths import AnyPath, any_path, is_remote
-from jaxformer.models import Parameters
 
 
 def restore_newest(
@@ -168,7 +167,7 @@ def restore(step_folder: AnyPath, target: Any) -> Any:
     wanted = {name: _raw_key(leaf) for name, leaf in names.items()}
     saved = _array_metadata(step_folder)
     _check_same_arrays(step_folder, wanted, saved)
-    arrays = _restored(step_folder, wanted)
+    arrays = read_sharded(step_folder, wanted)
     for name, kind in meta["key_types"].items():
         arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
     return jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in names])
@@ -177,31 +176,6 @@ def restore(step_folder: AnyPath, target: Any) -> Any:
 def saved_log(folder: AnyPath, step: int) -> dict[str, Any]:
     """Returns what `RunLogger.state` was at a step; empty at step 0 and where it was not saved."""
     return read_item(folder / str(step), "meta").get("log", {}) if step else {}
-
-
-def restore_parameters(
-    step_folder: AnyPath,
-    shapes: Mapping[str, jax.ShapeDtypeStruct],
-    shardings: Mapping[str, jax.sharding.Sharding],
-    stored: Mapping[str, str],
-) -> Parameters:
-    """Reads the parameters of a checkpoint to a mesh, each device its own part.
-
-    Args:
-        step_folder: The checkpoint.
-        shapes: Of each parameter, by name.
-        shardings: Where each parameter shall be.
-        stored: The name of the array of each parameter.
-
-    Returns:
-        The parameters by name, on the mesh.
-    """
-    wanted = {
-        stored[name]: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
-        for name, shape in shapes.items()
-    }
-    found = _restored(step_folder, wanted)
-    return {name: found[stored[name]] for name in shapes}
 
 
 def parameter_names(arrays: Iterable[str], averaged: bool) -> dict[str, str]:
@@ -243,7 +217,7 @@ def array_shapes(step_folder: AnyPath) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
 
 
-def _restored(
+def read_sharded(
     step_folder: AnyPath, wanted: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
     """Reads the wanted arrays of a checkpoint, each to its sharding."""

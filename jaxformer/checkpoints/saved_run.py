@@ -20,7 +20,7 @@ from jaxformer.checkpoints.restore import (
     newest_whole,
     parameter_names,
     read_arrays,
-    restore_parameters,
+    read_sharded,
     saved_config,
 )
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
@@ -92,7 +92,12 @@ class SavedRun:
         shardings: Mapping[str, jax.sharding.Sharding],
     ) -> Parameters:
         """Reads parameters to a mesh as they are stored, each device its own part."""
-        return restore_parameters(self._home, shapes, shardings, self._stored)
+        wanted = {
+            self._stored[name]: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name])
+            for name, x in shapes.items()
+        }
+        found = read_sharded(self._home, wanted)
+        return {name: found[self._stored[name]] for name in shapes}
 
     def close(self) -> None:
         """Lets the run delete the checkpoint; nothing more can be read."""

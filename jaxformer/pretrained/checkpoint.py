@@ -64,15 +64,7 @@ class Checkpoint(abc.ABC):
 
     @abc.abstractmethod
     def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
-        """Reads all parameters, each into its sharding.
-
-        Args:
-            shardings: Those of the parameters, by name.
-            dtype: The dtype they are cast to; None keeps that of the files.
-
-        Raises:
-            DataError: A weight is not finite, perhaps only in the new dtype.
-        """
+        """Reads all parameters, each into its sharding; `dtype` None keeps that of the files."""
 
     @cached_property
     def description(self) -> "HFCheckpoint":
@@ -110,23 +102,11 @@ class Checkpoint(abc.ABC):
         """Where the tokenizer may be, the first one first."""
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds heads and a pooler that the files have besides those of the checkpoint's class.
-
-        Args:
-            model: The model that is to start from this one.
-        """
+        """Adds heads and a pooler that the files have besides those of the checkpoint's class."""
         del model
 
     def load(self, dtype: str | None, mesh: jax.sharding.Mesh | None = None) -> Pretrained:
-        """Returns the model with all its weights.
-
-        Args:
-            dtype: The dtype of the parameters; None keeps that of the files.
-            mesh: The mesh that each parameter is sharded over; None: one device.
-
-        Raises:
-            DataError: A weight is not finite, perhaps only in the new dtype.
-        """
+        """Returns the model with all its weights; see `jaxformer.load` for the arguments."""
         shardings = dict.fromkeys(self.shapes, SingleDeviceSharding(jax.devices()[0]))
         if mesh is not None:
             structure = AbstractModel(self.model.build)
@@ -150,17 +130,7 @@ class Checkpoint(abc.ABC):
 class RunCheckpoint(Checkpoint):
     """A checkpoint of a run: averaged parameters if it keeps averages, low-rank factors merged.
 
-    Args:
-        folder: The run's folder, or that of one of its checkpoints: RUN/checkpoints/300.
-        step: Which checkpoint, where the folder does not say; None: the newest that is whole.
-        best: Whether the one with the best value of `train.metric` is wanted.
-        weights: Whether parameters will be read.
-        adapter: The folder of an adapter of PEFT that `load` merges; None: there is none.
-        fields: Fields of the model that say how it is computed.
-
-    Raises:
-        ConfigError: The folder is no run, or has no such checkpoint.
-        CheckpointError: All of its checkpoints are damaged.
+    `load` merges the adapter of PEFT in the folder `adapter`, if any; see `open_checkpoint`.
     """
 
     def __init__(
@@ -260,14 +230,7 @@ class RunCheckpoint(Checkpoint):
 
 
 def checked_dtype(dtype: Any) -> str | None:
-    """Returns the name of a dtype for parameters, or None for None.
-
-    Args:
-        dtype: Anything that names a dtype.
-
-    Raises:
-        ArgumentError: It is not one of `DTYPES`.
-    """
+    """Returns the name of a dtype for parameters, None for None; raises ArgumentError."""
     if dtype is None:
         return None
     try:

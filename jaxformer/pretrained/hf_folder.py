@@ -21,23 +21,7 @@ from jaxformer.zoo.folders import image_class, read_folder
 
 
 class FolderCheckpoint(Checkpoint):
-    """The checkpoint in a folder with config.json and safetensors or msgpack files.
-
-    Args:
-        folder: The folder that was named: the checkpoint's, or that of an adapter.
-        home: The checkpoint's folder.
-        adapter: The folder of an adapter of PEFT to merge; None: there is none.
-        weights: Whether parameters will be read.
-        may_lack_parts: Whether heads and a pooler may be missing.
-        images_alone: Whether a dual encoder is opened as the classifier of its images.
-        architecture: The class; None: the one that config.json names.
-        strict: Whether a field of config.json that transformers' class does not know is refused.
-        fields: Fields of the model that say how it is computed.
-
-    Raises:
-        ConfigError: The system or one of its settings is not known, or the adapter does not fit.
-        DataError: The tensors are missing, damaged or do not fit.
-    """
+    """The checkpoint in `home`, with the adapter of PEFT in `adapter`; see `open_checkpoint`."""
 
     def __init__(
         self,
@@ -77,13 +61,7 @@ class FolderCheckpoint(Checkpoint):
         return layout_of(self.home)
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds the heads and the pooler of another class that the file has besides its own.
-
-        A file of pre-training has a pooler for classifiers, whatever class its config.json names.
-
-        Args:
-            model: The model that is to start from this one.
-        """
+        """Adds parts of another class: a file of pre-training has a pooler for classifiers."""
         if type(model) is not type(self.model):
             return
         structure, model_format = AbstractModel(model.build), self.description.model_format

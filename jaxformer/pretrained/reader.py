@@ -257,15 +257,7 @@ def opened_with(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> Check
 
 
 def check_replicable(adapter: Path, config: ModelConfig) -> None:
-    """Checks that the layers of a base can be put in another order.
-
-    Args:
-        adapter: The folder of the adapter that does so.
-        config: The base.
-
-    Raises:
-        ConfigError: They differ, or are in two stacks.
-    """
+    """Raises ConfigError if the layers of a base differ or are in two stacks, for an adapter."""
     if config.is_encoder_decoder or len(getattr(config, "windows", ())) > 1:
         raise ConfigError(
             f"{adapter}: layer_replication: must be for a base with one stack of equal layers, as "

@@ -110,17 +110,7 @@ def write_weights(
 def write_beside(
     folder: Path, checkpoint: HFCheckpoint, home: Path | None, dtype: np.dtype
 ) -> None:
-    """Writes config.json and copies what travels with a model.
-
-    Args:
-        folder: An existing folder.
-        checkpoint: The model's description.
-        home: The folder with the files that it came with; None: there are none.
-        dtype: The dtype of the weights.
-
-    Raises:
-        DataError: A file is not an ordinary file of that folder.
-    """
+    """Writes config.json, and copies what travels with a model from `home`."""
     values, source = config_values(checkpoint), file_in(home, CONFIG) if home else None
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
     if source is None or values.get(name, "float32") != dtype.name:
@@ -187,15 +177,7 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def copy_beside(folder: Path, home: Path | None) -> None:
-    """Copies what travels with a model besides its configuration.
-
-    Args:
-        folder: An existing folder.
-        home: The folder with the files that the model came with; None: there are none.
-
-    Raises:
-        DataError: A file is not an ordinary file of that folder.
-    """
+    """Copies from `home` what travels with a model besides its configuration."""
     own = _own_preprocessor(home)
     copy_side_files(home, folder, without=() if own is None else (PREPROCESSOR, PROCESSOR))
     if own is not None:
@@ -218,14 +200,7 @@ def _own_preprocessor(home: Path | None) -> Path | None:
 
 
 def own_template(home: Path | None) -> str | None:
-    """Returns the chat template that a run was trained with, unless it is the checkpoint's.
-
-    Args:
-        home: The folder with the files that the run came with.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
+    """Returns the chat template that a run was trained with, unless it is the checkpoint's."""
     if home is None or (own := template_folder(home)) == home:
         return None
     (_, text), theirs = find_template(own), find_template(home)

@@ -25,9 +25,8 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_store
 from jaxformer.io.paths import AnyPath, any_path, is_remote, run_path
 from jaxformer.io.staging import staged
-from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.evaluation.generated_text import shown
 from jaxformer.training.logging.report import print_table
 from jaxformer.training.loop import with_reference
 from jaxformer.training.preference_loss import preference_loss

@@ -106,11 +106,7 @@ def _joined(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarr
 
 
 def of_heads(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the scores of a model: those of its head, or those of several as "<head>_<name>".
-
-    Args:
-        found: Each head's own, by its name.
-    """
+    """Returns the scores of the heads: "<head>_<name>", if there are several."""
     several = len(found) > 1
     return {
         f"{head}_{name}" if several else name: value

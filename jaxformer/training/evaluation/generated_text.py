@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial, singledispatch
-from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,21 +16,11 @@ from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.placement import place
 from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
 from jaxformer.generation.decode.processors import History
-from jaxformer.io.files import replacing
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
 from jaxformer.training.evaluation import metrics as scores
+from jaxformer.training.evaluation.conclusion import GeneratedText
 from jaxformer.training.step import Batch, TrainProgram
-
-
-class GeneratedText(NamedTuple):
-    """A source, its reference and what the model makes of it."""
-
-    source: str
-    reference: str
-    text: str
-    references: tuple[str, ...] = ()
-    """All right texts, for data that have several or none; empty: there is none."""
 
 
 def write_texts(
@@ -109,36 +97,6 @@ def _(metric: WER, texts):
 def _(metric: AnswerMatch, texts):
     del metric
     return scores.answer_scores([t.text for t in texts], [t.references for t in texts])
-
-
-def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between.
-
-    Args:
-        texts: The texts.
-        kind: What each is, for the head of the column: "translation".
-        file: Where to write.
-    """
-    lines = [("source", "reference", kind), *(text[:3] for text in texts)]
-    content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
-    with replacing(file) as aside:
-        aside.write_text(content, encoding="utf-8")
-
-
-def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read.
-
-    Args:
-        texts: The texts.
-        kind: What each is: "translation".
-        most: How many.
-    """
-    chosen = [texts[n * len(texts) // most] for n in range(most)]
-    names = ("source", "reference", kind)
-    return "\n\n".join(
-        "\n".join(f"{name:<13}{text}" for name, text in zip(names, item[:3], strict=True))
-        for item in dict.fromkeys(chosen)
-    )
 
 
 def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):

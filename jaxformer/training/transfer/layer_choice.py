@@ -56,24 +56,9 @@ def chosen_layers(
     layers: tuple[int, ...],
     kinds: Kinds,
 ) -> Sources:
-    """Takes layer `layers[i]` of another model's stacks for layer i of this one's.
-
-    Where layers of several kinds take turns (windowed and global ones), a layer becomes one of its
-    own kind. Layers that share their parameters count once.
-
-    Args:
-        here: This model's shapes.
-        saved: The other run.
-        layers: Layers there, from 0.
-        kinds: The kinds of this model's layers.
-
-    Returns:
-        The source of each parameter of this model's stacks.
-
-    Raises:
-        ConfigError: There are more or fewer layers here than are chosen, there is no such layer
-            there, or it is of another kind.
-    """
+    """Returns what makes layer i of this model's stacks: layer `layers[i]` of another model's."""
+    # Where layers of several kinds take turns (windowed and global ones), a layer becomes one of
+    # its own kind. Layers that share their parameters count once.
     blocks, there = _stacked(here), _stacked(saved.shapes)
     for stack in dict.fromkeys(path.stack for path in blocks.values()):
         available = _depth(stack, saved.shapes, there)
