@@ -124,7 +124,7 @@ def saved_config(run: RunConfig, step: int) -> Config:
             "it out of the run, or give it its own name back"
         )
     saved = run.build(read_item(home, "config"))
-    if changes := other_fields(saved, run.config, step):
+    if saved != run.config and (changes := other_fields(saved, run.config, step)):
         listed = "; ".join(
             f"{name} was {old!r}, is {new!r}" for name, (old, new) in changes.items()
         )

@@ -110,7 +110,7 @@ class SavedRun:
         return {arrays[array]: value for array, value in stored if array in arrays}
 
     def _plain(self, name: str, found: Mapping[str, np.ndarray]) -> np.ndarray:
-        kernel = restored(name, found)
+        kernel = restored(name, found) if name + SCALES in found else found[name]
         if name in self.adapted:
             a, b = (found[name + suffix] for suffix in FACTORS)
             kernel = adapted(kernel.astype(np.float32), a, b, self.config.train.lora.scale)

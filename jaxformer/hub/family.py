@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from jaxformer.errors import DataError
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
-from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.states import Cache, by_layer, layer_states
 from jaxformer.hub.tasks.classes import Arrays, CausalLMTask, Task
 from jaxformer.models import ModelOutput
 from jaxformer.models.model import Model, ModelConfig
+
+if TYPE_CHECKING:
+    from jaxformer.hub.checkpoint import HFCheckpoint
 
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
@@ -50,7 +52,7 @@ class HFFamily(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
+        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[ModelOutput, Outputs]:
         """Returns the states that heads read, and the outputs that need no head.
 
@@ -64,7 +66,7 @@ class HFFamily(abc.ABC):
         """
 
     def encoder_inputs(
-        self, checkpoint: HFCheckpoint, inputs: Arrays
+        self, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Returns the arguments with which an encoder computes its hidden states.
 
@@ -83,7 +85,7 @@ class HFFamily(abc.ABC):
         return ids, {"positions": positions, "mask": mask}
 
     def encode(
-        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
+        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` in an encoder-decoder, and its padding mask.
 
@@ -108,7 +110,7 @@ class HFFamily(abc.ABC):
         del name
         return config.vocab_size
 
-    def ends_normalised(self, checkpoint: HFCheckpoint, prefix: str) -> bool:
+    def ends_normalised(self, checkpoint: "HFCheckpoint", prefix: str) -> bool:
         """Returns whether the last of the hidden states of a stack is its output."""
         del prefix
         return self.normalized_states and checkpoint.model_format.states_end_normalised
@@ -133,7 +135,7 @@ class HFFamily(abc.ABC):
         del name
         return config.position
 
-    def layer_outputs(self, checkpoint: HFCheckpoint, cache: Cache, outputs: Outputs) -> Outputs:
+    def layer_outputs(self, checkpoint: "HFCheckpoint", cache: Cache, outputs: Outputs) -> Outputs:
         """Returns the hidden states and attention weights of all layers, as far as recorded.
 
         Args:
@@ -167,7 +169,7 @@ def type_ids_of(inputs: Arrays) -> dict[str, jax.Array]:
 
 
 def positions_and_mask(
-    checkpoint: HFCheckpoint, inputs: Arrays, ids: jax.Array
+    checkpoint: "HFCheckpoint", inputs: Arrays, ids: jax.Array
 ) -> tuple[jax.Array | None, Mask]:
     """Returns the positions and the mask of the encoder's or the decoder's tokens.
 

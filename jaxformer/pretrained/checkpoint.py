@@ -15,7 +15,6 @@ from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import IMPORTED, read_config
 from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.config.experiment import Config
-from jaxformer.data import Data
 from jaxformer.data.chat.template import TEMPLATE, ChatTemplate, read_chat_template
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.files import tokenizer_file
@@ -55,8 +54,8 @@ class Checkpoint(abc.ABC):
     """The parameters with low-rank factors merged into them."""
     describe: Callable[[ModelConfig], "HFCheckpoint"]
     """Describes the model, perhaps computed in another way, in the terms of transformers."""
-    token_ids: Callable[[], Mapping[str, Any]] | None = None
-    """Returns the ids of special tokens, of a run that names all of them itself."""
+    token_values: Mapping[str, Any] | None = None
+    """What config.json would say of tokens, of a run that names all of them itself."""
 
     @abc.abstractmethod
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -119,7 +118,7 @@ class Checkpoint(abc.ABC):
             describe=self.describe,
             folder=self.home,
             layout=None if dtype else self.layout,
-            token_ids=self.token_ids,
+            token_values=self.token_values,
         )
 
     def close(self) -> None:
@@ -180,24 +179,30 @@ class RunCheckpoint(Checkpoint):
     @cached_property
     def describe(self) -> Callable[[ModelConfig], "HFCheckpoint"]:
         """Describes the model, with what travels from where the run started."""
-        kept = self._imported
-        return partial(_described, self._own_ids if kept is None else lambda: kept, self.labels)
+        return partial(_described, self._kept_values, self.labels)
+
+    @property
+    def token_values(self) -> Mapping[str, Any] | None:
+        """The ids of special tokens, of a run that names all of them itself."""
+        has_own = self._imported is None and not self.model.is_encoder_decoder
+        return (self._kept_values or None) if has_own else None
 
     @cached_property
     def _imported(self) -> dict[str, Any] | None:
         """The config.json of the Hugging Face checkpoint that the run started from, if any."""
         return read_object(self.home, CONFIG)
 
-    @property
-    def token_ids(self) -> Callable[[], Mapping[str, Any]] | None:
-        """Returns the ids of special tokens, of a run that names all of them itself."""
-        has_own = self._imported is None and not self.model.is_encoder_decoder
-        return self._own_ids if has_own and tokenizer_file(self.home) is not None else None
-
-    @property
-    def _own_ids(self) -> Callable[[], Mapping[str, Any]]:
-        has_tokenizer = tokenizer_file(self.home) is not None
-        return partial(_ids_of, self.home, self.config.data) if has_tokenizer else dict
+    @cached_property
+    def _kept_values(self) -> Mapping[str, Any]:
+        """The fields of config.json that the run keeps, or else the ids of its special tokens."""
+        if self._imported is not None or tokenizer_file(self.home) is None:
+            return self._imported or {}
+        tokenizer = load_tokenizer(self.home)
+        end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
+        ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+        decodes = self.model.is_encoder_decoder
+        start = self.config.data.start_id(tokenizer) if decodes else None
+        return ids | ({} if start is None else {"decoder_start_token_id": start})
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory, by their names."""
@@ -256,23 +261,14 @@ def template_folder(home: Path) -> Path:
     return own if trained else home
 
 
-def _ids_of(home: Path, data: Data) -> dict[str, Any]:
-    """The ids of special tokens, of a model that this library made."""
-    tokenizer = load_tokenizer(home)
-    end, start = tokenizer.end_of_text_id, data.start_id(tokenizer)
-    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad_id}
-    return ids | ({} if start is None else {"decoder_start_token_id": start})
-
-
 def _described(
-    fields: Callable[[], Mapping[str, Any]], labels: tuple[str, ...], model: ModelConfig
+    kept: Mapping[str, Any], labels: tuple[str, ...], model: ModelConfig
 ) -> "HFCheckpoint":
     """The description of a run's model, with the fields of config.json that the run keeps."""
     from jaxformer.hub.describe import describe_model
     from jaxformer.hub.tasks.label_names import label_settings
     from jaxformer.zoo import FORMATS
 
-    kept = fields()
     return describe_model(model, FORMATS.values(), kept | label_settings(model, labels, kept))
 
 

@@ -47,18 +47,13 @@ class Pretrained:
     """How the files that it came from lay out its tensors; None where they were cast."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """The folders of adapters that fit it, by name; no output depends on them."""
-    token_ids: Callable[[], Mapping[str, Any]] | None = None
-    """Returns the ids of special tokens; None: the description has them."""
+    token_values: Mapping[str, Any] | None = None
+    """What config.json would say of tokens; None: the description has it."""
 
     @cached_property
     def checkpoint(self) -> "HFCheckpoint":
         """Its description, in the terms of transformers and in ours."""
         return self.describe(self.config)
-
-    @cached_property
-    def values(self) -> Mapping[str, Any]:
-        """What config.json says, or would say, of tokens."""
-        return self.checkpoint.hf_config.values if self.token_ids is None else self.token_ids()
 
     @property
     def model(self) -> Model:

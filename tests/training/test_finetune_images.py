@@ -122,7 +122,7 @@ def test_another_size_keeps_the_share_that_is_cut_off(origins, photos):
     assert config.model.position.max_length == 4 * 3 + 2
     assert fill(config).config == config
     with pytest.raises(ConfigError, match=r"whole patches of 8 x 8"):
-        fill(experiment(origins / "deit", photos, image_size=(30, 30))).config
+        fill(experiment(origins / "deit", photos, image_size=(30, 30)))
 
 
 def test_what_says_nothing_of_images_is_refused(origins, photos, tmp_path):
@@ -130,11 +130,11 @@ def test_what_says_nothing_of_images_is_refused(origins, photos, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "bare" / name).write_bytes((origins / "deit" / name).read_bytes())
     with pytest.raises(ConfigError, match=r"preprocessor_config\.json does not exist"):
-        fill(experiment(tmp_path / "bare", photos)).config
+        fill(experiment(tmp_path / "bare", photos))
     given = experiment(tmp_path / "bare", photos)
     model = jaxformer.load(tmp_path / "bare").config
     with pytest.raises(ConfigError, match="--init-from"):
-        fill(replace(given, model=model, init_from=None)).config
+        fill(replace(given, model=model, init_from=None))
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
+from jaxformer.training.evaluation.conclusion import GeneratedText, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import (
-    GeneratedText,
-    shown,
     text_scores,
     write_texts,
 )

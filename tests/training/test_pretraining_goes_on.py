@@ -131,7 +131,7 @@ def test_documents_of_a_decoder_begin_as_its_tokenizer_begins_texts(tmp_path, ch
 
 def test_what_nothing_says_is_asked_for(tmp_path, checkpoint, text):
     with pytest.raises(ConfigError, match="init-from"):
-        fill(replace(experiment("", text), init_from=None)).config
+        fill(replace(experiment("", text), init_from=None))
     t5, llama = (fill(experiment(checkpoint(kind), text)).config for kind in ("t5", "llama"))
     with pytest.raises(ConfigError, match="objective"):
         pretraining_objective(t5.model, llama.data.tokenizer.fit(()))

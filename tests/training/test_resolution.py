@@ -281,7 +281,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
         (str(tmp_path), "is not the folder of a run"),
     ):
         with pytest.raises(ConfigError, match=message):
-            fill(Config(None, data, init_from=name)).config
+            fill(Config(None, data, init_from=name))
 
 
 def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
