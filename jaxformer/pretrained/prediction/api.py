@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import RunConfig
+from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig
 from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.checks import at_least, check_types, optional
 from jaxformer.config.experiment import Config
@@ -26,7 +26,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.pretrained.auto import IMPORTED, load, model_folder
+from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
