@@ -127,11 +127,10 @@ def train_resolved(
         settings = config.train
         restored = _restored(folder, program)
         step, state = restored or (0, _initial_state(resolved, program))
-        if settings.preference is not None:
-            initial = None if restored else state.params
-            data = with_reference(resolved, folder, data, program, initial)
+        initial = None if restored else state
+        data = with_reference(resolved, folder, data, program, initial)
         resolved.close()
-        evaluator = _evaluator(config, program, data, None if restored else state)
+        evaluator = _evaluator(config, program, data, initial)
         log = _run_logger(config, folder, step, work, data.train, program, began)
         resources.enter_context(contextlib.closing(log))
         stopping = _early_stopping(settings, folder, step)
@@ -193,16 +192,16 @@ def with_reference(
     folder: AnyPath,
     data: Datasets,
     program: TrainProgram,
-    initial: Parameters | None = None,
+    initial: TrainState | None = None,
 ) -> Datasets:
-    """The preferences with the log-probabilities of their reference.
+    """The data, preferences with the log-probabilities of their reference.
 
     Args:
         resolved: The experiment.
         folder: The run's folder.
         data: The data.
         program: What computes them, on its mesh.
-        initial: The parameters that the run starts from, where they are at hand.
+        initial: The state that the run starts from, where it is at hand.
 
     Returns:
         The data.
@@ -210,10 +209,12 @@ def with_reference(
     Raises:
         ConfigError: The reference is gone, or is another one now than when the run was started.
     """
+    if resolved.config.train.preference is None:
+        return data
     from jaxformer.training.reference import with_references
 
     def start() -> Parameters:
-        return _initial_state(resolved, program).params if initial is None else initial
+        return (initial or _initial_state(resolved, program)).params
 
     return with_references(resolved.config, resolved.reference, folder, data, program, start)
 

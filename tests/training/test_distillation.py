@@ -425,4 +425,4 @@ def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path
     config = student_config(teacher, num_heads=8)
     with pytest.raises(ConfigError, match=r"model.num_heads = 4 is not divisible by mesh.tensor"):
         loss_for(config, data, make_mesh(MeshConfig(tensor=8)))
-    assert "not the folder of a run" in refused(student_config(tmp_path / "absent"))
+    assert "must be the folder of a run" in refused(student_config(tmp_path / "absent"))
