@@ -46,7 +46,6 @@ from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
-from jaxformer.models import Parameters
 from jaxformer.optim.schedules import FEW_STEPS
 from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
@@ -126,9 +125,9 @@ def train_resolved(
         config, data, program, work = _prepared(resolved, folder)
         settings = config.train
         restored = _restored(folder, program)
-        step, state = restored or (0, _initial_state(resolved, program))
+        step, state = restored or (0, resolved.initial_state(program))
         initial = None if restored else state
-        data = with_reference(resolved, folder, data, program, initial)
+        data = resolved.with_references(folder, data, program, initial)
         resolved.close()
         evaluator = _evaluator(config, program, data, initial)
         log = _run_logger(config, folder, step, work, data.train, program, began)
@@ -179,44 +178,6 @@ def train_resolved(
             log.conclude(step, conclusion.metrics, print_conclusion(conclusion, config, *shown))
         check_learned(step, int(state.skipped))
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
-
-
-def _initial_state(resolved: ResolvedConfig, program: TrainProgram) -> TrainState:
-    """The state of step 0, with the origin's parameters if there is one."""
-    state = program.init(resolved.config.train.seed)
-    return state if resolved.transfer is None else resolved.transfer.start(state, program)
-
-
-def with_reference(
-    resolved: ResolvedConfig,
-    folder: AnyPath,
-    data: Datasets,
-    program: TrainProgram,
-    initial: TrainState | None = None,
-) -> Datasets:
-    """The data, preferences with the log-probabilities of their reference.
-
-    Args:
-        resolved: The experiment.
-        folder: The run's folder.
-        data: The data.
-        program: What computes them, on its mesh.
-        initial: The state that the run starts from, where it is at hand.
-
-    Returns:
-        The data.
-
-    Raises:
-        ConfigError: The reference is gone, or is another one now than when the run was started.
-    """
-    if resolved.config.train.preference is None:
-        return data
-    from jaxformer.training.reference import with_references
-
-    def start() -> Parameters:
-        return (initial or _initial_state(resolved, program)).params
-
-    return with_references(resolved.config, resolved.reference, folder, data, program, start)
 
 
 def _prepared(

@@ -14,12 +14,15 @@ from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.config.experiment import Config, validate
 from jaxformer.config.loggers import check_loggers
+from jaxformer.data import Datasets
 from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import AnyPath
+from jaxformer.models import Parameters
 from jaxformer.models.lora import abstract_model_of
+from jaxformer.training.step import TrainProgram, TrainState
 
 if TYPE_CHECKING:
     from jaxformer.pretrained.checkpoint import Checkpoint
@@ -50,6 +53,41 @@ class ResolvedConfig:
         arrays = abstract_model_of(model, self.config.train.lora).shapes
         shapes = {name: array.shape for name, array in arrays.items()}
         return Transfer.of(self.origin, model, shapes, layers)
+
+    def initial_state(self, program: TrainProgram) -> TrainState:
+        """The state of step 0, on the program's mesh, with the origin's parameters if any."""
+        state = program.init(self.config.train.seed)
+        return state if self.transfer is None else self.transfer.start(state, program)
+
+    def with_references(
+        self,
+        folder: AnyPath,
+        data: Datasets,
+        program: TrainProgram,
+        initial: TrainState | None = None,
+    ) -> Datasets:
+        """The data; preferences get the log-probabilities of their reference.
+
+        Args:
+            folder: The run's folder.
+            data: The data.
+            program: What computes them, on its mesh.
+            initial: The state that the run starts from, where it is at hand.
+
+        Returns:
+            The data.
+
+        Raises:
+            ConfigError: The reference is gone, or is another one now than when the run was started.
+        """
+        if self.config.train.preference is None:
+            return data
+        from jaxformer.training.reference import with_references
+
+        def start() -> Parameters:
+            return (initial or self.initial_state(program)).params
+
+        return with_references(self.config, self.reference, folder, data, program, start)
 
     def close(self) -> None:
         """Lets other runs delete the checkpoints, once their parameters are read."""

@@ -28,7 +28,6 @@ from jaxformer.io.staging import staged
 from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.logging.report import print_table
-from jaxformer.training.loop import with_reference
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.resolve import resolve_reference
 from jaxformer.training.step import TrainProgram
@@ -76,7 +75,7 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
         program = _program(config)
         if config.train.preference is not None:
             resolved = resolve_reference(config)
-            data = with_reference(resolved, folder, replace(data, train=None), program)
+            data = resolved.with_references(folder, replace(data, train=None), program)
         params = saved.restore(program.abstract_model.shapes, program.param_shardings)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
         saved.close()
