@@ -165,7 +165,8 @@ class RunCheckpoint(Checkpoint):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The labels that the run was trained with."""
-        return load_labels(self._kept)
+        chooses = any(head.num_labels is not None for head in self.model.heads)
+        return load_labels(self._kept) if chooses else ()
 
     @cached_property
     def layout(self) -> "Layout | None":
