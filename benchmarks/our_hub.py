@@ -10,7 +10,7 @@ from peak_memory import baseline, measured
 import jaxformer
 from jaxformer.hub.describe import describe
 from jaxformer.models import LanguageModel
-from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.model import Pretrained, described_by
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.common.llama_like import llama
 
@@ -18,7 +18,7 @@ from jaxformer.zoo.common.llama_like import llama
 def make(folder: str) -> Callable[[], None]:
     """Writes a Llama of 1.1 billion random bfloat16 numbers (the shape of TinyLlama)."""
     config = llama(22, 2048, 32, 5632, num_kv_heads=4, heads=(LanguageModel(),))
-    model = Pretrained(describe(config, [FORMATS["llama"]]), {})
+    model = Pretrained(config, {}, described_by(describe(config, [FORMATS["llama"]])))
     rng = np.random.default_rng(0)
 
     def run():

@@ -23,9 +23,9 @@ from jaxformer.data import TrainTokenizer
 from jaxformer.data.tasks import ParallelText
 from jaxformer.functional import LayerNorm, Mask, Prefix, RoPE, Sinusoidal, causal
 from jaxformer.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, MaskedLanguageModel
+from jaxformer.models.heads.metrics import translation_scores
 from jaxformer.nn import MLP
 from jaxformer.optim import AdamW, Cosine
-from jaxformer.training.evaluation.metrics import translation_scores
 from jaxformer.zoo import SYSTEMS
 from jaxformer.zoo.details import model_details
 

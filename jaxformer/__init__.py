@@ -51,8 +51,8 @@ _HOMES = {
     "push": "pretrained.push",
     "run_with_cache": "pretrained.outputs",
     "run_with_hooks": "pretrained.outputs",
-    "save": "pretrained.model",
     "score": "generation.scoring",
+    "save": "pretrained.writing",
     "score_pairs": "pretrained.embedding.api",
     "train": "training.loop",
 }

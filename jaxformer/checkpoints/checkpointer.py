@@ -24,7 +24,6 @@ import orbax.checkpoint as ocp
 
 import jaxformer
 from jaxformer.checkpoints import files, manifest
-from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, reach_object_stores
 from jaxformer.errors import RunError, StorageError, first_line
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
@@ -109,6 +108,8 @@ class Checkpointer:
         self._costs = {step: self._saved_cost(step) for step in self.steps()}
         atomicity = None
         if is_remote(self.folder):
+            from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, reach_object_stores
+
             reach_object_stores()
             atomicity = COMMIT_BY_FILE
         handlers = ocp.CompositeCheckpointHandler(

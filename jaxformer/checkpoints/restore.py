@@ -2,12 +2,13 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from jaxformer.checkpoints import files
 from jaxformer.checkpoints.checkpointer import (
@@ -16,12 +17,12 @@ from jaxformer.checkpoints.checkpointer import (
     is_key,
     named_arrays,
 )
-from jaxformer.checkpoints.manifest import read_item
-from jaxformer.checkpoints.remote_arrays import reach_object_stores
-from jaxformer.checkpoints.select import newest_whole
-from jaxformer.errors import RunError, first_line
-from jaxformer.io.paths import AnyPath, any_path
-from jaxformer.models import Parameters
+from jaxformer.checkpoints.manifest import damage, read_item
+from jaxformer.checkpoints.run_data import kept_digests
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig, other_fields
+from jaxformer.config.experiment import Config
+from jaxformer.errors import ConfigError, RunError, first_line
+from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 
 def restore_newest(
@@ -78,6 +79,87 @@ def restore_newest(
     return None
 
 
+def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> int | None:
+    """Finds the newest checkpoint of which every byte is what was saved.
+
+    In a job of several processes all of them call this together: each reads a share of the files,
+    and all get the same answer.
+
+    Args:
+        folder: The checkpoints.
+        on_damage: Called, by the first process, with each damaged one and what is wrong with it.
+
+    Returns:
+        The step, or None where no checkpoint is whole.
+    """
+    steps = files.saved_steps(folder) if jax.process_index() == 0 else []
+    while (step := _of_first_process(steps.pop() if steps else -1)) >= 0:
+        if (problem := damage_of(folder / str(step))) is None:
+            return step
+        # What the run has deleted while it was read here is not damaged.
+        if jax.process_index() == 0 and step in files.saved_steps(folder):
+            on_damage(folder / str(step), problem)
+    return None
+
+
+def saved_config(run: RunConfig, step: int) -> Config:
+    """The configuration that a checkpoint was saved with, once it is known to be one of its run.
+
+    Args:
+        run: The configuration in the run's folder.
+        step: The step of a whole checkpoint.
+
+    Returns:
+        The checkpoint's configuration.
+
+    Raises:
+        ConfigError: The checkpoint is of another step or run, or the run's config.json, tokenizer
+            or labels were changed since.
+    """
+    home = run.folder / CHECKPOINTS / str(step)
+    meta = read_item(home, "meta")
+    if meta["step"] != step:
+        raise ConfigError(
+            f"{home} is the checkpoint of step {meta['step']}, which was copied or renamed: move "
+            "it out of the run, or give it its own name back"
+        )
+    saved = run.build(read_item(home, "config"))
+    if saved != run.config and (changes := other_fields(saved, run.config, step)):
+        listed = "; ".join(
+            f"{name} was {old!r}, is {new!r}" for name, (old, new) in changes.items()
+        )
+        raise ConfigError(
+            f"{run.folder / CONFIG_FILE} is not what the checkpoint of step {step} was saved with: "
+            f"{listed}. Put back what was there, or move {home} out of the run if it is another's"
+        )
+    there = meta.get("kept", {})  # older versions kept no digests of these
+    now = kept_digests(run.folder) if there else {}
+    if others := [name for name, digest in there.items() if now.get(name) != digest]:
+        raise ConfigError(
+            f"{run.folder / others[0]} is not what the checkpoint of step {step} was saved with, "
+            "so its numbers would mean other tokens or labels. Put back the file that was there, "
+            f"or move {home} out of the run if it is another's"
+        )
+    return saved
+
+
+def damage_of(step_folder: AnyPath) -> str | None:
+    """The damage of a checkpoint, found by all processes together; None if it is whole."""
+    problem = damage(step_folder, jax.process_index(), jax.process_count())
+    if jax.process_count() == 1:
+        return problem
+    words = np.frombuffer((problem or "").encode()[:200].ljust(200), np.uint8)
+    rows = multihost_utils.process_allgather(words)
+    told = (row.tobytes().decode(errors="ignore").strip() for row in rows)
+    return next((text for text in told if text), None)
+
+
+def _of_first_process(step: int) -> int:
+    if jax.process_count() == 1:
+        return step
+    return int(multihost_utils.broadcast_one_to_all(np.asarray(step, np.int32)))
+
+
 def restore(step_folder: AnyPath, target: Any) -> Any:
     """Restores one checkpoint into the structure, dtypes and shardings of ``target``."""
     meta = read_item(step_folder, "meta")
@@ -85,7 +167,7 @@ def restore(step_folder: AnyPath, target: Any) -> Any:
     wanted = {name: _raw_key(leaf) for name, leaf in names.items()}
     saved = _array_metadata(step_folder)
     _check_same_arrays(step_folder, wanted, saved)
-    arrays = _restored(step_folder, wanted)
+    arrays = read_sharded(step_folder, wanted)
     for name, kind in meta["key_types"].items():
         arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
     return jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in names])
@@ -94,32 +176,6 @@ def restore(step_folder: AnyPath, target: Any) -> Any:
 def saved_log(folder: AnyPath, step: int) -> dict[str, Any]:
     """Returns what `RunLogger.state` was at a step; empty at step 0 and where it was not saved."""
     return read_item(folder / str(step), "meta").get("log", {}) if step else {}
-
-
-def restore_parameters(
-    step_folder: AnyPath,
-    shapes: Mapping[str, jax.ShapeDtypeStruct],
-    shardings: Mapping[str, jax.sharding.Sharding],
-    averaged: bool,
-) -> Parameters:
-    """Reads the parameters of a checkpoint to a mesh, each device its own part.
-
-    Args:
-        step_folder: The checkpoint.
-        shapes: Of each parameter, by name.
-        shardings: Where each parameter shall be.
-        averaged: Whether the averaged parameters are meant, of a run that keeps such.
-
-    Returns:
-        The parameters by name, on the mesh.
-    """
-    stored = parameter_names(_array_metadata(step_folder), averaged)
-    wanted = {
-        stored[name]: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
-        for name, shape in shapes.items()
-    }
-    found = _restored(step_folder, wanted)
-    return {name: found[stored[name]] for name in shapes}
 
 
 def parameter_names(arrays: Iterable[str], averaged: bool) -> dict[str, str]:
@@ -145,7 +201,7 @@ def read_arrays(
     step_folder: AnyPath, prefixes: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[str, Any]]:
     """Reads the arrays of a checkpoint one at a time as numpy, in the order of their names."""
-    with _reader() as reader:
+    with _reader(step_folder) as reader:
         for name in sorted(_array_metadata(step_folder)):
             if name.startswith(prefixes):
                 arguments = ocp.args.PyTreeRestore(
@@ -161,7 +217,7 @@ def array_shapes(step_folder: AnyPath) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
 
 
-def _restored(
+def read_sharded(
     step_folder: AnyPath, wanted: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
     """Reads the wanted arrays of a checkpoint, each to its sharding."""
@@ -171,7 +227,7 @@ def _restored(
         )
         for name, leaf in wanted.items()
     }
-    with _reader() as reader:
+    with _reader(step_folder) as reader:
         return reader.restore(
             (step_folder / "state").absolute(),
             args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True),
@@ -186,12 +242,15 @@ def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _array_metadata(step_folder: AnyPath) -> dict[str, Any]:
-    with _reader() as reader:
+    with _reader(step_folder) as reader:
         return dict(reader.metadata((step_folder / "state").absolute()).tree)
 
 
-def _reader() -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
-    reach_object_stores()
+def _reader(step_folder: AnyPath) -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
+    if is_remote(step_folder):
+        from jaxformer.checkpoints.remote_arrays import reach_object_stores
+
+        reach_object_stores()
     # The handler alone: a Checkpointer around it would look for notes that no restore needs.
     return contextlib.closing(ocp.PyTreeCheckpointHandler())
 

@@ -10,10 +10,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from jaxformer.checkpoints.files import saved_steps, write_json
-from jaxformer.checkpoints.lease import Lease
 from jaxformer.config.experiment import Config, changed_fields
 from jaxformer.config.user_code import (
     KEPT_FILE,
@@ -26,13 +25,14 @@ from jaxformer.data.labels import LABEL_FILES
 from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
 from jaxformer.errors import ConfigError, DataError, RunError, system_message
-from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.weights.found import OLD_FOLDER, other_weights_in
 from jaxformer.io.files import lock_file, replacing
 from jaxformer.io.json_files import read_json
+from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
-from jaxformer.io.remote import RemotePath, check_readable, check_writable
 from jaxformer.io.serialization import as_saved, from_json, to_json
+
+if TYPE_CHECKING:
+    from jaxformer.io.remote import RemotePath
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -121,6 +121,8 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
     """
     with _accessible(folder):
         if is_remote(folder):
+            from jaxformer.io.remote import check_writable
+
             check_writable(folder, "run_dir")
         before = _contents(folder) if folder.exists() else None
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +139,9 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def _leased(folder: RemotePath) -> Iterator[Callable[[], None]]:
+def _leased(folder: "RemotePath") -> Iterator[Callable[[], None]]:
+    from jaxformer.checkpoints.lease import Lease
+
     with contextlib.closing(Lease(folder)) as lease:
         yield lease.check
 
@@ -197,6 +201,8 @@ class RunConfig:
     def __init__(self, folder: AnyPath):
         folder = run_path(folder, "run_dir")
         if is_remote(folder):
+            from jaxformer.io.remote import check_readable
+
             check_readable(folder, "run_dir")
         _refuse_pretrained(folder)
         path = folder / CONFIG_FILE
@@ -255,7 +261,11 @@ def _refuse_pretrained(folder: AnyPath) -> None:
 def _other_weights(folder: AnyPath) -> str | None:
     """The sentence about the weights in a folder that is not a run; None if there are none."""
     is_run = (folder / CONFIG_FILE).exists() and not (folder / OLD_FOLDER).exists()
-    return None if is_run or is_remote(folder) else other_weights_in(folder)
+    if is_run or is_remote(folder):
+        return None
+    from jaxformer.hub.weights.found import other_weights_in
+
+    return other_weights_in(folder)
 
 
 def _has_learned(folder: AnyPath) -> bool:

@@ -1,23 +1,41 @@
-"""The parameters of a run, read and written as plain arrays."""
+"""A checkpoint of a run, chosen, and its parameters, read and written as plain arrays.
 
-from collections.abc import Iterable, Mapping
+The checkpoint is the one that is asked for, the best, or the newest that is whole. All that opens a
+run chooses it here, so that evaluation, generation and export agree.
+"""
 
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import jax
 import numpy as np
 
 from jaxformer.checkpoints import files
 from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
 from jaxformer.checkpoints.manifest import read_item
-from jaxformer.checkpoints.restore import array_shapes, parameter_names, read_arrays
+from jaxformer.checkpoints.restore import (
+    array_shapes,
+    damage_of,
+    newest_whole,
+    parameter_names,
+    read_arrays,
+    read_sharded,
+    saved_config,
+)
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
-from jaxformer.checkpoints.select import chosen_step, read_steadily, run_and_step, saved_config
 from jaxformer.config.experiment import Config
+from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError
-from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.io.paths import AnyPath, any_path, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import FACTORS, adapted
-from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import Parameters
+
+_TRIES = 5
+_Read = TypeVar("_Read")
+_log = logging.getLogger(__name__)
 
 
 class SavedRun:
@@ -25,7 +43,6 @@ class SavedRun:
 
     Args:
         folder: The run's, or that of one of its checkpoints: RUN/checkpoints/300.
-        asked_by: What named the folder, for messages: "--init-from".
         step: Which checkpoint, where the folder does not say; None: the newest that is whole.
         best: Whether the one with the best value of `train.metric` is wanted.
 
@@ -34,12 +51,9 @@ class SavedRun:
         CheckpointError: All of its checkpoints are damaged.
     """
 
-    def __init__(self, folder: AnyPath, asked_by: str, step: int | None = None, best: bool = False):
-        try:
-            self.folder, step = run_and_step(folder, step, best)
-            arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
-        except (ConfigError, CheckpointError) as error:
-            raise type(error)(f"{asked_by}: {error}") from error
+    def __init__(self, folder: AnyPath, step: int | None = None, best: bool = False):
+        self.folder, step = run_and_step(folder, step, best)
+        arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
         self.model = self.config.model
         self._stored = parameter_names(arrays, averaged=True)
         parts = (*FACTORS, SCALES)
@@ -62,10 +76,6 @@ class SavedRun:
         """What was measured at this step, if anything."""
         return files.validation_of(read_item(self._home, "meta"))
 
-    def add_parts(self, model: ModelConfig) -> None:
-        """Adds nothing: a checkpoint has the parts of its own model alone."""
-        del model
-
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""
         names = list(names)
@@ -76,6 +86,23 @@ class SavedRun:
         """Reads the low-rank factors, by the names of their kernels and `FACTORS`."""
         return self._read(name + part for name in self.adapted for part in FACTORS)
 
+    def restore(
+        self,
+        shapes: Mapping[str, jax.ShapeDtypeStruct],
+        shardings: Mapping[str, jax.sharding.Sharding],
+    ) -> Parameters:
+        """Reads parameters to a mesh as they are stored, each device its own part."""
+        wanted = {
+            self._stored[name]: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name])
+            for name, x in shapes.items()
+        }
+        found = read_sharded(self._home, wanted)
+        return {name: found[self._stored[name]] for name in shapes}
+
+    def close(self) -> None:
+        """Lets the run delete the checkpoint; nothing more can be read."""
+        self._hold.close()
+
     def _read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads those of the arrays that there are, as they are stored."""
         arrays = {self._stored[name]: name for name in names if name in self._stored}
@@ -83,7 +110,7 @@ class SavedRun:
         return {arrays[array]: value for array, value in stored if array in arrays}
 
     def _plain(self, name: str, found: Mapping[str, np.ndarray]) -> np.ndarray:
-        kernel = restored(name, found)
+        kernel = restored(name, found) if name + SCALES in found else found[name]
         if name in self.adapted:
             a, b = (found[name + suffix] for suffix in FACTORS)
             kernel = adapted(kernel.astype(np.float32), a, b, self.config.train.lora.scale)
@@ -114,3 +141,119 @@ def write_run(
     checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
     checkpoints.save(step, {"params": parameters}, validation)
     checkpoints.close()
+
+
+def run_and_step(
+    folder: AnyPath, step: int | None = None, best: bool = False
+) -> tuple[AnyPath, int | None]:
+    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is.
+
+    Args:
+        folder: The folder of a run, or of one of its checkpoints.
+        step: The step that is asked for besides, if any.
+        best: Whether the best step is asked for.
+
+    Returns:
+        The run's folder, and the step that the folder names, or else `step`.
+
+    Raises:
+        ConfigError: The folder names another step than is asked for.
+    """
+    folder = run_path(folder, "run_dir")
+    if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
+        return folder, step
+    named = int(folder.name)
+    if best or step not in (None, named):
+        asked = "--best" if best else f"--step {step}"
+        raise ConfigError(f"{asked}: {folder} is a single checkpoint; name {folder.parent.parent}")
+    return folder.parent.parent, named
+
+
+def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> int:
+    """Returns the step of a whole checkpoint of a run; warns of damaged ones that it passes over.
+
+    Args:
+        run: The run's folder.
+        step: The wanted one; None: the newest, or the best.
+        best: Whether the one with the best value of `train.metric` is wanted.
+
+    Raises:
+        ConfigError: The run has saved no checkpoint yet, the wanted one is not there or damaged,
+            both a step and the best are wanted, or none was measured.
+        CheckpointError: All of them are damaged.
+    """
+    run = run_path(run, "run_dir")
+    folder = run / CHECKPOINTS
+    if best and step is not None:
+        raise ConfigError(f"--step {step} with --best: must be one of the two; leave one out")
+    if step is None and not best:
+        found = newest_whole(folder, _warn)
+        if found is not None:
+            return found
+        if files.saved_steps(folder) or files.damaged_ones(folder):
+            raise CheckpointError(f"Every checkpoint in {folder} is damaged: none can be read")
+        raise ConfigError(f"{run} holds no whole checkpoint: the run has saved none yet")
+    steps = files.saved_steps(folder)
+    held = ", ".join(map(str, steps)) or "none"
+    asked = "--best" if best else f"--step {step}"
+    if best and (step := best_step(run)) is None:
+        raise ConfigError(
+            f"--best: no checkpoint in {folder} was measured by train.metric; name one with "
+            f"--step, of {held}"
+        )
+    problem = damage_of(folder / str(step)) if step in steps else None
+    if step not in files.saved_steps(folder):
+        raise ConfigError(f"{asked}: there is none; {folder} holds {held}")
+    if problem:
+        raise ConfigError(
+            f"{asked}: it is damaged ({problem}); without {asked.split()[0]}, the newest whole "
+            f"checkpoint in {folder} is read"
+        )
+    return step
+
+
+def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
+    """Calls what chooses and reads a checkpoint; again where it failed because the run goes on.
+
+    Args:
+        run: The run's folder.
+        read: Chooses a checkpoint and reads it.
+
+    Returns:
+        What it returns.
+    """
+    for _ in range(_TRIES):
+        before = files.saved_steps(run / CHECKPOINTS)
+        try:
+            return read()
+        except Exception:
+            # Several processes choose together, and would have to fail together.
+            if jax.process_count() > 1 or files.saved_steps(run / CHECKPOINTS) == before:
+                raise
+    return read()
+
+
+def best_step(run: AnyPath) -> int | None:
+    """Returns the step with the best value of the run's `train.metric`, of those it has kept.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        The first of equals; None where none was measured.
+    """
+    metric, folder = RunConfig(run).config.train.metric, run / CHECKPOINTS
+    measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
+    return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
+
+
+def _validation(step_folder: AnyPath) -> dict[str, float]:
+    """What was measured at a step; nothing where that cannot be read."""
+    try:
+        return files.validation_of(read_item(step_folder, "meta"))
+    except (FileNotFoundError, ValueError, KeyError):
+        return {}
+
+
+def _warn(step_folder: AnyPath, problem: str) -> None:
+    _log.warning("Passing over the damaged checkpoint %s (%s).", step_folder, problem)

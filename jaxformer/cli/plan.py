@@ -28,7 +28,7 @@ from jaxformer.plan.memory import GAPS
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
 from jaxformer.plan.trace import check, check_without_mesh, described
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 
 _DESCRIPTION = """\
 Says, on a laptop, whether a config fits on a slice of TPUs or on GPUs, how much memory each device
@@ -113,7 +113,7 @@ def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
     if defaults.model is None and "model" not in given(options):
         first = parse(defaults, without(options, "model", "help"), prog)
         if first.init_from is not None:
-            model = resolved(first.experiment, labels_needed=False).model
+            model = fill(first.experiment, labels_needed=False).config.model
             defaults = dataclasses.replace(defaults, model=model)
     return parse(defaults, options, prog)
 
@@ -123,7 +123,8 @@ def _settled(config: Config) -> Config:
     check_has_model(config)
     is_open = getattr(config.data, "sequence_length", 0) is None
     origin, _ = (None, "") if config.init_from is None else described(config.init_from, "init_from")
-    return resolved(config, labels_needed=False) if is_open or origin is not None else config
+    left_open = is_open or origin is not None
+    return fill(config, labels_needed=False).config if left_open else config
 
 
 def _progress(text: str) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import jax
 from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import mesh_axes, place, without
@@ -185,11 +193,13 @@ def check_rows(mesh: Mesh | None, rows: int) -> None:
 
 
 def parameter_shardings(
-    mesh: Mesh | AbstractMesh,
+    mesh: Mesh | AbstractMesh | None,
     axes: Mapping[str, tuple[str, ...]],
     shapes: Mapping[str, jax.ShapeDtypeStruct],
-) -> dict[str, NamedSharding]:
-    """Where each parameter lives: `parameter_sharding` of all of them."""
+) -> dict[str, Sharding]:
+    """Where each parameter lives: `parameter_sharding` of all; without a mesh, on one device."""
+    if mesh is None:
+        return dict.fromkeys(axes, SingleDeviceSharding(jax.devices()[0]))
     return {name: parameter_sharding(mesh, name, axes[name], shapes[name].shape) for name in axes}
 
 

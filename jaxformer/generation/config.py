@@ -465,7 +465,8 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     Raises:
         DataError: generation_config.json cannot be read.
     """
-    config, folder = pretrained.checkpoint.hf_config.values, pretrained.folder
+    config, folder = pretrained.token_values, pretrained.folder
+    config = pretrained.checkpoint.hf_config.values if config is None else config
     own = None if folder is None else read_object(folder, GENERATION)
     if own is None:
         known = (*_SUPPORTED, *UNSUPPORTED, *_TOKENS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,9 @@ from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape, Storage
 from jaxformer.nn.layers import transpose_kernels
-from jaxformer.pretrained.model import Pretrained
+
+if TYPE_CHECKING:
+    from jaxformer.pretrained.model import Pretrained
 
 CHUNK = 512
 """The maximum number of prompt tokens that are read at once."""
@@ -355,10 +357,10 @@ def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
 
 
-_ENGINES: weakref.WeakKeyDictionary[Pretrained, Engine] = weakref.WeakKeyDictionary()
+_ENGINES: weakref.WeakKeyDictionary["Pretrained", Engine] = weakref.WeakKeyDictionary()
 
 
-def engine_for(pretrained: Pretrained) -> Engine:
+def engine_for(pretrained: "Pretrained") -> Engine:
     """The engine of a model, kept with its programs as long as the model is.
 
     It holds a second copy of the weights, layer by layer.

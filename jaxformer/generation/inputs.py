@@ -16,9 +16,9 @@ from jaxformer.generation.decode.processors import TOKEN
 from jaxformer.hub.families import family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
+from jaxformer.io.model_files import GENERATION
 from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
-from jaxformer.pretrained.writing import GENERATION
 
 Arrays = Mapping[str, Any]
 Files = str | Path | Sequence[str | Path]

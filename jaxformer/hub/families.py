@@ -1,13 +1,12 @@
 """The forward pass of each family, with the input and output names of transformers."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import DataError
 from jaxformer.functional.activations import scope, with_cache
-from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.family import (
     HFFamily,
     Outputs,
@@ -29,6 +28,9 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
+
+if TYPE_CHECKING:
+    from jaxformer.hub.checkpoint import HFCheckpoint
 
 _OF_DECODER = ("decoder", "labels")
 PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
@@ -69,7 +71,7 @@ class _Encoder(HFFamily):
 
 
 def _not_padding(
-    checkpoint: HFCheckpoint, ids: jax.Array, valid: jax.Array | None
+    checkpoint: "HFCheckpoint", ids: jax.Array, valid: jax.Array | None
 ) -> jax.Array | None:
     """The tokens among which transformers' classifiers read the last one, bool `[B, T]`."""
     # Without a padding id they read one text at a time; then the mask says which tokens are real.
@@ -103,7 +105,7 @@ class _EncoderDecoder(HFFamily):
         outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
         return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 
-    def decoder_checkpoint(self, checkpoint: HFCheckpoint) -> HFCheckpoint:
+    def decoder_checkpoint(self, checkpoint: "HFCheckpoint") -> "HFCheckpoint":
         """Returns the checkpoint that says how the decoder's positions are counted."""
         return checkpoint
 
@@ -267,7 +269,7 @@ def family_of(config: ModelConfig) -> HFFamily:
 
 def forward(
     model: Model,
-    checkpoint: HFCheckpoint,
+    checkpoint: "HFCheckpoint",
     inputs: Arrays,
     *,
     hidden_states: bool = False,
@@ -297,7 +299,9 @@ def _valid(inputs: Arrays) -> jax.Array | None:
     return None if given is None else given > 0
 
 
-def _decoder_mask(checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array) -> jax.Array | None:
+def _decoder_mask(
+    checkpoint: "HFCheckpoint", inputs: Arrays, targets: jax.Array
+) -> jax.Array | None:
     """The mask of the decoder's inputs `[B, T]`; None if all are real."""
     given = inputs.get("decoder_attention_mask")
     if given is not None:
@@ -305,7 +309,7 @@ def _decoder_mask(checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array) 
     return checkpoint.architecture.task.decoder_mask(targets, inputs, checkpoint.hf_config)
 
 
-def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:
+def _decoder_ids(checkpoint: "HFCheckpoint", inputs: Arrays) -> jax.Array:
     """The decoder's inputs: as given, or its targets, shifted."""
     if "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"]

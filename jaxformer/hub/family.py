@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from jaxformer.errors import DataError
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
-from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.states import Cache, by_layer, layer_states
 from jaxformer.hub.tasks.classes import Arrays, CausalLMTask, Task
 from jaxformer.models import ModelOutput
 from jaxformer.models.model import Model, ModelConfig
+
+if TYPE_CHECKING:
+    from jaxformer.hub.checkpoint import HFCheckpoint
 
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
@@ -49,12 +51,12 @@ class HFFamily(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
+        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[ModelOutput, Outputs]:
         """Returns the states that heads read, and the outputs that need no head."""
 
     def encoder_inputs(
-        self, checkpoint: HFCheckpoint, inputs: Arrays
+        self, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Returns the ids or images, and the keyword arguments of `hidden` or `encode`."""
         ids = required_input(inputs, "input_ids")
@@ -62,7 +64,7 @@ class HFFamily(abc.ABC):
         return ids, {"positions": positions, "mask": mask}
 
     def encode(
-        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
+        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
@@ -78,7 +80,7 @@ class HFFamily(abc.ABC):
         del name
         return config.vocab_size
 
-    def ends_normalised(self, checkpoint: HFCheckpoint, prefix: str) -> bool:
+    def ends_normalised(self, checkpoint: "HFCheckpoint", prefix: str) -> bool:
         """Returns whether the last hidden state of a stack is its normalised output."""
         del prefix
         return self.normalized_states and checkpoint.model_format.states_end_normalised
@@ -94,7 +96,7 @@ class HFFamily(abc.ABC):
         del name
         return config.position
 
-    def layer_outputs(self, checkpoint: HFCheckpoint, cache: Cache, outputs: Outputs) -> Outputs:
+    def layer_outputs(self, checkpoint: "HFCheckpoint", cache: Cache, outputs: Outputs) -> Outputs:
         """Returns the hidden states and attention weights of all layers that `cache` recorded."""
         found = {}
         for prefix, stack in self.stacks.items():
@@ -122,7 +124,7 @@ def type_ids_of(inputs: Arrays) -> dict[str, jax.Array]:
 
 
 def positions_and_mask(
-    checkpoint: HFCheckpoint, inputs: Arrays, ids: jax.Array
+    checkpoint: "HFCheckpoint", inputs: Arrays, ids: jax.Array
 ) -> tuple[jax.Array | None, Mask]:
     """Returns the positions `[B, T]` of tokens, or None to count from 0, and their padding mask."""
     mask = inputs.get("attention_mask")

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.io.model_files import file_in, read_json_object, read_object
-from jaxformer.io.paths import AnyPath
+from jaxformer.io.model_files import CONFIG, file_in, read_json_object, read_object
 from jaxformer.nn.config import MOST_LAYERS
 
-CONFIG = "config.json"
-_WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
 _DEEPEST = 20
 REQUIRED = object()
 """The default of a required field."""
@@ -198,22 +195,6 @@ class HFConfig:
                     f"{self.values.get('model_type')!r}: it changes what transformers computes"
                 )
             self.ignored[self._prefix + name] = value
-
-
-def is_hf_checkpoint(folder: AnyPath) -> bool:
-    """Returns whether a folder holds a Hugging Face checkpoint, complete or not.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        DataError: Its config.json cannot be read.
-    """
-    if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
-        return True
-    # That of a run has no model_type. It may be a link, since the files there are the user's own.
-    config = folder / CONFIG
-    return config.exists() and "model_type" in read_json_object(config)
 
 
 def write_hf_config(folder: Path, values: Mapping[str, Any], source: Path | None = None) -> None:

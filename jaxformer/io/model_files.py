@@ -10,7 +10,15 @@ from typing import Any
 from jaxformer.errors import DataError
 from jaxformer.io.files import ordinary_file
 from jaxformer.io.json_files import read_json
+from jaxformer.io.paths import AnyPath
 
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+OLD_FOLDER = "0_Transformer"
+"""Where the first versions of sentence-transformers kept a model."""
+GENERATION = "generation_config.json"
+LAYOUT = "weights.json"
+"""The file of a run's imported folder with the layout of the weights that it started from."""
 TOKENIZER = "tokenizer.json"
 SIDE_FILES = (
     "added_tokens.json", "bpe.codes", "byte_maps.json", "chat_template.jinja",
@@ -33,8 +41,30 @@ EMBEDDINGS = (
 )  # fmt: skip
 """The files in which sentence-transformers says how a model makes a vector of a text."""
 _MODULE = re.compile(r"\d+_(?!Transformer)\w+/(config\.json|model\.safetensors)")
+_WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
 _LARGEST_JSON = 64 * 2**20
 _LARGEST_SIDE_FILE = 512 * 2**20
+
+
+def is_hf_checkpoint(folder: AnyPath) -> bool:
+    """Returns whether a folder holds a Hugging Face checkpoint, complete or not.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DataError: Its config.json cannot be read.
+    """
+    if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
+        return True
+    # That of a run has no model_type. It may be a link, since the files there are the user's own.
+    config = folder / CONFIG
+    return config.exists() and "model_type" in read_json_object(config)
+
+
+def is_adapter(folder: AnyPath) -> bool:
+    """Returns whether a folder holds an adapter of PEFT, and no model."""
+    return (folder / ADAPTER_CONFIG).is_file() and not (folder / CONFIG).exists()
 
 
 def file_in(folder: str | os.PathLike, name: str) -> Path | None:
@@ -86,7 +116,7 @@ def is_side_file(name: str) -> bool:
     folder, _, last = name.rpartition("/")
     templates = folder == TEMPLATES and last.endswith(".jinja")
     tiktoken = not folder and last.endswith(".tiktoken")
-    return name in SIDE_FILES or name == "config.json" or templates or tiktoken
+    return name in SIDE_FILES or name == CONFIG or templates or tiktoken
 
 
 def side_files(folder: Path | None) -> list[Path]:

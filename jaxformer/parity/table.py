@@ -30,8 +30,8 @@ from jaxformer.parity.examples import PADDINGS, example_inputs
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.verify import versions
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 _COLUMNS = (

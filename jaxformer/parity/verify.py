@@ -32,11 +32,11 @@ from jaxformer.parity.compare import (
 )
 from jaxformer.parity.examples import PADDINGS, example_inputs
 from jaxformer.parity.reference import Reference
-from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.folders import model_folder
-from jaxformer.pretrained.model import Pretrained, save
+from jaxformer.pretrained.auto import load, model_folder
+from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.reader import open_folder
+from jaxformer.pretrained.writing import save
 
 RECEIPT = "receipt.json"
 

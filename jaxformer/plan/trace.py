@@ -15,10 +15,10 @@ from jaxformer.distributed.slices import Slice
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models.model import ModelConfig
 from jaxformer.plan.program import Program, flattened
+from jaxformer.pretrained.auto import open_checkpoint
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import abstract_distillation_loss
-from jaxformer.training.transfer.origin import model_of
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,6 @@ def teacher_of(train: TrainConfig) -> tuple[ModelConfig | None, str]:
 def described(name: str, field: str) -> tuple[ModelConfig | None, str]:
     """The model of a checkpoint or None, and the reason if it cannot be read."""
     try:
-        return model_of(name, field), ""
+        return open_checkpoint(name, field, weights=False).model, ""
     except (ConfigError, DataError) as error:
         return None, str(error)

@@ -1,43 +1,21 @@
-"""Loads models with their weights from runs and from Hugging Face checkpoints."""
+"""Opens saved models by name, and loads them: runs, Hugging Face checkpoints, adapters."""
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import IMPORTED
-from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.data import Data
-from jaxformer.data.labels import load_labels
-from jaxformer.data.tokenizers.files import tokenizer_file
-from jaxformer.data.tokenizers.specs import load_tokenizer
+from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.errors import ConfigError, check_argument
-from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.describe import describe_model
-from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
-from jaxformer.hub.peft.files import is_adapter
-from jaxformer.hub.tasks.label_names import label_settings
-from jaxformer.hub.weights.arrays import check_finite
-from jaxformer.hub.weights.file_layout import LAYOUT
-from jaxformer.hub.weights.opening import Layout, read_layout
-from jaxformer.io.model_files import file_in, read_object
-from jaxformer.io.paths import AnyPath
-from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel
-from jaxformer.pretrained.adapters import base_of, with_read_adapters
-from jaxformer.pretrained.folders import model_folder
-from jaxformer.pretrained.model import (
-    Pretrained,
-    checked_dtype,
-    load_folder,
-    shardings_of,
-    with_adapter,
-)
-from jaxformer.zoo import FORMATS
+from jaxformer.errors import ConfigError, check_argument, shortened
+from jaxformer.io.model_files import ADAPTER_CONFIG, is_adapter, is_hf_checkpoint
+from jaxformer.io.paths import AnyPath, folder_path, is_remote
+from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint, checked_dtype
+from jaxformer.pretrained.model import Pretrained
 
 
 def load(
@@ -94,101 +72,220 @@ def load(
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
     hub = {"token": token, "cache_dir": cache_dir}
-    wanted = {"revision": revision, "architecture": architecture}
-    folder = model_folder(folder, "folder", **wanted, **hub)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
-    if adapter is None and is_adapter(folder):
-        folder, adapter = base_of(folder, **hub), folder
-    elif adapter is not None:
+    opened = open_checkpoint(
+        folder,
+        "folder",
+        step=step,
+        best=best,
+        adapter=adapter,
+        architecture=architecture,
+        strict=strict,
+        fields=fields,
+        revision=revision,
+        **hub,
+    )
+    return _with_adapters(opened.load(dtype, mesh), adapters or {}, hub)
+
+
+def open_checkpoint(
+    name: str | Path,
+    field: str,
+    *,
+    step: int | None = None,
+    best: bool = False,
+    adapter: str | Path | None = None,
+    weights: bool = True,
+    may_lack_parts: bool = False,
+    images_alone: bool = False,
+    architecture: str | None = None,
+    strict: bool = False,
+    fields: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+) -> Checkpoint:
+    """Opens a saved model; its parameters are read when they are asked for.
+
+    Args:
+        name: As for `load`: a run, one of its checkpoints, a Hugging Face checkpoint, an adapter of
+            PEFT, on this machine or in a store; or a name on the hub.
+        field: What the user calls it, for messages: "init_from".
+        step: As for `load`.
+        best: As for `load`.
+        adapter: As for `load`.
+        weights: Whether parameters will be read; otherwise a model of the hub is not downloaded
+            with them.
+        may_lack_parts: Whether heads and a pooler may be missing from a Hugging Face checkpoint.
+        images_alone: Whether a dual encoder is opened as the classifier of its images.
+        architecture: As for `load`.
+        strict: As for `load`.
+        fields: Fields of our configuration that say how the model is computed.
+        revision: As for `load`.
+        token: As for `load`.
+        cache_dir: As for `load`.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        ArgumentError: A run is asked for as another class.
+        ConfigError: There is no such model, or it cannot be read.
+        DataError: The tensors are missing, damaged or do not fit.
+        CheckpointError: All checkpoints of the run are damaged.
+    """
+    hub = {"token": token, "cache_dir": cache_dir}
+    folder = model_folder(
+        name, field, revision=revision, weights=weights, architecture=architecture, **hub
+    )
+    home = folder
+    if adapter is not None:
         adapter = model_folder(adapter, "adapter", **hub)
-    if is_hf_checkpoint(folder):
-        check_no_step(folder, step, best)
-        wanted = {"architecture": architecture, "adapter": adapter, "strict": strict}
-        model = load_folder(folder, dtype, mesh, **wanted, **fields)
-    else:
+    elif is_adapter(folder):
+        home, adapter = base_of(folder, **hub), folder
+    if not is_hf_checkpoint(home):
         whole = architecture is None
         check_argument("architecture", architecture, whole, "None for a run, which has its heads")
-        model = _load_run(SavedRun(folder, str(folder), step, best), dtype, mesh, fields)
-        model = model if adapter is None else with_adapter(model, adapter, mesh)
-    return with_read_adapters(model, adapters or {}, **hub)
-
-
-def _load_run(
-    run: SavedRun, dtype: str | None, mesh: jax.sharding.Mesh | None, fields: Mapping[str, Any]
-) -> Pretrained:
-    config = run.config.model.with_fields(**fields)
-    checkpoint, home = describe_run(run, config), home_of(run.folder)
-    abstract_model = AbstractModel(config.build)
-    shardings = shardings_of(abstract_model, mesh)
-    arrays = run.read(abstract_model.shapes)
-    parameters = {
-        # Each array is freed when it is placed, so that they are not all in memory twice.
-        name: jax.device_put(
-            _cast(f"{run.folder}: {name}", arrays.pop(name), dtype), shardings[name]
-        )
-        for name in abstract_model.shapes
-    }
-    return Pretrained(checkpoint, parameters, home, None if dtype else kept_layout(home))
-
-
-def home_of(run: AnyPath) -> Path:
-    """Returns the folder with the other files of a run: its checkpoint's, or its tokenizer's."""
-    kept = kept_files(run)
-    return kept / IMPORTED if (kept / IMPORTED).is_dir() else kept / "tokenizer"
-
-
-def kept_layout(home: Path) -> Layout | None:
-    """Returns the layout of the weights that a run started from; None if it keeps none."""
-    file = file_in(home, LAYOUT)
-    return None if file is None else read_layout(file)
-
-
-def describe_run(run: SavedRun, model: ModelConfig) -> HFCheckpoint:
-    """Returns the description of a run's model, with what travels from where it started.
-
-    Args:
-        run: The run.
-        model: Its model, perhaps computed in another way.
-
-    Raises:
-        DataError: A file that the run keeps is damaged.
-    """
-    home, labels = home_of(run.folder), load_labels(kept_files(run.folder))
-    kept = read_object(home, CONFIG)
-    if kept is None:
-        kept = _token_ids(home, run.config.data)
-    return describe_model(model, FORMATS.values(), kept | label_settings(model, labels, kept))
-
-
-def check_no_step(folder: Path, step: int | None, best: bool) -> None:
-    """Checks that no step is asked for of a folder that has none.
-
-    Args:
-        folder: The folder of a Hugging Face checkpoint.
-        step: The step that is asked for, if any.
-        best: Whether the best step is asked for.
-
-    Raises:
-        ConfigError: One is asked for.
-    """
+        return RunCheckpoint(folder, step, best, weights, adapter, fields)
     if best or step is not None:
         asked = "--best" if best else f"--step {step}"
-        raise ConfigError(f"{asked}: {folder} is a Hugging Face checkpoint, which has no steps")
+        raise ConfigError(f"{asked}: {home} is a Hugging Face checkpoint, which has no steps")
+    from jaxformer.pretrained.hf_folder import FolderCheckpoint
+
+    return FolderCheckpoint(
+        folder,
+        home,
+        adapter,
+        weights=weights,
+        may_lack_parts=may_lack_parts,
+        images_alone=images_alone,
+        architecture=architecture,
+        strict=strict,
+        fields=fields,
+    )
 
 
-@np.errstate(over="ignore")  # the check reports it
-def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
-    cast = array if dtype is None else array.astype(dtype, copy=False)
-    check_finite(where, cast, array)
-    return cast
+def model_folder(
+    model: str | Path,
+    field: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+    weights: bool = True,
+    architecture: str | None = None,
+) -> AnyPath:
+    """Returns the folder of a model; a model of the hub is downloaded to its cache.
+
+    A folder on this machine comes first. Where there is none, "org/name" and "org/name@revision"
+    are names of the hub; a `Path`, or what begins with a dot or a slash, never is. Of gs:// and
+    s3:// URLs, a model's files are copied to this machine; a run is read where it is.
+
+    Args:
+        model: The folder of a run, of one of its checkpoints, of a Hugging Face checkpoint or of an
+            adapter of PEFT; or the name of a model on the hub.
+        field: What the user calls it, for messages: "init_from".
+        revision: A branch, tag or commit of the hub; None: that in the name, or main.
+        token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
+        cache_dir: The hub's cache; None: that of HF_HOME.
+        weights: Whether the weights are needed, besides the configuration and the tokenizer.
+        architecture: The class that the model is to be; None: the one that it names.
+
+    Returns:
+        The folder, which exists.
+
+    Raises:
+        ConfigError: There is no such folder and no such model on the hub, it may not be read, or
+            its system is not known.
+        DataError: A file did not arrive as it is on the hub.
+    """
+    folder = folder_path(model, field)
+    check = partial(_check_known, architecture=architecture)
+    if is_remote(folder):
+        from jaxformer.hub.remote.stores import remote_model
+
+        return remote_model(folder, field, weights, check)
+    # A step that there is not in a run: what reads the run says which there are.
+    is_step = folder.name.isdecimal() and folder.parent.name == CHECKPOINTS
+    if os.path.isdir(folder.parent if is_step else folder):
+        if revision is not None:
+            raise ConfigError(
+                f"revision = {revision!r}: must be None for {folder}, a folder on this machine"
+            )
+        return folder
+    # What follows needs the hub; a run, or a folder that is here, does not.
+    from jaxformer.hub.remote.download import fetch
+    from jaxformer.hub.remote.names import hub_name
+
+    named = hub_name(model)
+    if named is None:
+        raise ConfigError(
+            f"{field} = {shortened(model)}: must be the folder of a run or of a Hugging Face "
+            f"checkpoint, or the name of a model on the hub; looked from {Path.cwd()}"
+        )
+    if revision is not None:
+        if named.revision not in (None, revision):
+            raise ConfigError(f"revision = {revision!r}: {model} names another one; leave one out")
+        named = hub_name(f"{named.repo}@{revision}")
+        if named is None:
+            raise ConfigError(f"revision = {revision!r}: must be a branch, a tag or a commit")
+    return fetch(named, field, token=token, cache_dir=cache_dir, weights=weights, check=check)
 
 
-def _token_ids(home: Path, data: Data) -> dict[str, Any]:
-    """The ids of special tokens, of a model that this library made."""
-    if tokenizer_file(home) is None:
-        return {}
-    tokenizer = load_tokenizer(home)
-    end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
-    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
-    start = data.start_id(tokenizer)
-    return ids | ({} if start is None else {"decoder_start_token_id": start})
+def base_of(folder: Path, **hub: str | Path | None) -> Path:
+    """The Hugging Face checkpoint that an adapter of PEFT changes.
+
+    Args:
+        folder: The adapter's.
+        **hub: `token` and `cache_dir`, see `model_folder`.
+
+    Returns:
+        The folder that `base_model_name_or_path` names, from here or from the adapter's folder; or
+        that of the cache, if it is a name of the hub.
+
+    Raises:
+        ConfigError: There is no such folder here, and no such model on the hub.
+    """
+    from jaxformer.hub.peft.config import read_peft_config
+    from jaxformer.hub.remote.names import hub_name
+
+    name, field = (
+        read_peft_config(folder).base,
+        f"{folder / ADAPTER_CONFIG}: base_model_name_or_path",
+    )
+    if name and is_remote(name):
+        return model_folder(name, field)
+    for place in (Path(name), folder / name) if name else ():
+        if is_hf_checkpoint(place):
+            return place
+    if hub_name(name) is not None:
+        return model_folder(name, field, **hub)
+    raise ConfigError(
+        f"{field} = {name!r}: must be the folder of a Hugging Face checkpoint here; "
+        'jaxformer.load(BASE, adapter="ADAPTER") takes another base'
+    )
+
+
+def _with_adapters(
+    model: Pretrained, adapters: Mapping[str, str | Path], hub: Mapping[str, Any]
+) -> Pretrained:
+    """The model with the folders of adapters that it may merge, once it is known that they fit."""
+    if not adapters:
+        return model
+    from jaxformer.pretrained.reader import opened_with
+
+    folders = {
+        name: model_folder(folder, f"adapters[{name!r}]", **hub)
+        for name, folder in adapters.items()
+    }
+    for folder in folders.values():
+        opened_with(model, folder)
+    return replace(model, adapters=folders)
+
+
+def _check_known(folder: Path, architecture: str | None) -> None:
+    """Checks that a model can be read, before its weights are downloaded."""
+    if not is_adapter(folder):
+        from jaxformer.zoo.folders import read_folder
+
+        read_folder(folder, architecture=architecture)

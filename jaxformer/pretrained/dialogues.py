@@ -9,8 +9,8 @@ import numpy as np
 from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools
 from jaxformer.data.chat.template import Message, read_chat_template
 from jaxformer.errors import ArgumentError, DataError
+from jaxformer.pretrained.checkpoint import template_folder
 from jaxformer.pretrained.model import Arrays, Pretrained
-from jaxformer.pretrained.writing import template_folder
 
 Inputs = Arrays | Sequence[Message] | Sequence[Sequence[Message]]
 """Arrays by the names that transformers gives them; or a conversation, or several."""
@@ -34,17 +34,7 @@ def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
 
 
 def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
-    """The chat template of a model with its tokenizer, kept as long as the model is.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        The dialogue; None if there is no chat template.
-
-    Raises:
-        DataError: There is no tokenizer, or a file cannot be read.
-    """
+    """The chat template of a model with its tokenizer, kept as long as the model is; or None."""
     folder = pretrained.folder
     if pretrained not in _DIALOGUES and folder is not None:
         template = read_chat_template(template_folder(folder))
@@ -55,17 +45,7 @@ def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
 
 
 def needed_dialogue(pretrained: Pretrained) -> Dialogue:
-    """The same, of a model that is given messages.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        The dialogue.
-
-    Raises:
-        DataError: It has no chat template or no tokenizer.
-    """
+    """The same of a model that is given messages; raises DataError without one."""
     found = dialogue_of(pretrained)
     if found is None:
         raise DataError(

@@ -2,19 +2,18 @@
 
 from pathlib import Path
 
-from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
-from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft.config import PeftConfig, task_of
-from jaxformer.hub.peft.files import Adapter, Factors, is_adapter, write_adapter
+from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.files import check_unused, write_whole
+from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import is_remote
 from jaxformer.models.lora import FACTORS, abstract_model_of, is_factor
 from jaxformer.optim.parameter_roles import trained_names
-from jaxformer.pretrained.auto import describe_run, home_of
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import model_folder
+from jaxformer.pretrained.checkpoint import RunCheckpoint
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import copy_beside
 
@@ -39,8 +38,8 @@ def export_adapter(
         DataError: The disk is full.
     """
     check_unused(folder)
-    run = SavedRun(run_dir, "export", step, best)
-    train = run.config.train
+    opened = RunCheckpoint(run_dir, step, best)
+    run, train = opened.saved, opened.config.train
     if train.lora is None:
         raise ConfigError(
             f"export {run.folder} --adapter: the run trained no low-rank factors (train.lora): "
@@ -54,7 +53,7 @@ def export_adapter(
         for name in structure.targets
         if name not in whole  # Those of a kernel that learned itself are in it.
     }
-    model = Pretrained(describe_run(run, run.model), {})
+    model = Pretrained(run.model, {}, opened.describe)
     config = PeftConfig(
         rank=lora.rank,
         alpha=lora.alpha,
@@ -68,7 +67,7 @@ def export_adapter(
     def write(aside: Path) -> None:
         adapter = Adapter(factors, whole)
         written.append(write_adapter(aside, adapter, model.placements, config))
-        copy_beside(aside, home_of(run.folder))
+        copy_beside(aside, opened.home)
 
     size = sum(array.nbytes for array in (*found.values(), *whole.values()))
     write_whole(folder, size, write)

@@ -18,9 +18,8 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import side_files
 from jaxformer.io.paths import any_path, run_path
-from jaxformer.pretrained import model as pretrained
-from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import load, model_folder
+from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.writing import keep_beside
 
 _log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ def import_folder(
     dtype: str | None = None,
     strict: bool = False,
     architecture: str | None = None,
-) -> pretrained.Pretrained:
+) -> Pretrained:
     """Writes a run whose only checkpoint, of step 0, has the weights of a Hugging Face checkpoint.
 
     Args:
@@ -58,7 +57,7 @@ def import_folder(
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
     kept = jnp.dtype(next(iter(model.parameters.values())).dtype)
-    model = pretrained.computed_as_kept(model)
+    model = computed_as_kept(model)
     home = run_dir / IMPORTED
     tokenizer = _tokenizer_of(folder)
     config = Config(model.config, _data(model, home, tokenizer))
@@ -74,7 +73,7 @@ def import_folder(
     return model
 
 
-def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
+def _data(model: Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
     """Data for the model, with its tokenizer if it has one."""
     config, reads = model.config, set(model.config.required)
     own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, check_argument
-from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft.config import read_peft_config
-from jaxformer.hub.peft.files import is_adapter
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.hub.remote.selection import ADAPTER
 from jaxformer.hub.remote.upload import upload
 from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import folder_path
 from jaxformer.io.staging import staged
 from jaxformer.pretrained.reader import open_folder

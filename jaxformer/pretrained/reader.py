@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
+from jaxformer.distributed.sharding import parameter_shardings
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
 from jaxformer.hub.peft.config import read_peft_config
@@ -17,11 +19,17 @@ from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.hub.weights.parts import absent_parts, parts_without
 from jaxformer.hub.weights.tensors import Tensor, Tensors
-from jaxformer.hub.weights.weight_file import WeightFile, named_placements
+from jaxformer.hub.weights.weight_file import (
+    WeightFile,
+    described,
+    load_parameters,
+    named_placements,
+    tensor_of,
+)
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo.folders import read_folder
 
 
@@ -130,6 +138,12 @@ class Described(Protocol):
     placements: list[Placement]
 
 
+class Loaded(Described, Protocol):
+    """A model with its weights: a `Pretrained`."""
+
+    parameters: Parameters
+
+
 def open_adapted(
     model: Described,
     tensors: Mapping[str, Tensor],
@@ -183,16 +197,66 @@ def open_adapted(
     )
 
 
-def check_replicable(adapter: Path, config: ModelConfig) -> None:
-    """Checks that the layers of a base can be put in another order.
+def with_adapter(
+    pretrained: Loaded,
+    adapter: Path,
+    mesh: jax.sharding.Mesh | None = None,
+    weight: float = 1.0,
+) -> Loaded:
+    """Returns a model with an adapter of PEFT merged into its weights.
 
     Args:
-        adapter: The folder of the adapter that does so.
-        config: The base.
+        pretrained: The base.
+        adapter: The adapter's folder.
+        mesh: The mesh that each parameter is sharded over; None: one device.
+        weight: What multiplies the product of its factors, besides their scale.
+
+    Returns:
+        The model; it shares the weights that the adapter does not change.
 
     Raises:
-        ConfigError: They differ, or are in two stacks.
+        ConfigError: The adapter is of another kind, or has a setting that is not supported.
+        DataError: Its tensors do not fit the base.
     """
+    opened = opened_with(pretrained, adapter, weight)
+    structure, found = opened.abstract_model, pretrained.parameters
+    shared = {
+        name: array
+        for name, array in found.items()
+        if name not in opened.changed
+        and name in structure.shapes
+        and array.shape == structure.shapes[name].shape
+    }
+    shardings = parameter_shardings(mesh, structure.axes, structure.shapes)
+    others = {name: x for name, x in shardings.items() if name not in shared}
+    dtype = next(iter(found.values())).dtype.name
+    changed = load_parameters(opened.file, structure, others, dtype)
+    parameters = {name: (shared | changed)[name] for name in structure.shapes}
+    checkpoint = opened.checkpoint
+    return replace(
+        pretrained,
+        config=checkpoint.config,
+        parameters=parameters,
+        describe=lambda config: replace(checkpoint, config=config),
+        layout=None,
+    )
+
+
+def opened_with(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> CheckpointReader:
+    """Returns a reader of a model with an adapter of PEFT in its weights, as `with_adapter`."""
+    parameters, placements = pretrained.parameters, pretrained.placements
+    placed = {each.tensor: each for each in placements}
+    return open_adapted(
+        pretrained,
+        described(parameters, placements),
+        lambda name: tensor_of(parameters, placed[name]),
+        adapter,
+        weight=weight,
+    )
+
+
+def check_replicable(adapter: Path, config: ModelConfig) -> None:
+    """Raises ConfigError if the layers of a base differ or are in two stacks, for an adapter."""
     if config.is_encoder_decoder or len(getattr(config, "windows", ())) > 1:
         raise ConfigError(
             f"{adapter}: layer_replication: must be for a base with one stack of equal layers, as "

@@ -1,4 +1,4 @@
-"""The files of an export: weights, config.json, and what travels with a model."""
+"""`save`, and the files of an export: weights, config.json, and what travels with a model."""
 
 import json
 import shutil
@@ -7,24 +7,27 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
-from jaxformer.data.chat.template import find_template
+from jaxformer.data.chat.template import TEMPLATE, find_template
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
-from jaxformer.hub.hf_config import CONFIG, write_hf_config
+from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.remote.names import write_source
-from jaxformer.hub.weights.file_layout import LAYOUT
 from jaxformer.hub.weights.opening import Layout
 from jaxformer.hub.weights.weight_file import described, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.files import move_into_place, temporary_folder
+from jaxformer.io.files import move_into_place, temporary_folder, write_whole
 from jaxformer.io.model_files import (
+    CONFIG,
+    GENERATION,
+    LAYOUT,
     SIDE_FILES,
     TOKENIZER,
     copy_side_files,
@@ -32,12 +35,13 @@ from jaxformer.io.model_files import (
     read_json_object,
     read_object,
 )
+from jaxformer.io.paths import folder_path
 from jaxformer.models.parameters import Parameters
-from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat
+from jaxformer.pretrained.checkpoint import checked_dtype, template_folder
+from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat, export_format
+from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
 
-_TEMPLATE = "chat_template.jinja"
-GENERATION = "generation_config.json"
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _OF_TOKENIZERS = frozenset(
     name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
@@ -106,17 +110,7 @@ def write_weights(
 def write_beside(
     folder: Path, checkpoint: HFCheckpoint, home: Path | None, dtype: np.dtype
 ) -> None:
-    """Writes config.json and copies what travels with a model.
-
-    Args:
-        folder: An existing folder.
-        checkpoint: The model's description.
-        home: The folder with the files that it came with; None: there are none.
-        dtype: The dtype of the weights.
-
-    Raises:
-        DataError: A file is not an ordinary file of that folder.
-    """
+    """Writes config.json, and copies what travels with a model from `home`."""
     values, source = config_values(checkpoint), file_in(home, CONFIG) if home else None
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
     if source is None or values.get(name, "float32") != dtype.name:
@@ -183,22 +177,14 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def copy_beside(folder: Path, home: Path | None) -> None:
-    """Copies what travels with a model besides its configuration.
-
-    Args:
-        folder: An existing folder.
-        home: The folder with the files that the model came with; None: there are none.
-
-    Raises:
-        DataError: A file is not an ordinary file of that folder.
-    """
+    """Copies from `home` what travels with a model besides its configuration."""
     own = _own_preprocessor(home)
     copy_side_files(home, folder, without=() if own is None else (PREPROCESSOR, PROCESSOR))
     if own is not None:
         shutil.copyfile(own, folder / PREPROCESSOR)
     template = own_template(home)
     if template is not None:
-        (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
 
 
 def _own_preprocessor(home: Path | None) -> Path | None:
@@ -214,33 +200,11 @@ def _own_preprocessor(home: Path | None) -> Path | None:
 
 
 def own_template(home: Path | None) -> str | None:
-    """Returns the chat template that a run was trained with, unless it is the checkpoint's.
-
-    Args:
-        home: The folder with the files that the run came with.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
+    """Returns the chat template that a run was trained with, unless it is the checkpoint's."""
     if home is None or (own := template_folder(home)) == home:
         return None
     (_, text), theirs = find_template(own), find_template(home)
     return None if theirs is not None and theirs[1] == text else text
-
-
-def template_folder(home: Path) -> Path:
-    """Returns the folder with the chat template of a model.
-
-    Args:
-        home: The folder with the files that the model came with. The template that a run was
-            trained with is beside the run's tokenizer, and comes first.
-
-    Raises:
-        DataError: The template is no ordinary file.
-    """
-    own = home.with_name("tokenizer")
-    trained = home.name == IMPORTED and file_in(own, _TEMPLATE) is not None
-    return own if trained else home
 
 
 def keep_beside(
@@ -271,8 +235,56 @@ def keep_beside(
             copy_side_files(home, temporary, without=_OF_TOKENIZERS)
             tokenizer.save(temporary)
             if template := find_template(home):
-                (temporary / _TEMPLATE).write_text(template[1], encoding="utf-8")
+                (temporary / TEMPLATE).write_text(template[1], encoding="utf-8")
         write_source(temporary, home)
         if layout is not None:
             layout.write(temporary / LAYOUT)
         move_into_place(temporary, kept)
+
+
+def save(
+    pretrained: Pretrained,
+    folder: str | Path,
+    *,
+    format: str = "hf",
+    dtype: str | None = None,
+    max_shard_bytes: int | None = None,
+) -> None:
+    """Writes a Hugging Face checkpoint, completely or not at all.
+
+    Args:
+        pretrained: The model.
+        folder: A folder that does not exist or is empty.
+        format: "hf": model.safetensors; "flax": flax_model.msgpack, as transformers 4 had it.
+        dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps that of the
+            parameters, or that of the checkpoint they came from if they were loaded without one.
+        max_shard_bytes: The largest size of a file, unless a single tensor is larger; None: 5 GB,
+            or as in the checkpoint.
+
+    Raises:
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The folder is in use, or no system or Flax class can express the model.
+        DataError: The disk is full, or a weight is not finite, perhaps only in the new dtype.
+    """
+    check_pretrained("pretrained", pretrained)
+    folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
+    target_format = export_format(format)
+    target_format.check(pretrained.checkpoint, pretrained.parameters, pretrained.placements)
+    check_max_bytes(max_shard_bytes)
+    target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
+    sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]
+
+    def write(written: Path) -> None:
+        kept = write_weights(
+            written,
+            pretrained.checkpoint,
+            pretrained.parameters,
+            pretrained.placements,
+            layout=pretrained.layout,
+            dtype=dtype,
+            max_bytes=max_shard_bytes,
+            export_format=target_format,
+        )
+        write_beside(written, pretrained.checkpoint, pretrained.folder, kept)
+
+    write_whole(folder, sum(sizes) * target.itemsize, write)

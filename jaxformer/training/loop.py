@@ -6,12 +6,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.restore import restore_newest, saved_log
+from jaxformer.checkpoints.restore import restore_newest, saved_config, saved_log
 from jaxformer.checkpoints.run_data import kept_digests, prepared_data
 from jaxformer.checkpoints.run_dir import (
     CHECKPOINTS,
@@ -20,24 +20,20 @@ from jaxformer.checkpoints.run_dir import (
     moved_away,
     open_run_folder,
 )
-from jaxformer.checkpoints.select import saved_config
 from jaxformer.config.experiment import (
     Config,
     check_heads,
     check_labels,
     check_vocabulary,
     load_config,
-    validate,
     writes_samples,
 )
-from jaxformer.config.loggers import check_loggers
 from jaxformer.config.metric import cost
 from jaxformer.config.shipped import config_spec
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.ramp import Phase
 from jaxformer.data.shown_rows import RowReader
-from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
     DeviceBatches,
@@ -55,7 +51,6 @@ from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
-from jaxformer.training.initial_state import initial_state
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.report import (
@@ -66,14 +61,12 @@ from jaxformer.training.logging.report import (
 )
 from jaxformer.training.logging.run_logger import RunLogger, check_learned
 from jaxformer.training.logging.throughput import RunWork, StepProfiler
-from jaxformer.training.preference_loss import preference_loss
-from jaxformer.training.reference import with_references
+from jaxformer.training.resolve import ResolvedConfig, resolve
 from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
-from jaxformer.training.teacher import distillation_loss
-from jaxformer.training.transfer.origin import keep_origin
-from jaxformer.training.transfer.resolution import origin_words, resolved
-from jaxformer.training.transfer.transfer import check_transfer
+
+if TYPE_CHECKING:
+    from jaxformer.pretrained.checkpoint import Checkpoint
 
 _SHOWN_CHARACTERS = 2000
 """The most of the example at the start of a run."""
@@ -107,14 +100,36 @@ def train(
         StorageError: The object store of the folder cannot be reached any more, or refuses.
     """
     began = began or time.time()
-    config, folder = _checked(config, folder, fresh)
-    with _opened(config, folder, fresh) as (resources, check_lock):
-        config, data, program, work = _prepared(config, folder)
+    config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
+    expected = "a Config, or the name or the path of a config"
+    check_argument("config", config, isinstance(config, Config), expected)
+    folder = run_path(folder, "folder")
+    return train_resolved(resolve(config, folder, fresh), folder, fresh, began)
+
+
+def train_resolved(
+    resolved: ResolvedConfig, folder: AnyPath, fresh: bool, began: float
+) -> TrainResult:
+    """Trains a resolved experiment; opens nothing by a name.
+
+    Args:
+        resolved: The experiment, with the models that it names.
+        folder: The run's folder.
+        fresh: As for `train`.
+        began: As for `train`.
+
+    Returns:
+        What `train` returns, and it raises the same errors but those of `resolve`.
+    """
+    with _opened(resolved.config, folder, fresh) as (resources, check_lock):
+        config, data, program, work = _prepared(resolved, folder)
         settings = config.train
         restored = _restored(folder, program)
-        step, state = restored or (0, initial_state(config, data, program))
-        data = with_references(config, folder, data, program, None if restored else state.params)
-        evaluator = _evaluator(config, program, data, None if restored else state)
+        step, state = restored or (0, resolved.initial_state(program))
+        initial = None if restored else state
+        data = resolved.with_references(folder, data, program, initial)
+        resolved.close()
+        evaluator = _evaluator(config, program, data, initial)
         log = _run_logger(config, folder, step, work, data.train, program, began)
         resources.enter_context(contextlib.closing(log))
         stopping = _early_stopping(settings, folder, step)
@@ -165,11 +180,16 @@ def train(
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
 
-def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProgram, RunWork]:
+def _prepared(
+    resolved: ResolvedConfig, folder: AnyPath
+) -> tuple[Config, Datasets, TrainProgram, RunWork]:
     """What is trained, on what; shows it."""
-    config, data = _with_data(config, folder)
-    program = _program(config, data)
-    return config, data, program, _announced_work(config, data, program, folder)
+    config, data = _with_data(resolved, folder)
+    program = _program(config, data, resolved.teacher)
+    work = RunWork.of(config, program.mesh)
+    if is_first():
+        _announce(config, resolved.origin, data, program, work, folder)
+    return config, data, program, work
 
 
 def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] | None:
@@ -219,20 +239,6 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
     return EarlyStopping(settings.metric, settings.patience, past)
 
 
-def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Config, AnyPath]:
-    """The experiment and the folder, once everything is checked that needs no data."""
-    config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
-    expected = "a Config, or the name or the path of a config"
-    check_argument("config", config, isinstance(config, Config), expected)
-    folder = run_path(folder, "folder")
-    config = resolved(config, None if fresh else folder)
-    validate(config, jax.device_count())
-    if config.init_from is not None and (fresh or not saved_steps(folder / CHECKPOINTS)):
-        check_transfer(config)
-    check_loggers(config.train.loggers)
-    return config, folder
-
-
 @contextlib.contextmanager
 def _opened(
     config: Config, folder: AnyPath, fresh: bool
@@ -261,14 +267,18 @@ def _opened(
         yield resources, check_lock
 
 
-def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
+def _with_data(resolved: ResolvedConfig, folder: AnyPath) -> tuple[Config, Datasets]:
     """The experiment with the steps that its epochs take, and its data."""
+    config, origin = resolved.config, resolved.origin
     data, model = prepared_data(config.data, folder), config.model
     if data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
     check_labels(model.heads, data.labels)
     check_heads(model.heads, data.train.examples.blank())
-    first_process_only(lambda: keep_origin(config, folder, data.tokenizer))
+    if origin is not None:
+        from jaxformer.training.transfer.origin import keep_origin
+
+        first_process_only(lambda: keep_origin(folder, origin, data.tokenizer))
     train = config.train.for_rows(data.train.num_rows, config.data)
     if train != config.train:
         config = dataclasses.replace(config, train=train)
@@ -276,14 +286,20 @@ def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
     return config, data
 
 
-def _announced_work(config: Config, data: Datasets, program: TrainProgram, folder: Path) -> RunWork:
-    """What the steps compute, after the first process has printed what the run is."""
-    mesh = program.mesh
-    work = RunWork.of(config, mesh)
-    if not is_first():
-        return work
-    origin = origin_words(config, data.labels)
-    rows = [*data.report(), *([("model", origin)] if origin else [])]
+def _announce(
+    config: Config,
+    origin: "Checkpoint | None",
+    data: Datasets,
+    program: TrainProgram,
+    work: RunWork,
+    folder: AnyPath,
+) -> None:
+    """Prints what the run is."""
+    rows = list(data.report())
+    if origin is not None:
+        from jaxformer.training.transfer.fields import origin_report
+
+        rows.append(("model", origin_report(config, origin, data.labels)))
     schedule, steps = config.optimizer.schedule, config.train.steps
     rows.append(("epochs", epochs_in_words(data, steps, config.data.max_validation_batches)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
@@ -292,22 +308,25 @@ def _announced_work(config: Config, data: Datasets, program: TrainProgram, folde
     if steps < FEW_STEPS:
         advice = "raise train.epochs or train.steps, or lower data.batch_size"
         rows.append(("few updates", f"{steps} in all, which hardly change a model: {advice}"))
-    rows += start_report(program.state_shapes, program.trained, work, mesh, folder)
+    rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
     print_table(folder.name, rows)
     if config.data.has_text and not config.data.has_images:
         reader = RowReader(config.data.head, data.tokenizer, data.labels)
         row = reader.example(next(data.train.rows()))
         print_row("an example", reader, row, most=_SHOWN_CHARACTERS)
-    return work
 
 
-def _program(config: Config, data: Datasets) -> TrainProgram:
+def _program(config: Config, data: Datasets, teacher: "Checkpoint | None") -> TrainProgram:
     model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
-    check_options(settings.compiler_options)
     loss = None
-    if settings.distillation is not None:
-        loss = distillation_loss(settings.distillation, model, config.data.lengths, data, mesh)
+    if teacher is not None:
+        from jaxformer.training.teacher import check_taught, distillation_loss
+
+        check_taught(data, teacher)
+        loss = distillation_loss(settings.distillation, model, teacher, mesh)
     if settings.preference is not None:
+        from jaxformer.training.preference_loss import preference_loss
+
         loss = preference_loss(settings.preference)
     return TrainProgram(model, config.optimizer, settings, mesh, loss)
 

@@ -4,7 +4,8 @@ import dataclasses
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,17 @@ from jaxformer.functional.placement import place
 from jaxformer.io.digests import DIGESTS, check_digests, write_digests
 from jaxformer.io.files import move_into_place, ordinary_file, remove_folder, temporary_folder
 from jaxformer.io.json_files import read_json
+from jaxformer.io.paths import AnyPath
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.lora import AbstractLoraModel
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.training.initial_state import initial_state
+from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.logging.progress import SECONDS_BETWEEN_LINES, duration
 from jaxformer.training.preference_loss import REFERENCE, answers
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import read_model
-from jaxformer.training.transfer.origin import check_same_tokenizer, open_saved
+from jaxformer.training.transfer.origin import check_same_tokenizer, known_tokenizer
 
 _SIDES = {"train": "training", "validation": "validation"}
 _VALUES, _RECORD = "logps.npy", "reference.json"
@@ -83,10 +85,11 @@ class Reference:
 
 def with_references(
     config: Config,
-    folder: Path,
+    opened: Checkpoint | None,
+    folder: AnyPath,
     data: Datasets,
     program: TrainProgram,
-    start: Parameters | None = None,
+    start: Callable[[], Parameters],
 ) -> Datasets:
     """The data with the reference's log-probabilities of every answer, if these are preferences.
 
@@ -94,34 +97,32 @@ def with_references(
     computed where they are missing or damaged.
 
     Args:
-        config: The experiment.
+        config: The experiment, of preferences.
+        opened: The reference that the experiment names, or else the model that it starts from;
+            None: neither is named, or a run that is continued has lost it.
         folder: The run's folder.
         data: The data.
         program: What computes them, on its mesh.
-        start: The parameters that the run starts from; None: they are found again if these are the
-            reference and its log-probabilities are not there.
+        start: Returns the parameters that the run starts from, which are the reference unless the
+            experiment names one.
 
     Returns:
-        The data. Without `train.preference` they are what was given.
+        The data.
 
     Raises:
         ConfigError: The reference cannot be read, does not fit the model, or is another one now
             than when the run was started.
     """
-    if config.train.preference is None:
-        return data
-    found: list[Reference] = []
 
+    @cache
     def reference() -> Reference:
-        if not found:
-            found.append(_reference(config, data, program, start))
-        return found[0]
+        return _reference(config, opened, data, program, start)
 
     sides = {}
     for side in _SIDES:
         dataset = getattr(data, side)
         if dataset is not None:
-            logps = _load_or_compute(config, folder, side, dataset, program, reference)
+            logps = _load_or_compute(config, opened, folder, side, dataset, program, reference)
             sides[side] = config.data.dataset(ReferencedPairs(dataset.examples, logps), side)
     return dataclasses.replace(data, **sides)
 
@@ -149,23 +150,32 @@ class ReferencedPairs(ExampleSource):
         return self._pairs.blank() | {REFERENCE: np.zeros(2, np.float32)}
 
 
+def check_reference(config: Config, reference: Checkpoint, mesh: Mapping[str, int]) -> None:
+    """Raises ConfigError unless a model can be the reference of a run of preferences."""
+    try:
+        _check_model(config, reference.model)
+        check_mesh(reference.model, mesh)
+        tokenizer = known_tokenizer(getattr(config.data, "tokenizer", None))
+        if tokenizer is not None:
+            check_same_tokenizer(tokenizer, reference)
+    except ConfigError as error:
+        name = config.train.preference.reference
+        raise ConfigError(f"train.preference.reference = {name}: {error}") from error
+
+
 def _reference(
-    config: Config, data: Datasets, program: TrainProgram, start: Parameters | None
+    config: Config,
+    opened: Checkpoint | None,
+    data: Datasets,
+    program: TrainProgram,
+    start: Callable[[], Parameters],
 ) -> Reference:
     """The model that the run starts from, or the one that it names."""
-    name = config.train.preference.reference
     options = LossOptions(chunk_size=config.train.loss_chunk)
-    if name is None:
-        start = initial_state(config, data, program).params if start is None else start
-        return Reference(program.abstract_model, start, options)
-    saved = open_saved(name, "train.preference.reference")
-    try:
-        _check_model(config, saved.model)
-        check_mesh(saved.model, dict(program.mesh.shape))
-        check_same_tokenizer(data.tokenizer, saved.folder)
-    except ConfigError as error:
-        raise ConfigError(f"train.preference.reference {name}: {error}") from error
-    return Reference(*read_model(saved, program.mesh), options)
+    if config.train.preference.reference is None:
+        return Reference(program.abstract_model, start(), options)
+    check_same_tokenizer(data.tokenizer, opened)
+    return Reference(*read_model(opened, program.mesh), options)
 
 
 def _check_model(config: Config, theirs: ModelConfig) -> None:
@@ -186,7 +196,8 @@ def _check_model(config: Config, theirs: ModelConfig) -> None:
 
 def _load_or_compute(
     config: Config,
-    folder: Path,
+    opened: Checkpoint | None,
+    folder: AnyPath,
     side: str,
     dataset: Dataset,
     program: TrainProgram,
@@ -198,7 +209,7 @@ def _load_or_compute(
     kept = _of_first_process(lambda: _load(home, shape), shape)
     if kept is not None:
         return kept
-    record = _record(config)
+    record = _record(config, opened, folder)
     first_process_only(lambda: _check_record(folder, record))
     logps = _computed(reference(), dataset, program, side)
     first_process_only(lambda: _save(home, logps, record))
@@ -245,16 +256,20 @@ def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
         _log.warning("%s; the next start computes the reference's log-probabilities again", error)
 
 
-def _record(config: Config) -> dict[str, Any]:
+def _record(config: Config, opened: Checkpoint | None, folder: AnyPath) -> dict[str, Any]:
     """Which model the reference is."""
-    named, asked_by = config.train.preference.reference, "train.preference.reference"
+    named, field = config.train.preference.reference, "train.preference.reference"
     if named is None:
-        named, asked_by = config.init_from, "--init-from"
-    step = None if named is None else open_saved(named, asked_by).step
-    return {"reference": named, "step": step}
+        named, field = config.init_from, "init_from"
+    if named is not None and opened is None:
+        raise ConfigError(
+            f"{field} = {named}: cannot be opened, and {folder} does not keep its "
+            "log-probabilities of these pairs: bring that model back, or start anew with --fresh"
+        )
+    return {"reference": named, "step": None if named is None else opened.step}
 
 
-def _check_record(folder: Path, record: dict[str, Any]) -> None:
+def _check_record(folder: AnyPath, record: dict[str, Any]) -> None:
     """Raises ConfigError if other log-probabilities of this run are of another reference."""
     for file in folder.glob(f"reference-*/{_RECORD}"):
         try:

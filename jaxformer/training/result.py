@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained
 from jaxformer.training.evaluation.early_stopping import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
+
+if TYPE_CHECKING:
+    from jaxformer.pretrained.model import Pretrained
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +76,14 @@ class TrainResult:
         return _validation_rows(self.folder).get(self.best_step, {})
 
     @cached_property
-    def model(self) -> Pretrained:
+    def model(self) -> "Pretrained":
         """The trained model, as `jaxformer.load` returns it.
 
         Raises:
             ConfigError: The run was stopped before its first checkpoint.
         """
+        from jaxformer.pretrained.auto import load
+
         return load(self.folder, step=self.step)
 
 

@@ -1,59 +1,51 @@
 """The teacher of a distillation: read from its run's folder, checked against the student."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 from jax.sharding import AbstractMesh, Mesh
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.config.experiment import check_mesh
+from jaxformer.config.experiment import Config, check_mesh
 from jaxformer.config.train import Distillation
 from jaxformer.data import Datasets
-from jaxformer.data.labels import load_labels
 from jaxformer.distributed.processes import is_first, placed
 from jaxformer.distributed.sharding import parameter_sharding, parameter_shardings
 from jaxformer.errors import ConfigError
 from jaxformer.io.staging import name_of
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
 from jaxformer.training.loss import DistillationLoss
-from jaxformer.training.transfer.origin import SavedFolder, check_same_tokenizer, open_saved
+from jaxformer.training.transfer.origin import check_same_tokenizer, known_tokenizer
+
+
+def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) -> None:
+    """Raises ConfigError unless a teacher fits the student, its rows, mesh and tokenizer."""
+    settings, lengths = config.train.distillation, config.data.lengths
+    with _named(teacher):
+        _check_fits(settings, config.model, teacher.model, lengths, mesh)
+        tokenizer = known_tokenizer(getattr(config.data, "tokenizer", None))
+        if tokenizer is not None:
+            check_same_tokenizer(tokenizer, teacher)
+
+
+def check_taught(data: Datasets, teacher: Checkpoint) -> None:
+    """Raises ConfigError unless a teacher has learned from the tokens and labels of the data."""
+    with _named(teacher):
+        if data.tokenizer is not None:
+            check_same_tokenizer(data.tokenizer, teacher)
+        if data.labels and teacher.labels and data.labels != teacher.labels:
+            there, here = ", ".join(teacher.labels), ", ".join(data.labels)
+            _refuse(f"it has learned the labels {there}; here they are {here}")
 
 
 def distillation_loss(
-    settings: Distillation,
-    model: ModelConfig,
-    lengths: Mapping[str, int],
-    data: Datasets,
-    mesh: Mesh,
+    settings: Distillation, model: ModelConfig, teacher: Checkpoint, mesh: Mesh
 ) -> DistillationLoss:
-    """The loss of a run with a teacher, whose parameters are put on the mesh.
-
-    Args:
-        settings: Names the teacher.
-        model: The student.
-        lengths: Tokens of a row of the data.
-        data: The data; the teacher must have learned from the same tokens and labels.
-        mesh: Where the step runs.
-
-    Returns:
-        The loss.
-
-    Raises:
-        ConfigError: The folder is not a run, or the teacher does not fit the student.
-    """
-    teacher = open_saved(settings.teacher, "train.distillation.teacher")
-    try:
-        common = _check_fits(settings, model, teacher.model, lengths, mesh)
-        if data.tokenizer is not None:
-            check_same_tokenizer(data.tokenizer, teacher.folder)
-        _check_labels(data.labels, load_labels(kept_files(teacher.folder)))
-    except ConfigError as error:
-        raise ConfigError(
-            f"train.distillation.teacher {name_of(teacher.folder)}: {error}"
-        ) from error
+    """The loss of a run with a teacher that fits, whose parameters are put on the mesh."""
+    common = _check_models(settings, model, teacher.model)
     abstract_model, parameters = read_model(teacher, mesh)
     if is_first():
         count = short_number(parameter_count(parameters))
@@ -71,25 +63,11 @@ def abstract_distillation_loss(
     teacher: ModelConfig,
     mesh: Mesh | AbstractMesh,
 ) -> DistillationLoss:
-    """The loss of a run with a teacher, with the shapes of its parameters in their place.
-
-    Args:
-        settings: The weights of the terms.
-        model: The student.
-        lengths: Tokens of a row of the data.
-        teacher: The teacher.
-        mesh: What the step is traced for.
-
-    Returns:
-        The loss, with which a step can be traced but not run.
-
-    Raises:
-        ConfigError: The teacher does not fit the student, or the mesh.
-    """
+    """The loss of a run with a teacher, with shapes for its parameters, to trace a step."""
     try:
-        common = _check_fits(settings, model, teacher, lengths, mesh)
+        common = _check_fits(settings, model, teacher, lengths, dict(mesh.shape))
     except ConfigError as error:
-        raise ConfigError(f"train.distillation.teacher {settings.teacher}: {error}") from error
+        raise ConfigError(f"train.distillation.teacher = {settings.teacher}: {error}") from error
     abstract_model = AbstractModel(teacher.build)
     shardings = parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
     shapes = {name: x.update(sharding=shardings[name]) for name, x in abstract_model.shapes.items()}
@@ -97,16 +75,8 @@ def abstract_distillation_loss(
     return DistillationLoss(heads, settings, abstract_model, shapes, common)
 
 
-def read_model(saved: SavedRun | SavedFolder, mesh: Mesh) -> tuple[AbstractModel, Parameters]:
-    """Reads a model that does not learn, and puts its parameters on the mesh.
-
-    Args:
-        saved: The model.
-        mesh: Where the step runs.
-
-    Returns:
-        Its structure and its parameters.
-    """
+def read_model(saved: Checkpoint, mesh: Mesh) -> tuple[AbstractModel, Parameters]:
+    """Reads a model that does not learn: its structure, and its parameters on the mesh."""
     abstract_model = AbstractModel(saved.model.build)
     parameters = {
         name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))
@@ -120,12 +90,12 @@ def _check_fits(
     model: ModelConfig,
     teacher: ModelConfig,
     lengths: Mapping[str, int],
-    mesh: Mesh | AbstractMesh,
+    mesh: Mapping[str, int],
 ) -> list[str]:
     """Returns what `_check_models` does, once the teacher fits the rows and the mesh too."""
     common = _check_models(settings, model, teacher)
     teacher.check_lengths(teacher.row_lengths(lengths))
-    check_mesh(teacher, dict(mesh.shape))
+    check_mesh(teacher, mesh)
     return common
 
 
@@ -163,10 +133,15 @@ def _common_heads(model: ModelConfig, teacher: ModelConfig) -> list[str]:
     return common
 
 
-def _check_labels(here: tuple[str, ...], there: tuple[str, ...]) -> None:
-    if here and there and here != there:
-        _refuse(f"it has learned the labels {', '.join(there)}; here they are {', '.join(here)}")
-
-
 def _refuse(reason: str) -> None:
     raise ConfigError(reason)
+
+
+@contextlib.contextmanager
+def _named(teacher: Checkpoint) -> Iterator[None]:
+    """Lets messages name the teacher."""
+    try:
+        yield
+    except ConfigError as error:
+        name = name_of(teacher.folder)
+        raise ConfigError(f"train.distillation.teacher = {name}: {error}") from error

@@ -15,7 +15,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.checkpoints import files, manifest
-from jaxformer.checkpoints import select as choice
 from jaxformer.checkpoints.checkpointer import (
     Checkpointer,
     CheckpointError,
@@ -24,6 +23,7 @@ from jaxformer.checkpoints.checkpointer import (
     named_arrays,
 )
 from jaxformer.checkpoints.restore import read_arrays, restore_newest
+from jaxformer.checkpoints.saved_run import chosen_step
 from jaxformer.errors import ConfigError, RunError
 
 CONFIG = {"type": "toy", "depth": 2}
@@ -279,16 +279,16 @@ def test_what_reads_a_run_passes_over_damaged_checkpoints_and_leaves_them_there(
     checkpoints = tmp_path / "checkpoints"
     save_steps(checkpoints, make_mesh(1, 1, 1), [1, 2])
     flip(checkpoints / "2" / "state" / "_METADATA", random.Random(0))
-    assert choice.chosen_step(tmp_path) == 1
+    assert chosen_step(tmp_path) == 1
     assert "state/_METADATA is not what was saved" in caplog.text
     assert files.saved_steps(checkpoints) == [1, 2]
     with pytest.raises(ConfigError, match="--step 2: it is damaged"):
-        choice.chosen_step(tmp_path, 2)
+        chosen_step(tmp_path, 2)
     with pytest.raises(ConfigError, match=r"--step 3: there is none; .* holds 1, 2"):
-        choice.chosen_step(tmp_path, 3)
+        chosen_step(tmp_path, 3)
     flip(checkpoints / "1" / "state" / "_METADATA", random.Random(0))
     with pytest.raises(CheckpointError, match=r"Every checkpoint in .* is damaged"):
-        choice.chosen_step(tmp_path)
+        chosen_step(tmp_path)
 
 
 def test_training_goes_on_over_a_damaged_step(tmp_path):

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.errors import ConfigError
 
 RUN = Path(__file__).parents[1] / "fixtures" / "run_6e84e0a"
@@ -18,7 +17,7 @@ def test_a_checkpoints_folder_names_its_step():
 
 
 def test_the_newest_checkpoint_is_that_of_the_last_step():
-    newest, fourth = SavedRun(RUN, "a test"), SavedRun(RUN / "checkpoints" / "4", "a test")
+    newest, fourth = SavedRun(RUN), SavedRun(RUN / "checkpoints" / "4")
     assert newest.step == fourth.step == 4
     assert newest.shapes == fourth.shapes
     one, other = (saved.read(saved.shapes) for saved in (newest, fourth))
@@ -27,6 +26,6 @@ def test_the_newest_checkpoint_is_that_of_the_last_step():
         np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_what_asked_for_a_checkpoint_is_named():
-    with pytest.raises(ConfigError, match=r"--init-from: .*--step 5: there is none.*holds 4"):
-        SavedRun(RUN, "--init-from", step=5)
+def test_a_step_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match=r"--step 5: there is none.*holds 4"):
+        SavedRun(RUN, step=5)

@@ -12,9 +12,8 @@ import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_dir import open_run_folder
-from jaxformer.checkpoints.select import chosen_step
+from jaxformer.checkpoints.saved_run import SavedRun, chosen_step
 from jaxformer.cli import main as cli
 from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig
@@ -95,11 +94,8 @@ def read(file):
 def metrics_of(folder, config, step):
     """Those of `evaluate` on all rows."""
     program = program_of(config)
-    averaged = config.train.ema_decay is not None
-    checkpoint = folder / "checkpoints" / str(step)
-    params = restore_parameters(
-        checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
-    )
+    shapes, shardings = program.abstract_model.shapes, program.param_shardings
+    params = SavedRun(folder, step).restore(shapes, shardings)
     return Evaluator(program, config.data.prepare(folder), None).evaluate(params)
 
 

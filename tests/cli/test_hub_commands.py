@@ -16,7 +16,7 @@ from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
 from jaxformer.parity import verify as verification
 from jaxformer.parity.examples import example_inputs
-from jaxformer.pretrained.model import DTYPES
+from jaxformer.pretrained.checkpoint import DTYPES
 
 pytestmark = pytest.mark.torch
 

@@ -306,10 +306,16 @@ def test_prompts_are_texts_ids_or_arrays(name, request):
     assert one["texts"] == [model.tokenizer.decode(new).strip()]
 
 
+def with_values(model, values):
+    """The model as if its config.json had these values."""
+    checkpoint = replace(model.checkpoint, hf_config=HFConfig(values))
+    return replace(model, describe=lambda config: checkpoint)
+
+
 def test_where_an_answer_begins_is_said_by_the_files(t5):
     def beginning(file, recommended=None):
         (t5.folder / "generation_config.json").write_text(json.dumps(recommended or {}))
-        model = replace(t5, checkpoint=replace(t5.checkpoint, hf_config=HFConfig(file)))
+        model = with_values(t5, file)
         found = jaxformer.generate(model, [[5, 6]], max_new_tokens=1, eos_token_id=None)
         return found["sequences"][0, 0]
 
@@ -324,11 +330,10 @@ def test_where_an_answer_begins_is_said_by_the_files(t5):
 
 def test_an_end_that_the_vocabulary_lacks_is_left_out(gpt2):
     """Small models often keep the numbers of the large one's tokens."""
-    hf_config = HFConfig({"eos_token_id": [50256, 7], "pad_token_id": None})
-    model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=hf_config))
+    model = with_values(gpt2, {"eos_token_id": [50256, 7], "pad_token_id": None})
     assert generation_config_for(model, {}).end_tokens == (7,)
     for wrong in ({"pad_token_id": 50256}, {"eos_token_id": [1, None]}, {"eos_token_id": "x"}):
-        model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=HFConfig(wrong)))
+        model = with_values(gpt2, wrong)
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             generation_config_for(model, {})
 

@@ -11,6 +11,7 @@ from scipy.stats import chi2
 from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.sharding import parameter_shardings
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, DynamicNTK, KeyPadding, Learned, RoPE
 from jaxformer.generation.config import GenerationConfig
@@ -20,7 +21,6 @@ from jaxformer.generation.engine import Engine, row_keys
 from jaxformer.generation.inputs import Prompts
 from jaxformer.generation.speculative import SpeculativeEngine
 from jaxformer.generation.tokens import stream_states
-from jaxformer.pretrained.model import shardings_of
 
 GREEDY = SamplingParams((), False, ())
 SIZES = {"num_layers": 2, "model_dim": 12, "num_heads": 2, "num_kv_heads": 1, "head_dim": 4}
@@ -283,7 +283,7 @@ def test_encoder_decoders_propose_and_accept():
 def test_a_mesh_writes_the_same():
     config = tiny(**ONE_LAYER | {"vocab_size": 32, "num_heads": 2, "num_kv_heads": 2})
     mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), structure_of(config)
-    placed = shardings_of(abstract_model, mesh)
+    placed = parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
     target, draft = (
         Engine(
             config,

@@ -9,8 +9,8 @@ from saved_folders import change_tensors
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
-from jaxformer.training.transfer.origin import open_saved
+from jaxformer.pretrained.writing import save
+from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.torch
 
@@ -148,7 +148,7 @@ WRONG_WEIGHTS = [
 
 def read_all(folder):
     """As --init-from does."""
-    saved = open_saved(folder, "--init-from")
+    saved = open_named(folder, "init_from")
     return saved.read(saved.shapes)
 
 

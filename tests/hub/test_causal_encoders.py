@@ -15,8 +15,8 @@ from jaxformer.hub.describe import describe
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.parity.examples import example_inputs
-from jaxformer.pretrained.model import save
-from jaxformer.training.transfer.resolution import model_for
+from jaxformer.pretrained.writing import save
+from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
 KINDS = {"bert": "LMHeadModel", "roberta": "CausalLM", "electra": "CausalLM", "ernie": "CausalLM"}

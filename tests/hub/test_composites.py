@@ -15,8 +15,9 @@ from jaxformer.parity.reference import Reference
 from jaxformer.parity.table import measure
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, save
+from jaxformer.pretrained.model import Pretrained, described_by
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -144,7 +145,7 @@ def test_a_model_without_a_file_is_described_and_read_again(saved, tmp_path):
     model = load(saved)
     config = model.config.with_fields(dropout=0.25, compute_dtype="float32")
     checkpoint = describe(config, FORMATS.values(), {"pad_token_id": 5})
-    made = Pretrained(checkpoint, model.parameters)
+    made = Pretrained(config, model.parameters, described_by(checkpoint))
     save(made, tmp_path / "made")
     again = load(tmp_path / "made")
     assert resolved(again.config) == resolved(config)

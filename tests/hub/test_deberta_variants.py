@@ -14,8 +14,8 @@ from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

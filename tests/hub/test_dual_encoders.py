@@ -18,7 +18,7 @@ from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained import outputs as pretrained
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch

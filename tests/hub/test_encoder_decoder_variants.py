@@ -12,8 +12,8 @@ from jaxformer.hub.flax_format import sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch

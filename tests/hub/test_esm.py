@@ -12,8 +12,8 @@ from jaxformer.functional.positions.rope_scaling import GivenFrequencies
 from jaxformer.models import AbstractModel
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 
 pytestmark = pytest.mark.torch
 

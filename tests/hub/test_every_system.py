@@ -17,8 +17,8 @@ from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import save_random
 from jaxformer.parity.table import measure, parse_page, tensors_by_current_name
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

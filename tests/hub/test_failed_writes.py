@@ -12,7 +12,8 @@ import pytest
 from jaxformer.errors import ConfigError
 from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, save
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -23,7 +24,9 @@ def test_an_output_folder_that_is_not_empty(command, llama, tmp_path, refused, m
     target = tmp_path / "out"
     target.mkdir()
     (target / "precious").write_text("mine")
-    monkeypatch.setattr("jaxformer.pretrained.auto.load_folder", None)  # refused before it is read
+    monkeypatch.setattr(
+        "jaxformer.pretrained.hf_folder.open_folder", None
+    )  # refused before it is read
     message = refused(command, llama, target)
     assert f"{target} is not empty: name a new or an empty folder" in message
     assert [item.name for item in target.iterdir()] == ["precious"]
@@ -82,7 +85,7 @@ def test_a_model_that_no_format_can_say(llama, tmp_path):
     config = replace(model.config, logit_softcap=30.0)
     checkpoint = describe_model(config, [FORMATS["bert"], FORMATS["llama"]], {})
     with pytest.raises(ConfigError, match=r"nearest: .*'llama' .*logit_softcap = 30\.0"):
-        save(Pretrained(checkpoint, model.parameters), tmp_path / "out")
+        save(Pretrained(config, model.parameters, described_by(checkpoint)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,7 @@ import safetensors.numpy
 from jaxformer.errors import DataError
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.tensors import INDEX
-from jaxformer.pretrained.model import load_folder
+from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
 
 TENSORS = {
@@ -67,7 +67,7 @@ def test_names_as_in_the_file_and_copies_are_found(tmp_path):
     tensors = {name.removeprefix("transformer."): x for name, x in tensors.items()}
     tensors["lm_head.weight"] = tensors["wte.weight"]
     safetensors.numpy.save_file(tensors, file, {"format": "pt"})
-    model, layout = load_folder(folder, None), FileLayout.of_folder(folder)
+    model, layout = load(folder, dtype=None), FileLayout.of_folder(folder)
     sources = layout.sources(FORMATS["gpt2"], model.placements)
     assert sources.keys() == tensors.keys()
     assert sources["lm_head.weight"] == sources["wte.weight"]

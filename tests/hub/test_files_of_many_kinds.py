@@ -6,7 +6,7 @@ import pytest
 from saved_folders import change_settings, change_tensors, copy_of, save_tiny
 
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

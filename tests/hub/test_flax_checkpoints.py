@@ -23,7 +23,7 @@ from jaxformer.hub.weights.opening import layout_of, read_layout
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.export_formats import EXPORT_FORMATS
 from jaxformer.pretrained.flax_params import flax_params
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

@@ -20,8 +20,8 @@ from jaxformer.parity.tiny import TINY
 from jaxformer.parity.tiny_images import TINY_CLASSES
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.flax_params import flax_params
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 PYTHON = os.environ.get("JAXFORMER_FLAX_ORACLE", "")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from saved_folders import save_tiny
 from tiny_models import structure_of, tiny_vision
+from transfers import transfer
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.describe import describe
@@ -18,10 +19,9 @@ from jaxformer.parity.compare import differences, gradient_differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
-from jaxformer.training.transfer.resolution import model_for
-from jaxformer.training.transfer.transfer import transfer
+from jaxformer.pretrained.writing import save
+from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
 torch_only = pytest.mark.torch

@@ -9,8 +9,9 @@ from saved_folders import save_tiny
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import read_object, side_files
-from jaxformer.pretrained.model import load_folder, open_folder, save
-from jaxformer.pretrained.writing import GENERATION
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.reader import open_folder
+from jaxformer.pretrained.writing import GENERATION, save
 
 pytestmark = pytest.mark.torch
 
@@ -22,7 +23,7 @@ SECONDS = 5.0
 def sources(tmp_path_factory):
     """One folder with one file of tensors, and one with several."""
     whole = save_tiny("llama", tmp_path_factory.mktemp("models") / "llama")
-    save(load_folder(whole), whole.with_name("shards"), max_shard_bytes=60_000)
+    save(load(whole), whole.with_name("shards"), max_shard_bytes=60_000)
     return whole, whole.with_name("shards")
 
 

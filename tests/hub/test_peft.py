@@ -17,7 +17,7 @@ from jaxformer.hub.peft.config import PeftConfig, read_peft_config, task_of
 from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.models.lora import LoRA, abstract_model_of, adapted
 from jaxformer.pretrained.export_adapter import export_adapter
-from jaxformer.training.transfer.origin import SavedAdapter
+from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.torch
 
@@ -178,7 +178,7 @@ def test_a_run_is_exported_as_an_adapter_and_merged(kind, tmp_path, capsys):
     assert written["modules_to_save"] == learned
     assert written["base_model_name_or_path"] == str(base)
     assert written["target_modules"] == (["query", "value"] if learned else ["c_attn"])
-    saved = SavedAdapter(out, "--init-from")
+    saved = open_named(out, "init_from")
     start = saved.read(saved.shapes)
     for name, value in jaxformer.load(out).parameters.items():
         np.testing.assert_array_equal(start[name], value)

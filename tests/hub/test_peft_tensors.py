@@ -10,7 +10,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft.tensors import Base, adapted_tensors
 from jaxformer.hub.weights.tensors import Tensor
 from jaxformer.parity.examples import example_inputs
-from jaxformer.training.transfer.origin import SavedAdapter
+from jaxformer.training.transfer.origin import open_named
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -98,7 +98,7 @@ def test_adapters_of_llama(case, tie, tmp_path):
         np.testing.assert_array_equal(named.parameters[name], array)
     jaxformer.save(ours, tmp_path / "merged")
     merged, same = jaxformer.load(tmp_path / "merged"), np.testing.assert_array_equal
-    saved = SavedAdapter(tmp_path / "it", "--init-from")
+    saved = open_named(tmp_path / "it", "init_from")
     start = saved.read(saved.shapes)
     for name, array in ours.parameters.items():
         same(merged.parameters[name], array)

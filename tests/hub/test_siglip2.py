@@ -15,8 +15,8 @@ from jaxformer.parity.compare import gradient_differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch

@@ -18,8 +18,8 @@ from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 

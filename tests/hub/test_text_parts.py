@@ -15,8 +15,8 @@ from jaxformer.parity.compare import beyond_rounding, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo.folders import read_folder
 from jaxformer.zoo.text_parts import TEXT_PARTS
 

@@ -14,8 +14,8 @@ from jaxformer.errors import DataError
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.writing import save
 
 pytestmark = pytest.mark.torch
 

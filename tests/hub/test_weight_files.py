@@ -11,7 +11,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.hub.weights.weight_file import described, tensors_of
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
-from jaxformer.pretrained.model import open_folder
+from jaxformer.pretrained.reader import open_folder
 
 pytestmark = pytest.mark.torch
 IDS = np.arange(1, 7).reshape(2, 3)

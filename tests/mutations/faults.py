@@ -144,9 +144,9 @@ FAULTS = (
     ),
     Fault(
         "resume/damage: the newest checkpoint is taken for whole",
-        "checkpoints/select.py",
-        "(problem := _damage(folder / str(step))) is None:",
-        "(problem := _damage(folder / str(step))) is None or step:",
+        "checkpoints/restore.py",
+        "(problem := damage_of(folder / str(step))) is None:",
+        "(problem := damage_of(folder / str(step))) is None or step:",
         ("checkpoints/test_checkpointer.py",),
     ),
     Fault(

@@ -11,9 +11,9 @@ from jaxformer.data.files.tables import read_records
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.parity.reference import save_random
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR, ImageSettings
+from jaxformer.pretrained.writing import save
 
 pillow = pytest.importorskip("PIL.Image")
 SIZES = {"image_size": 32, "patch_size": 8, "num_channels": 3}

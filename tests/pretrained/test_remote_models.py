@@ -18,11 +18,8 @@ from jaxformer.io.files import upload_folder
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
 from jaxformer.io.staging import CACHE
-from jaxformer.training.transfer.origin import (
-    open_origin,
-    open_saved,
-    with_tokenizer_of_origin,
-)
+from jaxformer.training.resolve import fill
+from jaxformer.training.transfer.origin import open_named
 
 pytest_plugins = "object_store"
 
@@ -144,15 +141,14 @@ def test_generated_lines_go_to_a_store_and_on_after_an_interruption(bucket, expo
 
 def test_a_run_starts_from_a_store(bucket, run, exported):
     for url in (uploaded(run, f"{bucket}/run"), uploaded(exported, f"{bucket}/hf")):
-        origin, here = open_origin(url), open_origin(str(run))
-        names = sorted(here.saved.shapes)
-        there = origin.saved.read(names)
-        for name, array in here.saved.read(names).items():
+        origin, here = open_named(url, "init_from"), open_named(str(run), "init_from")
+        names = sorted(here.shapes)
+        there = origin.read(names)
+        for name, array in here.read(names).items():
             np.testing.assert_array_equal(there[name], array)
-        assert open_saved(url, "train.distillation.teacher").shapes == origin.saved.shapes
         config = tiny_config()
         data = replace(config.data, tokenizer=TrainTokenizer())
-        config = with_tokenizer_of_origin(replace(config, init_from=url, data=data))
+        config = fill(replace(config, init_from=url, data=data)).config
         expected = f"{url}/tokenizer" if url.endswith("run") else url
         assert config.data.tokenizer == TokenizerFile(expected)
         tokenizer = config.data.tokenizer.fit([])
@@ -169,7 +165,7 @@ def test_what_is_not_there_is_one_sentence(bucket, run, exported, capsys):
             jaxformer.load(url)
         assert url in str(problem.value)
         with pytest.raises(ConfigError, match=words):
-            open_origin(url)
+            open_named(url, "init_from")
     for out, words in (
         ("s3://no-such-bucket/model", "there is no bucket 'no-such-bucket'"),
         ("ftp://host/model", "must be a path on this machine, or gs://"),

@@ -25,8 +25,8 @@ from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.prediction.zero_shot import zero_shot
+from jaxformer.pretrained.writing import save
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.clip import clip, clip_text, clip_vision

@@ -37,7 +37,8 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.teacher import distillation_loss
+from jaxformer.training.teacher import check_taught, check_teacher, distillation_loss
+from jaxformer.training.transfer.origin import open_named
 
 RATE = 0.1
 OPTIMIZER = SGD(schedule=Constant(learning_rate=RATE, warmup_steps=0), momentum=0.0)
@@ -314,9 +315,10 @@ def test_a_run_goes_on_where_it_was(teacher, tmp_path):
 
 
 def loss_for(config, data, mesh):
-    return distillation_loss(
-        config.train.distillation, config.model, config.data.lengths, data, mesh
-    )
+    teacher = open_named(config.train.distillation.teacher, "train.distillation.teacher")
+    check_teacher(config, teacher, dict(mesh.shape))
+    check_taught(data, teacher)
+    return distillation_loss(config.train.distillation, config.model, teacher, mesh)
 
 
 def parameters_of(config):
@@ -379,7 +381,7 @@ def test_a_teacher_that_does_not_fit(teacher, changes, message):
 
 
 def test_a_run_whose_teacher_does_not_fit_leaves_nothing(teacher, tmp_path):
-    message = f"distillation.teacher {teacher}: its model.vocab_size is 264, this model's 272"
+    message = f"distillation.teacher = {teacher}: its model.vocab_size is 264, this model's 272"
     with pytest.raises(ConfigError, match=message):
         train(student_config(teacher, vocab_size=272), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -425,4 +427,4 @@ def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path
     config = student_config(teacher, num_heads=8)
     with pytest.raises(ConfigError, match=r"model.num_heads = 4 is not divisible by mesh.tensor"):
         loss_for(config, data, make_mesh(MeshConfig(tensor=8)))
-    assert "not the folder of a run" in refused(student_config(tmp_path / "absent"))
+    assert "must be the folder of a run" in refused(student_config(tmp_path / "absent"))

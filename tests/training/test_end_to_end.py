@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from transfers import transfer
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest
@@ -66,7 +67,6 @@ from jaxformer.optim import AdamW, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer.transfer import transfer
 
 LENGTH, ROWS, VOCAB = 32, 8, 512
 WORDS = ("the", "a", "dog", "cat", "sat", "ran", "under", "over", "mat", "tree", "red", "old")

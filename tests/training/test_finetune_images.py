@@ -15,7 +15,7 @@ from jaxformer.data.tasks import ImageFolder, ImageTable
 from jaxformer.data.tasks.images.pixels import Resize
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 from jaxformer.zoo.folders import image_class
 
 pytestmark = pytest.mark.torch
@@ -101,7 +101,7 @@ def experiment(origin, photos, **data):
 def test_images_are_read_as_the_processor_does(origins, photos, name, size, scaling):
     transformers = pytest.importorskip("transformers")
     image = pytest.importorskip("PIL.Image")
-    config = resolved(experiment(origins / name, photos, augmentation=()))
+    config = fill(experiment(origins / name, photos, augmentation=())).config
     data, model = config.data, config.model
     assert (data.image_size, data.scaling, data.channels) == (size, scaling, 3)
     assert (model.image_size, model.heads[0].num_labels, model.mask_ratio) == (size, 2, None)
@@ -116,13 +116,13 @@ def test_images_are_read_as_the_processor_does(origins, photos, name, size, scal
 
 
 def test_another_size_keeps_the_share_that_is_cut_off(origins, photos):
-    config = resolved(experiment(origins / "deit", photos, image_size=(32, 24)))
+    config = fill(experiment(origins / "deit", photos, image_size=(32, 24))).config
     assert config.data.scaling == Resize((42, 28), "bicubic")
     assert config.model.image_size == (32, 24)
     assert config.model.position.max_length == 4 * 3 + 2
-    assert resolved(config) == config
+    assert fill(config).config == config
     with pytest.raises(ConfigError, match=r"whole patches of 8 x 8"):
-        resolved(experiment(origins / "deit", photos, image_size=(30, 30)))
+        fill(experiment(origins / "deit", photos, image_size=(30, 30)))
 
 
 def test_what_says_nothing_of_images_is_refused(origins, photos, tmp_path):
@@ -130,11 +130,11 @@ def test_what_says_nothing_of_images_is_refused(origins, photos, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "bare" / name).write_bytes((origins / "deit" / name).read_bytes())
     with pytest.raises(ConfigError, match=r"preprocessor_config\.json does not exist"):
-        resolved(experiment(tmp_path / "bare", photos))
+        fill(experiment(tmp_path / "bare", photos))
     given = experiment(tmp_path / "bare", photos)
     model = jaxformer.load(tmp_path / "bare").config
     with pytest.raises(ConfigError, match="--init-from"):
-        resolved(replace(given, model=model, init_from=None))
+        fill(replace(given, model=model, init_from=None))
 
 
 @pytest.mark.parametrize(

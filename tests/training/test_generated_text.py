@@ -21,10 +21,9 @@ from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.heads.metrics import answer_scores, error_scores, summary_scores
 from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.optim import SGD, Constant
+from jaxformer.training.evaluation.conclusion import GeneratedText, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import (
-    GeneratedText,
-    shown,
     write_texts,
 )
 from jaxformer.training.step import TrainProgram

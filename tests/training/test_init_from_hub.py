@@ -17,8 +17,8 @@ from jaxformer.config import load_config
 from jaxformer.errors import ConfigError
 from jaxformer.hub.remote.names import read_source
 from jaxformer.training.loop import train
-from jaxformer.training.transfer.origin import open_saved, origin_folder, with_commit
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
+from jaxformer.training.transfer.origin import open_named
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -75,7 +75,7 @@ def test_a_run_goes_on_from_its_commit(tmp_path, hub, folder, monkeypatch):
         train(experiment(tmp_path, "org/name@main", 3), run)
     # With another cache; without network, and without the cache too.
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    assert resolved(experiment(tmp_path, "org/name", 2), run) == replace(
+    assert fill(experiment(tmp_path, "org/name", 2), run).config == replace(
         read_config(run), train=experiment(tmp_path, "org/name", 2).train
     )
     hub.go_away()
@@ -83,7 +83,7 @@ def test_a_run_goes_on_from_its_commit(tmp_path, hub, folder, monkeypatch):
     shutil.rmtree(constants.HF_HUB_CACHE)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for name in ("org/name", "org/name@before", f"org/name@{commit}"):
-        assert resolved(experiment(tmp_path, name, 3), run).init_from == f"org/name@{commit}"
+        assert fill(experiment(tmp_path, name, 3), run).config.init_from == f"org/name@{commit}"
     train(experiment(tmp_path, "org/name@before", 4), run)
     with pytest.raises(ConfigError, match="init_from = 'org/name': must be the folder of a run"):
         train(experiment(tmp_path, "org/name"), tmp_path / "other")
@@ -96,22 +96,20 @@ def test_what_a_name_becomes(tmp_path, hub, folder):
     run = tmp_path / "run"
     run.mkdir()
     config = experiment(tmp_path, "org/name")
-    begun = with_commit(config, None)
+    begun = fill(config, None).config
     commit = push_another(hub)
     assert begun.init_from == f"org/name@{commit}"
     (run / "config.json").write_text(json.dumps(jaxformer.io.serialization.to_json(begun)))
-    assert with_commit(config, run).init_from == begun.init_from
-    assert with_commit(config, None).init_from == f"org/name@{'f' * 40}"
-    assert with_commit(begun, run) is begun
+    assert fill(config, run).config.init_from == begun.init_from
+    assert fill(config, None).config.init_from == f"org/name@{'f' * 40}"
+    assert fill(begun, run).config == begun
     local = replace(config, init_from=str(folder))
-    assert with_commit(local, run) is local
-    assert with_commit(replace(config, init_from=None), run).init_from is None
+    assert fill(local, run).config.init_from == str(folder)
 
 
 def test_a_teacher_and_a_reference_may_be_names(hub, folder):
-    saved, theirs = open_saved("org/name", "train.distillation.teacher"), jaxformer.load(folder)
+    saved, theirs = open_named("org/name", "train.distillation.teacher"), jaxformer.load(folder)
     name = "embedding.table"
     np.testing.assert_array_equal(saved.read([name])[name], theirs.parameters[name])
     with pytest.raises(ConfigError, match=r"preference.reference = .org/none.: must be"):
-        open_saved("org/none", "train.preference.reference")
-    assert origin_folder("org/name") == saved.folder
+        open_named("org/none", "train.preference.reference")

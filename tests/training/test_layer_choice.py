@@ -16,6 +16,7 @@ from tiny_models import (
     tiny_encoder_decoder,
 )
 from tiny_run import tiny_config
+from transfers import transfer
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.run_dir import open_run_folder
@@ -28,7 +29,6 @@ from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import AdamW
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer.transfer import transfer
 
 DEEP = {
     "plain": tiny(num_layers=6, tie_embeddings=False),
@@ -98,7 +98,7 @@ def test_layers_come_in_the_order_that_is_named(saved, name, layers):
     assert_layers(model, parameters, name, layers)
     assert not report.new
     assert not report.left
-    assert f"layers taken there: {', '.join(map(str, layers))}" in report.in_words(saved[name])
+    assert f"layers taken there: {', '.join(map(str, layers))}" in report.report
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_on_a_mesh_with_another_head_and_factors(saved):
     factors = [name for name in report.new if is_factor(name)]
     assert len(factors) == 4
     assert "new here: heads.label.output.bias, heads.label.output.kernel, 4 low-rank factors" in (
-        report.in_words(saved["encoder"])
+        report.report
     )
     assert any("masked_language_model" in name for name in report.left)
 

@@ -11,6 +11,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from test_step import GROUPED, rows
 from tiny_run import hash_of, tiny_config
+from transfers import transfer
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
@@ -28,7 +29,6 @@ from jaxformer.training import loop
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.transfer.merge import merge
-from jaxformer.training.transfer.transfer import transfer
 
 LORA = LoRA(rank=2, alpha=5.0, targets=("*.query.kernel", "*.value.kernel", "*.output.kernel"))
 PLAIN = GROUPED.with_fields(dropout=0.0, **{"self_attention.dropout": 0.0})

@@ -8,9 +8,16 @@ import jax
 import numpy as np
 import pytest
 from tiny_run import hash_of, tiny_config
+from transfers import transfer
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.restore import read_arrays, restore_newest, restore_parameters
+from jaxformer.checkpoints.restore import (
+    array_shapes,
+    parameter_names,
+    read_arrays,
+    read_sharded,
+    restore_newest,
+)
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.cli import main as cli
 from jaxformer.config import TrainConfig
@@ -22,7 +29,6 @@ from jaxformer.optim import AdamW, Constant
 from jaxformer.training import loop
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer.transfer import transfer
 
 INT8 = LoRA(rank=2, dropout=0.1, base_dtype="int8")
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.01, warmup_steps=0))
@@ -52,7 +58,7 @@ def program_of(lora, mesh=(1, 1, 1), **settings):
 def test_a_base_is_converted_once_when_it_is_read(base, dtype, mesh):
     program = program_of(LoRA(rank=2, base_dtype=dtype), mesh)
     params, report = transfer(program.init(0).params, base, tiny_config().model)
-    exact = SavedRun(base, "test").read(program.abstract_model.base.shapes)
+    exact = SavedRun(base).read(program.abstract_model.base.shapes)
     assert not [name for name in report.new if not is_factor(name)]
     for name, value in exact.items():
         kept = params[name]
@@ -95,7 +101,7 @@ def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path, mon
     own = {name.removeprefix("params/"): x for name, x in arrays.items() if "params/" in name}
     a, b = (arrays[f"ema/{QUERY}{side}"] for side in (".lora_a", ".lora_b"))
     expected = np.asarray(restored(QUERY, own)) + 8 * np.einsum("ldr,lrnh->ldnh", a, b)
-    found = SavedRun(whole, "test").read([QUERY])[QUERY]
+    found = SavedRun(whole).read([QUERY])[QUERY]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
     merged, losses = tmp_path / "merged", []
@@ -122,10 +128,14 @@ def test_an_average_of_everything_that_an_older_version_saved_is_continued(lora,
     assert set(found.ema) == set(program.trained) < set(state.params)
     for name, value in found.ema.items():
         np.testing.assert_array_equal(value, state.ema[name] + 1)
-    shapes, shardings = program.abstract_model.shapes, program.param_shardings
-    best = restore_parameters(tmp_path / "4", shapes, shardings, averaged=True)
-    for name, value in best.items():
-        np.testing.assert_array_equal(value, older.ema[name], err_msg=name)
+    stored = parameter_names(array_shapes(tmp_path / "4"), averaged=True)
+    wanted = {
+        stored[name]: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=program.param_shardings[name])
+        for name, x in program.abstract_model.shapes.items()
+    }
+    best = read_sharded(tmp_path / "4", wanted)
+    for name, array in stored.items():
+        np.testing.assert_array_equal(best[array], older.ema[name], err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from saved_folders import change_settings, change_tensors, save_tiny
+from transfers import transfer
 
 from jaxformer.errors import DataError
 from jaxformer.models import AbstractModel
 from jaxformer.pretrained.auto import load
-from jaxformer.training.transfer.origin import open_origin, open_saved
-from jaxformer.training.transfer.resolution import model_for
-from jaxformer.training.transfer.transfer import transfer
+from jaxformer.training.transfer.fields import model_for
+from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.torch
 
 
 def classifier(folder):
     """The model of a classifier of three labels from a folder, its fresh parameters, the report."""
-    model = model_for(open_origin(str(folder)).checkpoint, "classification", 3)
+    model = model_for(
+        open_named(folder, "init_from", may_lack_parts=True).description, "classification", 3
+    )
     fresh = AbstractModel(model.build).init(jax.random.key(0))
     taken, report = transfer(fresh, folder, model)
     return model, fresh, taken, report
@@ -63,7 +65,7 @@ def test_the_head_starts_fresh(kind, head, new, tmp_path):
     folder = save_tiny(kind, tmp_path, head)
     _, fresh, taken, report = classifier(folder)
     assert set(report.new) == new
-    assert f"new here: {', '.join(report.new)}" in report.in_words(folder)
+    assert f"new here: {', '.join(report.new)}" in report.report
     for name, array in taken.items():
         assert np.array_equal(array, fresh[name]) == (name in new)
 
@@ -99,7 +101,7 @@ def test_a_class_without_its_head_trains_and_does_not_load(dropped, parts, tmp_p
     assert "--init-from" in str(error.value)
     _, _, _, report = classifier(folder)
     assert any(parts in name for name in report.new)
-    assert "new here" in report.in_words(folder)
+    assert "new here" in report.report
 
 
 def test_a_part_of_a_head_is_no_head(tmp_path):
@@ -109,4 +111,4 @@ def test_a_part_of_a_head_is_no_head(tmp_path):
         load(folder)
     assert "whole parts" not in str(error.value)
     with pytest.raises(Exception, match=r"classifier\.bias is missing"):
-        open_saved(folder, "--init-from")
+        open_named(folder, "init_from")

@@ -20,7 +20,7 @@ from jaxformer.models import MultipleChoice
 from jaxformer.models.heads.base import head_class
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 
 MODEL = tiny_encoder(vocab_size=264, heads=(Rating(highest=3),))
 SETTINGS = {"steps": 100, "eval_interval": 100, "checkpoint_interval": 100, "loggers": ()}
@@ -61,7 +61,7 @@ def test_two_files_train_save_load_and_predict(reviews, tmp_path):
 def test_a_checkpoint_gets_the_head_that_the_data_ask_for(reviews, tmp_path):
     origin = save_checkpoint("bert", tmp_path / "bert")
     config = Config(None, RatedText(train=reviews), init_from=str(origin))
-    assert resolved(config).model.heads == (Rating(),)
+    assert fill(config).config.model.heads == (Rating(),)
 
 
 def test_data_ask_for_heads_by_name():

@@ -14,8 +14,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.models.lora import LoRA
 from jaxformer.pretrained.auto import load
 from jaxformer.training.loop import train
+from jaxformer.training.resolve import fill
 from jaxformer.training.transfer.objective import pretraining_objective
-from jaxformer.training.transfer.resolution import resolved
 
 pytestmark = pytest.mark.torch
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -83,12 +83,12 @@ def experiment(origin, text, **fields):
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_the_checkpoint_says_what_is_learned(checkpoint, text, kind):
-    config = resolved(experiment(checkpoint(kind), text))
+    config = fill(experiment(checkpoint(kind), text)).config
     assert config.data.objective == OBJECTIVES[kind]
     assert config.data.sequence_length <= 64 or kind in ("gpt2", "llama")
-    assert resolved(config) == config
+    assert fill(config).config == config
     named = experiment(checkpoint(kind), text, objective=CausalLM())
-    assert resolved(named).data.objective == CausalLM()
+    assert fill(named).config.data.objective == CausalLM()
 
 
 @pytest.mark.quick("t5")
@@ -114,7 +114,7 @@ def test_it_trains_adapters(tmp_path, checkpoint, text):
 
 
 def test_documents_of_a_decoder_begin_as_its_tokenizer_begins_texts(tmp_path, checkpoint, text):
-    config = resolved(experiment(checkpoint("llama"), text))
+    config = fill(experiment(checkpoint("llama"), text)).config
     begin = config.data.objective.before_documents(config.data.tokenizer.fit(()))
     assert len(begin) == 1
     for validation in (None, Files(str(text))):
@@ -131,8 +131,8 @@ def test_documents_of_a_decoder_begin_as_its_tokenizer_begins_texts(tmp_path, ch
 
 def test_what_nothing_says_is_asked_for(tmp_path, checkpoint, text):
     with pytest.raises(ConfigError, match="init-from"):
-        resolved(replace(experiment("", text), init_from=None))
-    t5, llama = (resolved(experiment(checkpoint(kind), text)) for kind in ("t5", "llama"))
+        fill(replace(experiment("", text), init_from=None))
+    t5, llama = (fill(experiment(checkpoint(kind), text)).config for kind in ("t5", "llama"))
     with pytest.raises(ConfigError, match="objective"):
         pretraining_objective(t5.model, llama.data.tokenizer.fit(()))
 

@@ -25,11 +25,12 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.training import loop
 from jaxformer.training.loop import train
+from jaxformer.training.resolve import fill
 from jaxformer.training.result import TrainResult
-from jaxformer.training.transfer.resolution import model_for, resolved
+from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -97,7 +98,7 @@ def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
     assert type(theirs).__name__.endswith("ForSequenceClassification")
     assert theirs.config.label2id == {"eggs": 0, "ham": 1, "spam": 2}
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "export")
-    run = resolved(config).data.prepare(tmp_path / "run")
+    run = fill(config).config.data.prepare(tmp_path / "run")
     for row in range(3):
         batch = run.train.batch(0)
         ids = batch["inputs"][row][batch["segments"][row] > 0]
@@ -136,7 +137,7 @@ def test_rows_are_those_of_the_checkpoints_tokenizer(tmp_path, checkpoint, kind)
     file.write_text("\n".join(map(json.dumps, rows)))
     for columns in (("sentence",), ("sentence", "other")):
         config = experiment("classification", checkpoint(kind), file, text=columns)
-        config = resolved(replace(config, data=replace(config.data, sequence_length=200)))
+        config = fill(replace(config, data=replace(config.data, sequence_length=200))).config
         data = config.data.prepare(tmp_path / "-".join(columns))
         found = {
             (
@@ -160,22 +161,24 @@ def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
     numbers = table(tmp_path / "numbers.jsonl", (0.5, 1.5))
     tags = tmp_path / "tags.txt"
     tags.write_text("\n".join("a X\nb Y\nc Z\n" for _ in range(9)))
-    model = resolved(experiment("tagging", bert, tags)).model
+    model = fill(experiment("tagging", bert, tags)).config.model
     assert (model.heads, model.pooler) == ((TokenClassification(3),), None)
-    model = resolved(experiment("classification", bert, three)).model
+    model = fill(experiment("classification", bert, three)).config.model
     assert (model.heads, model.pooler) == ((Classification(3),), "tanh")
     config = experiment("classification", bert, numbers)
     config = replace(config, data=replace(config.data, labels=Number()))
-    assert resolved(config).model.heads == (Regression(),)
-    assert resolved(
+    assert fill(config).config.model.heads == (Regression(),)
+    assert fill(
         experiment("qa", bert, "squad.json", stride=8, question_length=8)
-    ).model.heads == (Span(),)
+    ).config.model.heads == (Span(),)
     text = load_config(str(CONFIGS / "tiny_encoder_mlm.py")).data
-    assert resolved(Config(None, text, init_from=str(bert))).model.heads == (MaskedLanguageModel(),)
+    assert fill(Config(None, text, init_from=str(bert))).config.model.heads == (
+        MaskedLanguageModel(),
+    )
     llama = load_config(str(CONFIGS / "tiny_decoder.py")).data
-    again = resolved(Config(None, llama, init_from=str(checkpoint("llama"))))
+    again = fill(Config(None, llama, init_from=str(checkpoint("llama")))).config
     assert again.model.heads == (LanguageModel(),)
-    assert resolved(again) == again
+    assert fill(again).config == again
 
 
 @pytest.mark.parametrize(
@@ -198,7 +201,7 @@ def test_a_model_that_no_system_is_gets_its_head_too(own, head, there):
 def test_a_head_of_the_same_size_is_kept_with_its_names(tmp_path, checkpoint):
     origin = checkpoint("bert_classifier")
     theirs = ("Positive", "neutral", "NEGATIVE")
-    config = resolved(experiment("classification", origin, table(tmp_path / "a.jsonl", theirs)))
+    config = fill(experiment("classification", origin, table(tmp_path / "a.jsonl", theirs))).config
     assert config.data.label_order == ("NEGATIVE", "neutral", "Positive")
     still = replace(config.optimizer.schedule, learning_rate=0.0)
     config = replace(config, optimizer=replace(config.optimizer, schedule=still))
@@ -226,7 +229,7 @@ def test_a_head_of_another_size_starts_fresh_and_that_is_said(tmp_path, checkpoi
     origin, file = checkpoint("bert_classifier"), table(tmp_path / "a.jsonl", ("x", "y"))
     config = experiment("classification", origin, file)
     config = replace(config, data=replace(config.data, sequence_length=32))
-    model = resolved(config).model
+    model = fill(config).config.model
     train(replace(config, model=replace(model, dropout=0.25)), tmp_path / "run")
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"BertForSequenceClassification of {origin}; changed: dropout 0.0 -> 0.25" in said
@@ -255,16 +258,16 @@ def test_the_length_is_the_checkpoints(tmp_path, checkpoint):
     file = table(tmp_path / "a.jsonl", LABELS)
     lengths = {"bert": 64, "roberta": 48, "llama": 128, "gpt2": 128}
     for kind, length in lengths.items():
-        config = resolved(experiment("classification", checkpoint(kind), file))
+        config = fill(experiment("classification", checkpoint(kind), file)).config
         assert config.data.sequence_length == length
     config = experiment("classification", checkpoint("bert"), file, sequence_length=65)
     with pytest.raises(ConfigError, match="64 positions"):
-        validate(resolved(config), 1)
+        validate(fill(config).config, 1)
 
 
 def test_a_causal_classifier_does_not_read_its_first_token(tmp_path, checkpoint):
     file = table(tmp_path / "a.jsonl", LABELS)
-    config = resolved(experiment("classification", checkpoint("llama"), file))
+    config = fill(experiment("classification", checkpoint("llama"), file)).config
     model = replace(config.model, heads=(Classification(3),))
     with pytest.raises(ConfigError, match=r"model.heads.0.pooling = 'first': must be 'last' or"):
         validate(replace(config, model=model), 1)
@@ -278,7 +281,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
         (str(tmp_path), "is not the folder of a run"),
     ):
         with pytest.raises(ConfigError, match=message):
-            resolved(Config(None, data, init_from=name))
+            fill(Config(None, data, init_from=name))
 
 
 def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
@@ -300,7 +303,7 @@ def test_the_command_line_changes_the_checkpoints_model(tmp_path, checkpoint, mo
     heads = ["--model.dropout", "0.2", "--model.heads.0.pooling", "mean"]
     assert cli.main(["train", "finetune_classification", *options, *heads]) == 0
     model = load_config(str(CONFIGS / "finetune_classification.py"))
-    model = resolved(replace(model, init_from=origin, data=calls[0][0].data)).model
+    model = fill(replace(model, init_from=origin, data=calls[0][0].data)).config.model
     mean = replace(model.heads[0], pooling="mean")
     assert calls[0][0].model == replace(model, dropout=0.2, heads=(mean,))
     assert calls[0][0].train.epochs == 3

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from saved_folders import save_tiny
+from transfers import transfer
 
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.config import Config, TrainConfig
@@ -16,9 +17,10 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import Classification
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.hf_folder import FolderCheckpoint
 from jaxformer.training.loop import train
-from jaxformer.training.transfer.origin import SavedFolder, open_saved, with_tokenizer_of_origin
-from jaxformer.training.transfer.transfer import transfer
+from jaxformer.training.resolve import fill
+from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.torch
 
@@ -54,8 +56,8 @@ def experiment(folder, tmp_path):
 
 
 def test_its_parameters_are_those_that_load_reads(folder):
-    saved, model = open_saved(folder, "--init-from"), load(folder)
-    assert isinstance(saved, SavedFolder)
+    saved, model = open_named(folder, "init_from"), load(folder)
+    assert isinstance(saved, FolderCheckpoint)
     assert saved.shapes == {name: x.shape for name, x in model.parameters.items()}
     for name, array in saved.read(saved.shapes).items():
         np.testing.assert_array_equal(array, model.parameters[name])
@@ -75,9 +77,9 @@ def test_a_run_takes_the_body_and_the_tokenizer(experiment, folder, tmp_path, ca
 
 
 def test_the_tokenizer_of_the_origin_is_not_trained_anew(experiment, folder):
-    assert with_tokenizer_of_origin(experiment).data.tokenizer == TokenizerFile(str(folder))
+    assert fill(experiment).config.data.tokenizer == TokenizerFile(str(folder))
     alone = dataclasses.replace(experiment, init_from=None)
-    assert with_tokenizer_of_origin(alone) == alone
+    assert fill(alone).config == alone
 
 
 def test_other_shapes_are_named(experiment, folder):
@@ -92,5 +94,5 @@ def test_other_shapes_are_named(experiment, folder):
 
 
 def test_a_folder_that_is_neither_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="--init-from"):
-        open_saved(tmp_path, "--init-from")
+    with pytest.raises(ConfigError, match="init_from"):
+        open_named(tmp_path, "init_from")

@@ -21,7 +21,7 @@ from jaxformer.data.tasks import LabelledText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Classification, LossOptions, ModelOutput, MultiLabel
 from jaxformer.models.heads.metrics import multi_label_scores
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 from jaxformer.zoo.common.bert_like import bert
 
 NAMES = ("toxic", "insult", "spam")
@@ -178,7 +178,7 @@ def test_a_checkpoint_learns_and_exports_them(tmp_path):
         [(text, ["spam", "toxic", "insult"][: n % 4]) for n, text in enumerate(SENTENCES[:24])],
     )
     data = replace(config.data, train=lists)
-    config = resolved(replace(config, init_from=str(exported), data=data))
+    config = fill(replace(config, init_from=str(exported), data=data)).config
     assert config.data.label_order == NAMES
     assert type(config.model.heads[0]) is MultiLabel
     one = config.model.with_fields(heads=(Classification(num_labels=3),))

@@ -17,7 +17,7 @@ from jaxformer.data import DataConfig, JsonLines, TokenizerFile
 from jaxformer.data.chat import ChatData, PaddedChats, PreferenceData
 from jaxformer.data.tasks import LabelledText, ParallelText
 from jaxformer.optim import AdamW, Cosine, Linear
-from jaxformer.pretrained.model import open_folder
+from jaxformer.pretrained.reader import open_folder
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from tiny_run import tiny_config
+from transfers import transfer
 
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.config import TrainConfig
@@ -16,8 +17,7 @@ from jaxformer.models import Classification, DecoderConfig, LanguageModel
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer.origin import check_same_tokens
-from jaxformer.training.transfer.transfer import transfer
+from jaxformer.training.transfer.origin import check_same_tokens, open_named
 
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
 
@@ -48,7 +48,7 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     assert (params["embedding.table"] != fresh["embedding.table"]).any()
     for name in report.new:
         assert params[name] is fresh[name]
-    words = report.in_words(run_dir)
+    words = report.report
     assert f"{len(report.taken)} taken" in words
     assert "new here: heads.label.output.bias" in words
 
@@ -114,12 +114,13 @@ def test_a_run_says_what_it_took_and_starts_there(run_dir, tmp_path, capsys):
 
 def test_other_tokens_are_refused_and_more_tokens_are_not(run_dir, tmp_path):
     tokenizer = tiny_config().data.tokenizer
-    check_same_tokens(tokenizer.fit([]), run_dir)
-    check_same_tokens(tokenizer.fit([], MaskedLM.special_tokens), run_dir)
+    origin = open_named(run_dir, "init_from")
+    check_same_tokens(tokenizer.fit([]), origin)
+    check_same_tokens(tokenizer.fit([], MaskedLM.special_tokens), origin)
     text = ["the dog chased another dog and the cat"] * 20
     trained = TrainTokenizer(vocab_size=262).fit(text)
     with pytest.raises(ConfigError) as error:
-        check_same_tokens(trained, run_dir)
+        check_same_tokens(trained, origin)
     assert f"--init-from {run_dir}: its tokenizer is another: token 0 is" in str(error.value)
     path = f"--data.tokenizer TokenizerFile --data.tokenizer.path {run_dir / 'tokenizer'}"
     assert path in str(error.value)

@@ -12,10 +12,10 @@ from jaxformer.data.tasks import ParallelText
 from jaxformer.models.lora import LoRA
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import save
+from jaxformer.pretrained.writing import save
 from jaxformer.training.loop import train
+from jaxformer.training.resolve import fill
 from jaxformer.training.transfer.merge import merge
-from jaxformer.training.transfer.resolution import resolved
 
 pytestmark = pytest.mark.torch
 STEP = TrainConfig(steps=1, sample_tokens=0, log_interval=1)
@@ -129,7 +129,7 @@ def test_only_what_is_changed_changes_in_config_json(tmp_path):
     # As on the hub: another order, another name of a field, one that transformers does not know.
     values = {"torch_dtype": theirs.pop("dtype"), **dict(reversed(theirs.items())), "task": {}}
     (origin / "config.json").write_text(json.dumps(values))
-    config = resolved(still(text(tmp_path / "data"), origin))
+    config = fill(still(text(tmp_path / "data"), origin)).config
     train(config, tmp_path / "same")
     assert_same_files(origin, exported(tmp_path / "same", tmp_path / "same-export"))
     model = config.model.with_fields(**{"self_attention.dropout": 0.25})

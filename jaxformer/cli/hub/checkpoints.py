@@ -27,9 +27,9 @@ from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.pretrained.import_run import import_folder
-from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward as outputs_of
 from jaxformer.pretrained.push import push as push_folder
+from jaxformer.pretrained.writing import save
 
 
 @dataclass(frozen=True)

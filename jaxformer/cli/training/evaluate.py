@@ -11,11 +11,9 @@ from typing import Any
 
 import jax
 
-from jaxformer.checkpoints.files import StepHold
-from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
-from jaxformer.checkpoints.select import chosen_step, read_steadily, run_and_step, saved_config
+from jaxformer.checkpoints.run_dir import KEPT, read_config
+from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.cli.options import CheckpointChoice, split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
@@ -27,12 +25,11 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_store
 from jaxformer.io.paths import AnyPath, any_path, is_remote, run_path
 from jaxformer.io.staging import staged
-from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.evaluation.generated_text import shown
 from jaxformer.training.logging.report import print_table
 from jaxformer.training.preference_loss import preference_loss
-from jaxformer.training.reference import with_references
+from jaxformer.training.resolve import resolve_reference
 from jaxformer.training.step import TrainProgram
 
 
@@ -64,30 +61,25 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
     named = run_path(subject, "run_dir")
     folder, _ = run_and_step(named)
-    saved = RunConfig(folder)
-    run = saved.config
+    run = read_config(folder)
     everything = replace(run.data, max_validation_batches=None)
     wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
     output = _writable(any_path(wanted.output or folder / EVALUATION_FILE, "--output"))
     mesh = _start_mesh(wanted, run)
-    which = (*run_and_step(named, wanted.step, wanted.best), wanted.best)
-    hold, step, trained = read_steadily(folder, lambda: _held(saved, chosen_step(*which)))
-    config = replace(trained, data=wanted.data, mesh=mesh)
+    saved = SavedRun(named, wanted.step, wanted.best)
+    config = replace(saved.config, data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
     with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
         _check(config, data)
         program = _program(config)
         if config.train.preference is not None:
-            data = with_references(config, folder, replace(data, train=None), program)
-        averaged = config.train.ema_decay is not None
-        checkpoint = folder / CHECKPOINTS / str(step)
-        params = restore_parameters(
-            checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
-        )
+            resolved = resolve_reference(config)
+            data = resolved.with_references(folder, replace(data, train=None), program)
+        params = saved.restore(program.abstract_model.shapes, program.param_shardings)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
-        hold.close()
-        conclusion = evaluator.conclude(params, step, say=_say)
+        saved.close()
+        conclusion = evaluator.conclude(params, saved.step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(
             f"none of the {conclusion.rows} validation rows has anything to predict, so there is "
@@ -95,12 +87,6 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
         )
     if is_first():
         _report(conclusion, folder, config, output)
-
-
-def _held(run: RunConfig, step: int) -> tuple[StepHold, int, Config]:
-    """What keeps a checkpoint from being deleted by its run, its step and its configuration."""
-    hold = StepHold(run.folder / CHECKPOINTS / str(step))
-    return hold, step, saved_config(run, step)
 
 
 def _writable(file: AnyPath) -> AnyPath:

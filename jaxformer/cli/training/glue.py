@@ -19,7 +19,7 @@ from jaxformer.training import loop
 from jaxformer.training.glue.measure import finished, measure
 from jaxformer.training.glue.plan import GluePlan, GlueRun, chosen_tasks
 from jaxformer.training.glue.summary import report, task_result
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ def _recipe(task: str) -> Config:
 
 def _resolved(runs: list[GlueRun]) -> list[GlueRun]:
     """The runs with the model of the checkpoint, checked before anything is trained."""
-    found = [run._replace(config=resolved(run.config, run.folder)) for run in runs]
+    found = [run._replace(config=fill(run.config, run.folder).config) for run in runs]
     for run in found:
         validate(run.config, jax.device_count())
     return found

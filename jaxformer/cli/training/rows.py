@@ -26,7 +26,7 @@ from jaxformer.data.shown_rows import Column, RowReader
 from jaxformer.io.console import console
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.training.logging.report import print_row
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 
 _MOST_CHARACTERS = 10_000
 _DESCRIPTION = """\
@@ -64,7 +64,7 @@ def rows(arguments: Sequence[str], prog: str = "jaxformer rows") -> None:
     wanted = launched(Rows, arguments, prog, description, lambda _: None)
     folder = run_path(wanted.run_dir, "run_dir")
     folder = None if wanted.fresh else folder
-    config = resolved(wanted.experiment, folder)
+    config = fill(wanted.experiment, folder).config
     with _rows(config, folder) as (reader, found):
         for number, row in enumerate(islice(found, wanted.rows)):
             if wanted.json:

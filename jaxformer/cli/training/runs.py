@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.checkpoints import checkpointer, files, manifest, run_dir, select
-from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.checkpoints import checkpointer, files, manifest, run_dir, saved_run
+from jaxformer.checkpoints.restore import read_arrays, saved_config
 from jaxformer.cli.options import CheckpointChoice, OutDir, RunDir, RunDirs
 from jaxformer.config.metric import cost
 from jaxformer.config.overrides import parse
@@ -43,9 +43,9 @@ def inspect(arguments: Sequence[str], prog: str) -> None:
     """Prints what a run's folder holds."""
     options = parse(Inspect, arguments, prog)
     jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
-    home, wanted = select.run_and_step(options.run_dir, options.step, options.best)
+    home, wanted = saved_run.run_and_step(options.run_dir, options.step, options.best)
     run = run_dir.RunConfig(home)
-    whole, rows = select.read_steadily(home, lambda: _run_rows(run, wanted, options.best))
+    whole, rows = saved_run.read_steadily(home, lambda: _run_rows(run, wanted, options.best))
     print_pairs([("run", home), *rows, *_config_rows(run.config)])
     folder = (home / run_dir.CHECKPOINTS).absolute()
     if not whole and (files.saved_steps(folder) or files.damaged_ones(folder)):
@@ -68,9 +68,9 @@ def _run_rows(
     if wanted is not None and wanted not in whole:
         raise ConfigError(f"--step {wanted}: {folder} holds {rows[0][1]}")
     if whole:
-        step = select.chosen_step(run.folder, wanted, best) if best else wanted
+        step = saved_run.chosen_step(run.folder, wanted, best) if best else wanted
         step = whole[-1] if step is None else step
-        select.saved_config(run, step)
+        saved_config(run, step)
         rows += _checkpoint_rows(folder, step, whole, run.config.train.metric)
     for hold in holds:
         hold.close()

@@ -16,7 +16,7 @@ from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.io.paths import any_path
 from jaxformer.training import loop
 from jaxformer.training.logging.wall_time import process_began
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.resolve import fill
 
 _TIMES_FOR_ADAPTERS = 10
 _DESCRIPTION = """\
@@ -141,5 +141,5 @@ def _with_model(
             check_has_model(first)
         start(first)
     folder = None if first.fresh else first.run_dir or run
-    config = resolved(first.experiment, folder, labels_needed=not asks_help)
-    return dataclasses.replace(launch, model=config.model)
+    filled = fill(first.experiment, folder, labels_needed=not asks_help)
+    return dataclasses.replace(launch, model=filled.config.model)

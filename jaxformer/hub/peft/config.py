@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.model_files import read_object
-
-CONFIG = "adapter_config.json"
+from jaxformer.io.model_files import ADAPTER_CONFIG, read_object
 
 # Unsupported field -> the values that leave it unused, the default first.
 _UNSUPPORTED = {
@@ -101,8 +99,8 @@ class PeftConfig:
             raise DataError(
                 f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
                 f"target_modules names it: was it trained on a shallower model than this one? Its "
-                f"own base is {self.base or 'not named'}; layers_to_transform in {CONFIG} says "
-                "which layers an adapter is for, if not for all"
+                f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} "
+                "says which layers an adapter is for, if not for all"
             )
 
     def scale_of(self, module: str, rank: int) -> float:
@@ -172,7 +170,7 @@ class PeftConfig:
             "init_lora_weights": True,
             "auto_mapping": None,
         }
-        (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def task_of(architecture: str) -> str | None:
@@ -186,9 +184,9 @@ def read_peft_config(folder: Path) -> PeftConfig:
     Raises:
         ConfigError: The file is missing, or its peft_type or a setting is not supported.
     """
-    path, values = folder / CONFIG, read_object(folder, CONFIG)
+    path, values = folder / ADAPTER_CONFIG, read_object(folder, ADAPTER_CONFIG)
     if values is None:
-        raise ConfigError(f"{folder}: must have {CONFIG} and adapter_model.safetensors")
+        raise ConfigError(f"{folder}: must have {ADAPTER_CONFIG} and adapter_model.safetensors")
     kind = values.get("peft_type")
     if kind not in _KINDS:
         raise ConfigError(

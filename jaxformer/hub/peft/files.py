@@ -1,6 +1,5 @@
 """PEFT's files of low-rank adapters: adapter_config.json and adapter_model.safetensors."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,9 @@ import numpy as np
 from safetensors.numpy import save
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.peft.config import CONFIG, PeftConfig
+from jaxformer.hub.peft.config import PeftConfig
 from jaxformer.hub.weights.layouts import Slot
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.paths import any_path
 
 TENSORS = "adapter_model.safetensors"
 ROOT = "base_model.model."
@@ -39,12 +37,6 @@ class Adapter:
     """The low-rank factors of the kernels that have any."""
     whole: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Parameters that replace those of the model, such as newly trained heads."""
-
-
-def is_adapter(folder: str | os.PathLike) -> bool:
-    """Whether a folder holds an adapter of PEFT, and no model."""
-    folder = any_path(folder, "folder")
-    return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
 
 
 def write_adapter(

@@ -10,8 +10,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.hf_config import CONFIG
-from jaxformer.hub.peft.config import CONFIG as ADAPTER_CONFIG
 from jaxformer.hub.remote.errors import (
     HubRequest,
     cache_folder,
@@ -22,7 +20,7 @@ from jaxformer.hub.remote.errors import (
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
 from jaxformer.io.digests import sha256_of
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import ADAPTER_CONFIG, CONFIG, read_object
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

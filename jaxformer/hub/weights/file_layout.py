@@ -27,8 +27,6 @@ from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import file_in
 
 _LARGEST_ARANGE = 2**20
-LAYOUT = "weights.json"
-"""The file of a run's imported folder with the layout of the weights that it started from."""
 
 
 @dataclass(frozen=True)

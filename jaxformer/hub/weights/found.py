@@ -5,13 +5,13 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from jaxformer.io.model_files import OLD_FOLDER
+
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _VARIANT = re.compile(r"model\.([^.]+)\.safetensors|model\.safetensors\.index\.([^.]+)\.json")
 _PART = re.compile(r".*-\d+-of-\d+")
 _PREFERRED = ("fp32", "bf16", "fp16")
-OLD_FOLDER = "0_Transformer"
-"""Where sentence-transformers kept a model, in its first versions."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _CONVERT = ".save_pretrained(FOLDER), and name that FOLDER"
 

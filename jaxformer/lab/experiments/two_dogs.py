@@ -15,7 +15,7 @@ from jaxformer.lab.drawing import canvas, heat_map
 from jaxformer.lab.experiments.report import Report
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.pretrained.inspection.tokens import check_fits, open_tokenizer
-from jaxformer.pretrained.model import Pretrained, check_pretrained
+from jaxformer.pretrained.model import Pretrained, check_pretrained, described_by
 
 MOST_TOKENS = 40
 """The most tokens that a picture can show."""
@@ -98,7 +98,8 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
     inputs = checked_inputs({"input_ids": ids[None]}, pretrained.config)["input_ids"]
     plain = replace(
         pretrained,
-        checkpoint=replace(pretrained.checkpoint, config=without_positions(pretrained.config)),
+        config=without_positions(pretrained.config),
+        describe=described_by(pretrained.checkpoint),
     )
     sees_all, causal = True, pretrained.config.causal
     return TwinOutputs(

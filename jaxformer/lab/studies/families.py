@@ -123,7 +123,7 @@ def measure(length: int, result: TrainResult) -> dict[str, Any]:
         length: The symbols of those.
         result: The model's run.
     """
-    saved = SavedRun(result.folder, "the run")
+    saved = SavedRun(result.folder)
     measured = result.history["validation"]
     longest = saved.config.data.of_length(length, _ROWS).prepare(result.folder).validation
     parameters = saved.read(saved.shapes)

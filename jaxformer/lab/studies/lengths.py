@@ -56,7 +56,7 @@ class Lengths:
             of an input), and the scores; "refused" in their place where the scheme has no code for
             such positions.
         """
-        saved = SavedRun(result.folder, "the run")
+        saved = SavedRun(result.folder)
         parameters = jax.device_put(saved.read(saved.shapes))
         length = saved.config.data.lengths["inputs"]
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in schemes}

@@ -10,13 +10,11 @@ import numpy as np
 
 from jaxformer.checks import at_least, optional
 from jaxformer.errors import ConfigError, DataError, check_argument
-from jaxformer.hub.hf_config import CONFIG
-from jaxformer.io.model_files import file_in
+from jaxformer.io.model_files import CONFIG, file_in
 from jaxformer.models import Classification
-from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.embedding.embedder import CrossEncoder, TextEmbedder, named_activation
 from jaxformer.pretrained.embedding.recipe import Recipe, read_recipe, with_default_pooling
-from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 Model = Pretrained | str | Path

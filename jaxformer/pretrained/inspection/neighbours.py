@@ -5,16 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ArgumentError, DataError, check_argument
-from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft.files import is_adapter
-from jaxformer.pretrained.adapters import base_of
-from jaxformer.pretrained.auto import check_no_step
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import open_checkpoint
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, Token, open_tokenizer
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.reader import open_folder
 
 _TABLE = "embedding.table"
 
@@ -144,15 +138,8 @@ def _table(model: str | Path | Pretrained, step: int | None, best: bool) -> np.n
     if isinstance(model, Pretrained):
         shapes, read = model.abstract_model.shapes, model.parameters.__getitem__
     else:
-        folder = model_folder(model, "folder")
-        folder = base_of(folder) if is_adapter(folder) else folder
-        if is_hf_checkpoint(folder):
-            check_no_step(folder, step, best)
-            reader = open_folder(folder)
-            shapes, read = reader.abstract_model.shapes, reader.read
-        else:
-            run = SavedRun(folder, str(folder), step, best)
-            shapes, read = run.shapes, lambda name: run.read([name])[name]
+        opened = open_checkpoint(model, "folder", step=step, best=best)
+        shapes, read = opened.shapes, lambda name: opened.read([name])[name]
     if _TABLE not in shapes:
         raise DataError(f"{model}: the model has no table of token embeddings")
     return np.asarray(read(_TABLE), np.float32)

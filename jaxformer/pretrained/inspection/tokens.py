@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from tokenizers import Encoding
 from tokenizers import Tokenizer as RustTokenizer
 
-from jaxformer.checkpoints.run_dir import RunConfig
-from jaxformer.checkpoints.select import run_and_step
 from jaxformer.data.tasks.sequences import SpecialTokens
 from jaxformer.data.tokenizers.files import read_settings, tokenizer_file
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
@@ -18,8 +16,7 @@ from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.positions.base import Position
 from jaxformer.models.model import ModelConfig
-from jaxformer.pretrained.auto import home_of
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import model_folder, open_checkpoint
 from jaxformer.pretrained.model import Pretrained
 
 _SPACE = "\u2581"
@@ -135,13 +132,10 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
             raise DataError("the model has no folder, and so no tokenizer")
         return _read(model.folder, model.folder, model.config)
     folder = model_folder(model, "folder", weights=False)
-    if tokenizer_file(folder) is not None:
+    if tokenizer_file(folder) is not None:  # without any model, perhaps
         return _read(folder, folder, None)
-    run, _ = run_and_step(folder)
-    home = home_of(run)
-    if not home.is_dir():
-        return _read(folder, run, None)
-    return _read(home, run, RunConfig(run).config.model)
+    opened = open_checkpoint(folder, "folder", weights=False)
+    return _read(opened.home, folder, opened.model)
 
 
 def tokenize(model: str | Path | Pretrained, text: str) -> list[Token]:

@@ -5,19 +5,18 @@ from pathlib import Path
 from typing import Literal
 
 from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import RunConfig
-from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig
+from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.checks import at_least, check_types, optional
 from jaxformer.config.experiment import Config
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
-from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions
-from jaxformer.pretrained.auto import IMPORTED, load
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
 from jaxformer.training.evaluation.early_stopping import EarlyStopping
-from jaxformer.training.evaluation.generated_text import GeneratedText, save, shown
 from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
@@ -23,6 +23,16 @@ from jaxformer.training.logging.run_logger import in_words
 from jaxformer.training.logging.throughput import RunWork
 
 EVALUATION_FILE = "evaluation.json"
+
+
+class GeneratedText(NamedTuple):
+    """A source, its reference and what the model makes of it."""
+
+    source: str
+    reference: str
+    text: str
+    references: tuple[str, ...] = ()
+    """All right texts, for data that have several or none; empty: there is none."""
 
 
 class Conclusion(NamedTuple):
@@ -65,7 +75,7 @@ class Conclusion(NamedTuple):
         one, several = data.product
         prefix = "" if file.name == EVALUATION_FILE else f"{file.stem}-"
         beside = file.with_name(f"{prefix}{several}.txt")
-        save(self.texts, one, beside)
+        _save(self.texts, one, beside)
         return [file, beside]
 
 
@@ -165,3 +175,33 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]
+
+
+def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
+    """Writes lines of source, reference and text with tabs between.
+
+    Args:
+        texts: The texts.
+        kind: What each is, for the head of the column: "translation".
+        file: Where to write.
+    """
+    lines = [("source", "reference", kind), *(text[:3] for text in texts)]
+    content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
+    with replacing(file) as aside:
+        aside.write_text(content, encoding="utf-8")
+
+
+def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
+    """Returns a few texts, spread over all, for people to read.
+
+    Args:
+        texts: The texts.
+        kind: What each is: "translation".
+        most: How many.
+    """
+    chosen = [texts[n * len(texts) // most] for n in range(most)]
+    names = ("source", "reference", kind)
+    return "\n\n".join(
+        "\n".join(f"{name:<13}{text}" for name, text in zip(names, item[:3], strict=True))
+        for item in dict.fromkeys(chosen)
+    )

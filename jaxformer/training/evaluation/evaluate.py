@@ -13,7 +13,6 @@ from jaxformer.distributed.processes import DeviceBatches, local_rows
 from jaxformer.models import Head, Parameters
 from jaxformer.models.heads.base import HeadResult
 from jaxformer.training.evaluation.conclusion import Conclusion
-from jaxformer.training.evaluation.generated_text import write_texts
 from jaxformer.training.step import Sums, TrainProgram
 
 _MOST_BATCHES = 50
@@ -81,6 +80,8 @@ class Evaluator:
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
         if not isinstance(examples, TextToTextExamples):
             return Conclusion(step, rows, metrics, trivial, [])
+        from jaxformer.training.evaluation.generated_text import write_texts
+
         say(f"writing {examples.config.product[1]} for {rows} validation sources")
         texts = write_texts(self.program, params, self.batches(), examples, data.tokenizer)
         references = [each.references for each in texts]

@@ -1,9 +1,7 @@
 """Texts that a model generates for the validation sources."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +15,10 @@ from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.placement import place
 from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
 from jaxformer.generation.decode.processors import History
-from jaxformer.io.files import replacing
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
+from jaxformer.training.evaluation.conclusion import GeneratedText
 from jaxformer.training.step import Batch, TrainProgram
-
-
-class GeneratedText(NamedTuple):
-    """A source, its reference and the generated text."""
-
-    source: str
-    reference: str
-    text: str
-    references: tuple[str, ...] = ()
-    """All references, for data with several or none."""
 
 
 def write_texts(
@@ -64,24 +52,6 @@ def write_texts(
                 text = tokenizer.decode(written[:length])
                 found.append(GeneratedText(*examples.pairs[row], text, examples.references[row]))
     return found
-
-
-def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes a table of sources, references and texts; `kind` names the last column."""
-    lines = [("source", "reference", kind), *(text[:3] for text in texts)]
-    content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
-    with replacing(file) as aside:
-        aside.write_text(content, encoding="utf-8")
-
-
-def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read."""
-    chosen = [texts[n * len(texts) // most] for n in range(most)]
-    names = ("source", "reference", kind)
-    return "\n\n".join(
-        "\n".join(f"{name:<13}{text}" for name, text in zip(names, item[:3], strict=True))
-        for item in dict.fromkeys(chosen)
-    )
 
 
 def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):

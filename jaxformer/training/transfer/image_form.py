@@ -4,45 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.checkpoints.run_dir import IMPORTED
-from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import Config
-from jaxformer.data import Data
-from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.images.labelled import FORM, Images
 from jaxformer.data.tasks.images.pixels import Resize
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import VisionConfig
+from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
-from jaxformer.training.transfer.origin import Origin
-
-FORM = ("image_size", "channels", "mean", "std", "scaling")
-"""The fields of data of images that may be left to a checkpoint."""
 
 
-def leaves_form_open(data: Data) -> bool:
-    """Whether how images are read is the checkpoint's."""
-    return isinstance(data, Images) and any(getattr(data, name) is None for name in FORM)
-
-
-def with_form(config: Config, origin: Origin, model_is_open: bool) -> Config:
-    """Returns the experiment with images as the checkpoint reads them.
-
-    Args:
-        config: The experiment, with a model.
-        origin: The checkpoint.
-        model_is_open: Whether the model is the checkpoint's: then it gets the size of the images,
-            and its tables of positions are resized where they start.
-
-    Raises:
-        ConfigError: The checkpoint does not say how it reads images, or the model reads none, or
-            none of this size.
-    """
+def with_form(config: Config, origin: Checkpoint, model_is_open: bool) -> Config:
+    """Returns the experiment, with a model, with images as the checkpoint reads them."""
     data, model = config.data, config.model
     if not isinstance(model, VisionConfig):
         raise ConfigError(
             f"{type(data).__name__} is of images, which {type(model).__name__} of "
             f"{config.init_from} does not read: name a checkpoint of a ViT or one of its relatives"
         )
-    form = _form_of(origin, origin.checkpoint.config.image_size, model.channels)
+    form = _form_of(origin, origin.model.image_size, model.channels)
     usual = form["image_size"]
     size = data.image_size or (usual if model_is_open else model.image_size)
     if isinstance(form["scaling"], Resize):
@@ -58,13 +37,12 @@ def with_form(config: Config, origin: Origin, model_is_open: bool) -> Config:
     return replace(config, model=model if model.image_size == size else _of_size(model, size))
 
 
-def _form_of(origin: Origin, usual: tuple[int, int], channels: int) -> dict[str, Any]:
+def _form_of(origin: Checkpoint, usual: tuple[int, int], channels: int) -> dict[str, Any]:
     """The fields of `FORM` that say how a checkpoint reads images."""
-    saved = origin.saved
-    if isinstance(saved, SavedRun) and isinstance(saved.config.data, Images):
-        untrained = origin.home.name == IMPORTED and saved.config.init_from is None
+    if isinstance(origin, RunCheckpoint) and isinstance(origin.config.data, Images):
+        untrained = origin.home.name == IMPORTED and origin.config.init_from is None
         if not untrained:
-            return {name: getattr(saved.config.data, name) for name in FORM}
+            return {name: getattr(origin.config.data, name) for name in FORM}
     try:
         settings = ImageSettings.of_folder(origin.home)
     except DataError as error:

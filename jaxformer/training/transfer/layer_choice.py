@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ConfigError
+from jaxformer.io.staging import name_of
 from jaxformer.models.parameters import StackPath, stack_path
-from jaxformer.training.transfer.origin import SavedFolder
+from jaxformer.pretrained.checkpoint import Checkpoint
 
 Shapes = Mapping[str, tuple[int, ...]]
 Kinds = tuple[tuple[int | None, bool], ...]
@@ -53,32 +52,17 @@ class Sources:
 
 def chosen_layers(
     here: Shapes,
-    saved: SavedRun | SavedFolder,
+    saved: Checkpoint,
     layers: tuple[int, ...],
     kinds: Kinds,
 ) -> Sources:
-    """Takes layer `layers[i]` of another model's stacks for layer i of this one's.
-
-    Where layers of several kinds take turns (windowed and global ones), a layer becomes one of its
-    own kind. Layers that share their parameters count once.
-
-    Args:
-        here: This model's shapes.
-        saved: The other run.
-        layers: Layers there, from 0.
-        kinds: The kinds of this model's layers.
-
-    Returns:
-        The source of each parameter of this model's stacks.
-
-    Raises:
-        ConfigError: There are more or fewer layers here than are chosen, there is no such layer
-            there, or it is of another kind.
-    """
+    """Returns what makes layer i of this model's stacks: layer `layers[i]` of another model's."""
+    # Where layers of several kinds take turns (windowed and global ones), a layer becomes one of
+    # its own kind. Layers that share their parameters count once.
     blocks, there = _stacked(here), _stacked(saved.shapes)
     for stack in dict.fromkeys(path.stack for path in blocks.values()):
         available = _depth(stack, saved.shapes, there)
-        _check_stack(stack, layers, _depth(stack, here, blocks), available, saved.folder)
+        _check_stack(stack, layers, _depth(stack, here, blocks), available, name_of(saved.folder))
     their_kinds = saved.model.layer_kinds
     _check_kinds(layers, kinds, their_kinds)
     rows = {}
@@ -112,7 +96,7 @@ def _depth(stack: str, shapes: Shapes, paths: Mapping[str, StackPath]) -> int:
 
 
 def _check_stack(
-    stack: str, layers: tuple[int, ...], needed: int, available: int, folder: Path
+    stack: str, layers: tuple[int, ...], needed: int, available: int, folder: str
 ) -> None:
     if len(layers) != needed:
         raise ConfigError(

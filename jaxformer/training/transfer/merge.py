@@ -61,7 +61,7 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
         DataError: The disk has too little room, or cannot be written to.
     """
     source, target = run_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
-    saved = SavedRun(source, "merge", step, best)
+    saved = SavedRun(source, step, best)
     if not saved.adapted:
         raise ConfigError(
             f"merge {source}: the run trained no low-rank factors (train.lora); its weights are "

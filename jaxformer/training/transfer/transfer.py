@@ -1,28 +1,25 @@
 """A run that starts from the parameters of another model, perhaps with other heads or layers."""
 
-from dataclasses import dataclass
-from pathlib import Path
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.config.experiment import Config
-from jaxformer.distributed.processes import placed
+from jaxformer.distributed.processes import is_first, placed
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import diff
-from jaxformer.models import VisionConfig
+from jaxformer.io.staging import name_of
 from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel, Parameters, within_part
+from jaxformer.models.parameters import Parameters, within_part
+from jaxformer.pretrained.checkpoint import Checkpoint
+from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
-from jaxformer.training.transfer.origin import (
-    SavedFolder,
-    check_tokenizer_of,
-    open_saved,
-    origin_folder,
-)
 
+_log = logging.getLogger(__name__)
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
     {
@@ -41,27 +38,107 @@ _MAY_DIFFER = frozenset(
 
 @dataclass(frozen=True)
 class Transfer:
-    """The result of a transfer, by the names of the parameters."""
+    """Which parameters of another model a model starts from, by their names."""
 
+    origin: Checkpoint
+    """The other model."""
+    model: ModelConfig
+    """The model, which may fit a parameter to itself."""
+    sources: Sources
+    """What the other model has for each parameter."""
     taken: tuple[str, ...]
-    """Those with the values of the other run."""
+    """Those with the values of the other model."""
     new: tuple[str, ...]
     """Those that only this model has: they keep their initial values."""
     left: tuple[str, ...]
     """Those that only the other model has."""
-    merged: int = 0
+    merged: int
     """How many of those taken are kernels that learned through low-rank factors there."""
-    resized: tuple[str, ...] = ()
+    resized: tuple[str, ...]
     """Those taken with other values than there: learned positions for another image size."""
-    layers: tuple[int, ...] | None = None
-    """The other model's layers that became this one's; None: all of them."""
-    differences: tuple[str, ...] = ()
-    """In what the models differ besides, in words."""
+    layers: tuple[int, ...] | None
+    """The other model's layers that become this one's; None: all of them."""
+    differences: tuple[str, ...]
+    """In what else the models differ."""
 
-    def in_words(self, folder: str) -> str:
-        """The report: which parameters were taken, which are new, which were left."""
+    @classmethod
+    def of(
+        cls,
+        origin: Checkpoint,
+        model: ModelConfig,
+        shapes: Shapes,
+        layers: tuple[int, ...] | None = None,
+    ) -> "Transfer":
+        """Decides which parameters are taken; reads none.
+
+        Heads and the pooler may be missing on either side, and a head of another shape counts as
+        missing on both. The averaged parameters of a run are taken, where it has them; low-rank
+        factors are multiplied out. Factors here are new.
+
+        Args:
+            origin: The other model.
+            model: This one.
+            shapes: The shape of each parameter of this model, its low-rank factors included.
+            layers: Which of the other model's layers become this one's, from 0; None: all.
+
+        Returns:
+            What becomes of each parameter.
+
+        Raises:
+            ConfigError: The models differ in more than their heads (names the parameters), or the
+                layers cannot be chosen.
+        """
+        here = {name: shape for name, shape in shapes.items() if not name.endswith(SCALES)}
+        origin.add_parts(model)
+        sources = Sources.of(origin.shapes)
+        if layers is not None:
+            sources = chosen_layers(here, origin, layers, model.layer_kinds)
+        both = [name for name in here if name in sources.shapes]
+        blank = {name: np.broadcast_to(np.float32(0), sources.shapes[name]) for name in both}
+        fitted = {name: model.adapted(name, blank[name], origin.model) for name in both}
+        taken = tuple(name for name in both if fitted[name].shape == here[name])
+        differences = _differences(origin.model, model)
+        _check_rest(name_of(origin.folder), here, sources.shapes, set(taken), differences)
+        read = {there for name in both for there in sources.read_for(name)}
+        return cls(
+            origin,
+            model,
+            sources,
+            taken=taken,
+            new=tuple(name for name in here if name not in taken),
+            left=tuple(name for name in sources.shapes if name not in taken),
+            merged=len(origin.adapted & read),
+            resized=tuple(name for name in taken if fitted[name] is not blank[name]),
+            layers=layers,
+            differences=differences,
+        )
+
+    def apply(self, params: Parameters) -> Parameters:
+        """Returns fresh parameters, sharded as they are, with the values that are taken."""
+        names = {there for name in self.taken for there in self.sources.read_for(name)}
+        arrays = self.origin.read(names)
+        ours = {}
+        for name in self.taken:
+            found = self.sources.array(name, arrays)
+            value = self.model.adapted(name, found, self.origin.model)
+            for part, array in stored(name, value, params).items():
+                ours[part] = placed(np.asarray(array), params[part].sharding)
+        return params | ours
+
+    def start(self, state: TrainState, program: TrainProgram) -> TrainState:
+        """Returns a fresh state with the parameters that are taken, and reports which they are."""
+        params = self.apply(state.params)
+        if is_first():
+            print(self.report)
+            _warn_of_frozen(self.new, program)
+        ema = None if state.ema is None else {name: jnp.copy(params[name]) for name in state.ema}
+        return replace(state, params=params, ema=ema)
+
+    @property
+    def report(self) -> str:
+        """Which parameters are taken, which are new, and which are left."""
         merged = f", {self.merged} of them with their low-rank factors" if self.merged else ""
-        lines = [f"parameters from {folder}: {len(self.taken)} taken{merged}"]
+        lines = [f"parameters from {name_of(self.origin.folder)}: {len(self.taken)} taken{merged}"]
         if self.layers is not None:
             lines += [f"  layers taken there: {', '.join(map(str, self.layers))}"]
         lines += [f"  resized: {', '.join(self.resized)}"] if self.resized else []
@@ -74,102 +151,22 @@ class Transfer:
         return "\n".join(lines)
 
 
-def check_transfer(config: Config) -> None:
-    """Checks that a run can start from the model that it names, before its data are read.
-
-    Args:
-        config: The experiment, resolved, with `init_from`.
-
-    Raises:
-        ConfigError: As `transfer` and `check_same_tokens` would after the data are prepared.
-    """
-    folder, model = origin_folder(config.init_from), config.model
-    here = {name: shape.shape for name, shape in AbstractModel(model.build).shapes.items()}
-    saved, sources = _opened(here, folder, model, config.init_layers)
-    differences = _differences(saved.model, model)
-    taken = {
-        name
-        for name in here
-        if name in sources.shapes
-        and here[name] == _adapted_shape(name, sources.shapes[name], model, saved.model)
-    }
-    _check_rest(folder, here, sources.shapes, taken, differences)
-    check_tokenizer_of(config, folder)
-
-
-def transfer(
-    params: Parameters, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None = None
-) -> tuple[Parameters, Transfer]:
-    """Replaces fresh parameters by those of another run or of a Hugging Face checkpoint.
-
-    Heads and the pooler may be missing on either side, and a head of another shape counts as
-    missing on both. The averaged parameters of the other run are taken, where it has them; low-rank
-    factors are multiplied out. Factors here are new.
-
-    Args:
-        params: Fresh parameters, sharded as they shall stay.
-        folder: The other run's folder, or a Hugging Face checkpoint.
-        model: This run's, which may fit a parameter to itself.
-        layers: Which of the other model's layers become this one's, from 0; None: all.
-
-    Returns:
-        The parameters, and what became of them.
-
-    Raises:
-        ConfigError: The folder is not a run (nor a Hugging Face checkpoint), the models
-            differ in more than their heads (names the parameters), or the layers cannot be chosen.
-    """
-    here = {name: array.shape for name, array in params.items() if not name.endswith(SCALES)}
-    saved, sources = _opened(here, folder, model, layers)
-    both = [name for name in here if name in sources.shapes]
-    arrays = saved.read({there for name in both for there in sources.read_for(name)})
-    found = {name: sources.array(name, arrays) for name in both}
-    values = {name: model.adapted(name, found[name], saved.model) for name in both}
-    taken = [name for name in both if values[name].shape == here[name]]
-    differences = _differences(saved.model, model)
-    _check_rest(folder, here, sources.shapes, set(taken), differences)
-    report = Transfer(
-        taken=tuple(taken),
-        new=tuple(name for name in here if name not in taken),
-        left=tuple(name for name in sources.shapes if name not in taken),
-        merged=len(saved.adapted & set(arrays)),
-        resized=tuple(name for name in taken if values[name] is not found[name]),
-        layers=layers,
-        differences=differences,
-    )
-    ours = {
-        part: placed(np.asarray(array), params[part].sharding)
-        for name in taken
-        for part, array in stored(name, values[name], params).items()
-    }
-    return params | ours, report
-
-
-def _opened(
-    here: Shapes, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None
-) -> tuple[SavedRun | SavedFolder, Sources]:
-    """The other model, and what it offers for the parameters of this one."""
-    saved = open_saved(
-        folder,
-        "--init-from",
-        may_lack_parts=True,
-        images_alone=isinstance(model, VisionConfig),
-    )
-    saved.add_parts(model)
-    if layers is None:
-        return saved, Sources.of(saved.shapes)
-    return saved, chosen_layers(here, saved, layers, model.layer_kinds)
-
-
-def _adapted_shape(
-    name: str, shape: tuple[int, ...], model: ModelConfig, source: ModelConfig
-) -> tuple[int, ...]:
-    """The shape that a parameter of the other model has once it is fitted to this one."""
-    return model.adapted(name, np.broadcast_to(np.float32(0), shape), source).shape
+def _warn_of_frozen(new: Iterable[str], program: TrainProgram) -> None:
+    """Warns of new parameters that low-rank training freezes at their random values."""
+    if program.train.lora is None:
+        return
+    able = frozenset(program.abstract_model.base.learning) - frozenset(program.trained)
+    frozen = [name for name in new if name in able]
+    if frozen:
+        _log.warning(
+            "%s: new here and frozen, so random forever: name what shall learn besides the factors "
+            'with --train.lora.trained, for example "heads.*" "pooler.*"',
+            ", ".join(frozen),
+        )
 
 
 def _check_rest(
-    folder: Path, here: Shapes, there: Shapes, taken: set[str], differences: tuple[str, ...]
+    folder: str, here: Shapes, there: Shapes, taken: set[str], differences: tuple[str, ...]
 ) -> None:
     fixed = [name for name in here if name not in taken and not _replaceable(name)]
     problems = [

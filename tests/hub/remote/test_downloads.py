@@ -21,7 +21,7 @@ from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import HubName, hub_name, read_source
 from jaxformer.hub.remote.selection import settings_of, weights_of
-from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.auto import model_folder
 from jaxformer.pretrained.inspection.tokens import open_tokenizer
 from jaxformer.pretrained.push import push
 

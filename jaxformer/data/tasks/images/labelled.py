@@ -17,6 +17,9 @@ from jaxformer.data.tasks.images.pixels import Fit, Scaling, keep_preprocessor, 
 from jaxformer.data.tasks.images.sources import Digits, ImageSet, ImageSource, decodable
 from jaxformer.errors import DataError, check_field
 
+FORM = ("image_size", "channels", "mean", "std", "scaling")
+"""The fields that say how images are read, which may be left to a checkpoint."""
+
 
 class LabelledImage(NamedTuple):
     """An image and its label's number."""
@@ -160,6 +163,11 @@ class Images(Data):
             fits = None in (given, self.channels) or len(given) in (1, self.channels)
             check_field(self, name, fits, expected)
         check_field(self, "std", self.std is None or min(self.std) > 0, "positive")
+
+    @property
+    def form_is_open(self) -> bool:
+        """Whether a checkpoint says how images are read."""
+        return any(getattr(self, name) is None for name in FORM)
 
     @property
     def lengths(self) -> dict[str, int]:

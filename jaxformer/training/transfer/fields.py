@@ -6,99 +6,73 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, read_config
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
-from jaxformer.data import TrainTokenizer
+from jaxformer.data import TokenizerFile, TrainTokenizer
+from jaxformer.data.tasks.images.labelled import FORM, Images
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.tasks.label_names import label_names
+from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import diff
+from jaxformer.io.staging import name_of
 from jaxformer.models import Classification, Head, MaskedLanguageModel
 from jaxformer.models.heads.base import head_class
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import within_part
-from jaxformer.training.transfer.image_form import FORM, leaves_form_open, with_form
+from jaxformer.pretrained.checkpoint import Checkpoint
+from jaxformer.training.transfer.image_form import with_form
 from jaxformer.training.transfer.objective import pretraining_objective
-from jaxformer.training.transfer.origin import (
-    Origin,
-    model_of,
-    open_origin,
-    origin_folder,
-    with_commit,
-    with_tokenizer_of_origin,
-)
+from jaxformer.training.transfer.origin import open_named
 
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the most tokens that a model was made for."""
 
 
-def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool = True) -> Config:
-    """Returns the experiment with all that it leaves to the checkpoint it starts from.
-
-    A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
-    that would be trained becomes the checkpoint's; an objective that is None becomes the one that
-    the checkpoint was trained with; a `sequence_length` that is None becomes as many tokens as
-    model and tokenizer take; labels that are the checkpoint's keep their numbers. The name of a
-    model on the hub gets the commit that it stands for.
-
-    Args:
-        config: The experiment.
-        folder: The run's; a run that is continued does not need the checkpoint any more.
-        labels_needed: Whether the labels of the training data must be there; False leaves the
-            number of labels to the checkpoint where they are not, for `--help`.
-
-    Returns:
-        The experiment, the same one if nothing was left open.
-
-    Raises:
-        ConfigError: The checkpoint cannot be used.
-        DataError: The labels of the training data are needed and cannot be read.
-    """
-    config = _as_found(with_commit(config, folder), labels_needed)
-    if (continued := _continued(config, folder)) is not None:
-        return continued
-    config = _with_objective(with_tokenizer_of_origin(config, folder))
+def from_origin(
+    config: Config, folder: AnyPath | None, labels_needed: bool
+) -> tuple[Config, Checkpoint | None]:
+    """Returns an experiment with what it leaves to its checkpoint, and that, see `fill`."""
+    began = read_config(folder) if folder and (folder / CONFIG_FILE).exists() else None
+    named, pinned = hub_name(config.init_from), _commit_of(began, config.init_from)
+    if pinned is not None and named.revision is None:
+        config = replace(config, init_from=pinned)
+    try:
+        origin = open_named(
+            config.init_from,
+            "init_from",
+            may_lack_parts=True,
+            images_alone=config.data.images_alone,
+        )
+    except ConfigError:
+        if folder is None or not saved_steps(folder / CHECKPOINTS):
+            raise
+        continued = _continued(replace(config, init_from=pinned or config.init_from), began)
+        if continued is None:
+            raise
+        return continued, None
+    if named is not None and (source := source_of(origin.folder)) is not None:
+        config = replace(config, init_from=str(source))
+    config = _with_objective(_with_tokenizer(config, origin, began), origin)
     open_length = getattr(config.data, "sequence_length", 0) is None
-    taught, model_is_open = head_class(config.data.head), config.model is None
-    labelled = taught is not None and taught.named_labels
-    open_form = leaves_form_open(config.data)
-    if config.init_from is None:
-        if open_form and not model_is_open:
-            raise ConfigError(
-                "data.image_size, channels, mean, std, scaling = None: must be given, or are those "
-                "of a checkpoint; name one with --init-from DIR"
-            )
-        return _with_length(config, None) if open_length and config.model else config
-    if not (model_is_open or open_length or open_form or labelled):
-        return config
-    origin, count = open_origin(config.init_from, config.data.images_alone), None
-    if labelled:
+    taught = head_class(config.data.head)
+    model_is_open, count = config.model is None, None
+    if taught is not None and taught.named_labels:
         config, count = _with_labels(config, origin, labels_needed)
     if model_is_open:
-        config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
-    if open_form:
+        config = replace(config, model=model_for(origin.description, config.data.head, count))
+    if isinstance(config.data, Images) and config.data.form_is_open:
         config = with_form(config, origin, model_is_open)
     config = _with_decoder(config, origin)
-    return _with_length(config, origin) if open_length else config
+    return (_with_length(config, origin) if open_length else config), origin
 
 
 def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelConfig:
-    """Returns a checkpoint's model with the head that some data teach.
-
-    A head of that kind and size is kept. Another is the one of the class that its system has in
-    transformers, such as BertForSequenceClassification.
-
-    Args:
-        checkpoint: The checkpoint's description.
-        head: What the data teach, see `Data.head`.
-        count: How many labels the data have; None: as many as the checkpoint.
-
-    Returns:
-        The model.
-    """
+    """Returns a checkpoint's model with the head that data teach, for `count` labels if any."""
     model, model_format = checkpoint.config, checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
@@ -118,59 +92,37 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     return model.with_fields(**changes, heads=_kept(heads, model))
 
 
-def origin_words(config: Config, labels: Sequence[str]) -> str | None:
-    """Returns in words which model a run starts from, and what was changed.
-
-    Args:
-        config: The experiment, resolved.
-        labels: The labels of its data.
-
-    Returns:
-        The words; None for a run that starts from nothing, or whose origin is gone.
-    """
-    try:
-        if config.init_from is None:
-            return None
-        origin = open_origin(config.init_from, config.data.images_alone)
-    except ConfigError:
-        return None  # a run that is continued does not need it
-    checkpoint, theirs = origin.checkpoint, origin.checkpoint.config.heads
-    model = model_for(checkpoint, config.data.head, len(labels) or None)
-    words = [f"{checkpoint.architecture.name} of {config.init_from}"]
+def origin_report(config: Config, origin: Checkpoint, labels: Sequence[str]) -> str:
+    """Returns which model a run starts from and what was changed, in a line."""
+    description = origin.description
+    model = model_for(description, config.data.head, len(labels) or None)
+    parts = [f"{description.architecture.name} of {config.init_from}"]
     changed = [
         f"{name} {old} -> {new}"
         for name, (old, new) in diff(model, config.model).items()
         if not within_part(name).startswith("heads")
     ]
-    words += [f"changed: {', '.join(changed)}"] if changed else []
-    there = {(head.name, head.num_labels) for head in theirs}
+    parts += [f"changed: {', '.join(changed)}"] if changed else []
+    there = {(head.name, head.num_labels) for head in description.config.heads}
     fresh = [head for head in config.model.heads if (head.name, head.num_labels) not in there]
     if fresh:
-        others = ", ".join(map(_head_words, theirs)) or "none"
-        words.append(f"head: {', '.join(map(_head_words, fresh))}, starts fresh (there: {others})")
-    return "; ".join(words)
+        others = ", ".join(map(_shown, description.config.heads)) or "none"
+        parts.append(f"head: {', '.join(map(_shown, fresh))}, starts fresh (there: {others})")
+    return "; ".join(parts)
 
 
-def _as_found(config: Config, needed: bool) -> Config:
-    """The experiment with what the rows of its data say of themselves: several labels in a row."""
-    try:
-        data = config.data.as_found()
-    except DataError:
-        if needed:
-            raise
-        return config
-    return config if data is config.data else replace(config, data=data)
-
-
-def _continued(config: Config, folder: Path | None) -> Config | None:
-    """The experiment as its run began, if that is to be continued and the checkpoint is gone."""
-    if config.init_from is None or folder is None or not saved_steps(folder / CHECKPOINTS):
+def _commit_of(began: Config | None, init_from: str) -> str | None:
+    """The commit of a model on the hub that a run began with, if `init_from` names that model."""
+    named = hub_name(init_from)
+    if began is None or named is None or named.is_commit or Path(init_from).expanduser().exists():
         return None
-    try:
-        origin_folder(config.init_from)
-        return None
-    except ConfigError:
-        began = read_config(folder)
+    before = hub_name(began.init_from)
+    same = before is not None and before.is_commit and before.repo == named.repo
+    return str(before) if same else None
+
+
+def _continued(config: Config, began: Config) -> Config | None:
+    """The experiment with what its run began with, whose checkpoint is gone."""
     if began.init_from != config.init_from:
         return None
     left_open = {"sequence_length": None, "label_order": (), "objective": None}
@@ -185,29 +137,38 @@ def _continued(config: Config, folder: Path | None) -> Config | None:
     return replace(config, model=config.model or began.model, data=replace(config.data, **data))
 
 
-def _with_objective(config: Config) -> Config:
+def _with_tokenizer(config: Config, origin: Checkpoint, began: Config | None) -> Config:
+    """The experiment with the tokenizer of the checkpoint, unless it names one."""
+    trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
+    folder = origin.tokenizer_folder if trains else None
+    if folder is None:
+        return config
+    tokenizer = TokenizerFile(name_of(folder))
+    before = None if began is None else getattr(began.data, "tokenizer", None)
+    # A run that began with the same commit, in a cache elsewhere, keeps the path that it has.
+    if isinstance(before, TokenizerFile) and (source := source_of(folder)) is not None:
+        tokenizer = before if source_of(Path(before.path)) == source else tokenizer
+    return replace(config, data=replace(config.data, tokenizer=tokenizer))
+
+
+def _with_objective(config: Config, origin: Checkpoint) -> Config:
     """The experiment with the objective of the checkpoint's pre-training, unless it names one."""
     data: Any = config.data
     if getattr(data, "objective", ...) is not None:
         return config
-    if config.init_from is None:
-        raise ConfigError(
-            "data.objective = None: must be an objective, such as CausalLM, or that of a "
-            "checkpoint; name one with --init-from DIR"
-        )
-    model = config.model or model_of(config.init_from, "--init-from")
     if isinstance(data.tokenizer, TrainTokenizer):
         raise ConfigError(
             f"data.objective = None: {config.init_from} has no tokenizer, and nothing says on what "
             "it was trained; name a tokenizer with --data.tokenizer TokenizerFile"
         )
+    model = config.model or origin.model
     objective = pretraining_objective(model, data.tokenizer.fit(()))
     return replace(config, data=replace(data, objective=objective))
 
 
-def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, int | None]:
+def _with_labels(config: Config, origin: Checkpoint, needed: bool) -> tuple[Config, int | None]:
     """The experiment with its labels in the order of the checkpoint's, and their number."""
-    theirs = label_names(origin.checkpoint.hf_config.values)
+    theirs = label_names(origin.description.hf_config.values)
     order = getattr(config.data, "label_order", ())
     if config.model is not None and (order or not theirs):
         return config, None
@@ -225,21 +186,20 @@ def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, 
     return config, len(labels)
 
 
-def _with_decoder(config: Config, origin: Origin) -> Config:
+def _with_decoder(config: Config, origin: Checkpoint) -> Config:
     """The experiment whose rows a decoder reads as well, where labels are an encoder-decoder's."""
     data: Any = config.data
     if not config.model.is_encoder_decoder or getattr(data, "decoder_start", "") is not None:
         return config
-    values = origin.checkpoint.hf_config.values
+    values = origin.description.hf_config.values
     first, end = values.get("decoder_start_token_id"), values.get("eos_token_id")
     start = "end_of_text" if first is not None and first == end else "pad"
     return replace(config, data=replace(data, decoder_start=start))
 
 
-def _with_length(config: Config, origin: Origin | None) -> Config:
+def _with_length(config: Config, origin: Checkpoint) -> Config:
     """The experiment with as long rows as the model and the tokenizer take."""
-    values = {} if origin is None else origin.checkpoint.hf_config.values
-    settings = {} if origin is None else read_settings(origin.home)
+    values, settings = origin.description.hf_config.values, read_settings(origin.home)
     limits = [getattr(config.model.position, "max_length", None), settings.get("model_max_length")]
     limits += [values.get(name) for name in _LENGTHS]
     known = [int(limit) for limit in limits if isinstance(limit, int | float) and limit >= 1]
@@ -271,6 +231,6 @@ def _kept(heads: tuple[Head, ...], model: ModelConfig) -> tuple[Head, ...]:
     return model.heads if alike == [(type(x), x.num_labels) for x in model.heads] else heads
 
 
-def _head_words(head: Head) -> str:
+def _shown(head: Head) -> str:
     count = "" if head.num_labels is None else f" of {head.num_labels} labels"
     return f"{type(head).__name__}{count}"

@@ -1,0 +1,96 @@
+"""A Hugging Face checkpoint as a `Checkpoint`, with an adapter of PEFT merged into it if asked."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.weights.opening import Layout, layout_of
+from jaxformer.hub.weights.parts import part_of, tensors_in
+from jaxformer.hub.weights.weight_file import WeightFile, load_parameters, named_placements
+from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.pretrained.checkpoint import Checkpoint, Shardings
+from jaxformer.pretrained.model import described_by
+from jaxformer.pretrained.reader import open_folder
+from jaxformer.zoo.folders import image_class, read_folder
+
+
+class FolderCheckpoint(Checkpoint):
+    """The checkpoint in `home`, with the adapter of PEFT in `adapter`; see `open_checkpoint`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        home: Path,
+        adapter: Path | None = None,
+        *,
+        weights: bool = True,
+        may_lack_parts: bool = False,
+        images_alone: bool = False,
+        architecture: str | None = None,
+        strict: bool = False,
+        fields: Mapping[str, Any] | None = None,
+    ):
+        self.folder, self.home = folder, home
+        if images_alone and architecture is None:
+            architecture = image_class(home)
+        if not weights:
+            self._describe_as(read_folder(home, strict, architecture))
+            return
+        self._reader = open_folder(
+            home, may_lack_parts, architecture, adapter, strict, **(fields or {})
+        )
+        self._describe_as(self._reader.checkpoint)
+        self.adapted = self._reader.adapted
+        missing = self._reader.file.missing_parts
+        shapes = self._reader.abstract_model.shapes
+        self.shapes = {n: x.shape for n, x in shapes.items() if part_of(n) not in missing}
+        self._besides: WeightFile | None = None
+
+    def _describe_as(self, description: HFCheckpoint) -> None:
+        self.model, self.describe = description.config, described_by(description)
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """The layout of the files."""
+        return layout_of(self.home)
+
+    def add_parts(self, model: ModelConfig) -> None:
+        """Adds parts of another class: a file of pre-training has a pooler for classifiers."""
+        if type(model) is not type(self.model):
+            return
+        structure, model_format = AbstractModel(model.build), self.description.model_format
+        here, there = (
+            {part_of(name) for name in names} for names in (structure.shapes, self.shapes)
+        )
+        try:
+            placements = named_placements(model_format, model, structure, model_format.prefix)
+        except ConfigError:
+            return  # files of this kind have no such parts (DINOv3)
+        wanted = tensors_in(placements, here - there)
+        self._besides = self._reader.file.other_parts(model_format, wanted)
+        if self._besides is not None:
+            found = self._besides.parameters
+            self.shapes |= {name: structure.shapes[name].shape for name in found}
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads parameters into the host's memory, by their names."""
+        besides = () if self._besides is None else self._besides.parameters
+        return {
+            name: self._besides.read(name, self.shapes[name])
+            if name in besides
+            else self._reader.read(name)
+            for name in names
+        }
+
+    def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
+        """Reads all parameters, each into its sharding."""
+        return load_parameters(self._reader.file, self._reader.abstract_model, shardings, dtype)
+
+    def _places(self) -> tuple[Path, ...]:
+        return self.folder / "tokenizer", self.folder, self.home

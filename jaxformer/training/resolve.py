@@ -1,0 +1,228 @@
+"""Resolves an experiment: opens what it names, decides what it leaves open, checks what it needs.
+
+All of it before any data are read. A run that starts from no other model needs no other module.
+"""
+
+import contextlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import jax
+
+from jaxformer.checkpoints.files import saved_steps
+from jaxformer.checkpoints.run_dir import CHECKPOINTS
+from jaxformer.config.experiment import Config, validate
+from jaxformer.config.loggers import check_loggers
+from jaxformer.data import Datasets
+from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.distributed.compiler_options import check_options
+from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.paths import AnyPath
+from jaxformer.models import Parameters
+from jaxformer.models.lora import abstract_model_of
+from jaxformer.training.step import TrainProgram, TrainState
+
+if TYPE_CHECKING:
+    from jaxformer.pretrained.checkpoint import Checkpoint
+    from jaxformer.training.transfer.transfer import Transfer
+
+
+@dataclass(frozen=True, eq=False)
+class ResolvedConfig:
+    """An experiment that leaves nothing to a checkpoint, with the checkpoints that it names."""
+
+    config: Config
+    """The experiment."""
+    origin: "Checkpoint | None" = None
+    """The model that `init_from` names; None also where a run that is continued has lost it."""
+    teacher: "Checkpoint | None" = None
+    """The model that `train.distillation` names."""
+    reference: "Checkpoint | None" = None
+    """The model that `train.preference` names, or else the origin."""
+
+    @cached_property
+    def transfer(self) -> "Transfer | None":
+        """What the run takes of its origin, if it has one; raises ConfigError if they differ."""
+        if self.origin is None:
+            return None
+        from jaxformer.training.transfer.transfer import Transfer
+
+        model, layers = self.config.model, self.config.init_layers
+        arrays = abstract_model_of(model, self.config.train.lora).shapes
+        shapes = {name: array.shape for name, array in arrays.items()}
+        return Transfer.of(self.origin, model, shapes, layers)
+
+    def initial_state(self, program: TrainProgram) -> TrainState:
+        """The state of step 0, on the program's mesh, with the origin's parameters if any."""
+        state = program.init(self.config.train.seed)
+        return state if self.transfer is None else self.transfer.start(state, program)
+
+    def with_references(
+        self,
+        folder: AnyPath,
+        data: Datasets,
+        program: TrainProgram,
+        initial: TrainState | None = None,
+    ) -> Datasets:
+        """The data; preferences get the log-probabilities of their reference.
+
+        Args:
+            folder: The run's folder.
+            data: The data.
+            program: What computes them, on its mesh.
+            initial: The state that the run starts from, where it is at hand.
+
+        Returns:
+            The data.
+
+        Raises:
+            ConfigError: The reference is gone, or is another one now than when the run was started.
+        """
+        if self.config.train.preference is None:
+            return data
+        from jaxformer.training.reference import with_references
+
+        def start() -> Parameters:
+            return (initial or self.initial_state(program)).params
+
+        return with_references(self.config, self.reference, folder, data, program, start)
+
+    def close(self) -> None:
+        """Lets other runs delete the checkpoints, once their parameters are read."""
+        for checkpoint in (self.origin, self.teacher, self.reference):
+            if checkpoint is not None:
+                checkpoint.close()
+
+
+def resolve(config: Config, folder: AnyPath, fresh: bool = False) -> ResolvedConfig:
+    """Opens every model that an experiment names, and finds every mismatch before data are read.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder.
+        fresh: Whether the run starts anew, whatever is in its folder.
+
+    Returns:
+        The experiment with all that it leaves to the checkpoint it starts from, and the models.
+
+    Raises:
+        ConfigError: The configuration cannot work, or a model cannot be used for it.
+        DataError: The labels of the training data are needed and cannot be read.
+    """
+    filled = fill(config, None if fresh else folder)
+    config = filled.config
+    validate(config, jax.device_count())
+    check_loggers(config.train.loggers)
+    check_options(config.train.compiler_options)
+    starts = fresh or not saved_steps(folder / CHECKPOINTS)
+    resolved = replace(filled, teacher=_teacher(config), reference=_reference(filled, starts))
+    if starts and resolved.transfer is not None:
+        from jaxformer.training.transfer.origin import check_tokenizer
+
+        check_tokenizer(getattr(config.data, "tokenizer", None), resolved.origin)
+    return resolved
+
+
+def fill(
+    config: Config, folder: AnyPath | None = None, *, labels_needed: bool = True
+) -> ResolvedConfig:
+    """Returns an experiment with all that it leaves to the checkpoint it starts from.
+
+    A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
+    that would be trained becomes the checkpoint's; an objective that is None becomes the one that
+    the checkpoint was trained with; a `sequence_length` that is None becomes as many tokens as
+    model and tokenizer take; labels that are the checkpoint's keep their numbers. The name of a
+    model on the hub gets the commit that it stands for.
+
+    Args:
+        config: The experiment.
+        folder: The run's; a run that is continued does not need the checkpoint any more.
+        labels_needed: Whether the labels of the training data must be there; False leaves the
+            number of labels to the checkpoint where they are not, for `--help`.
+
+    Returns:
+        The experiment, with the checkpoint that it starts from.
+
+    Raises:
+        ConfigError: The checkpoint cannot be used.
+        DataError: The labels of the training data are needed and cannot be read.
+    """
+    try:
+        data = config.data.as_found()
+        config = config if data is config.data else replace(config, data=data)
+    except DataError:
+        if labels_needed:
+            raise
+    if config.init_from is None:
+        return ResolvedConfig(_alone(config))
+    from jaxformer.training.transfer.fields import from_origin
+
+    return ResolvedConfig(*from_origin(config, folder, labels_needed))
+
+
+def _alone(config: Config) -> Config:
+    """The experiment without a checkpoint to leave anything to."""
+    data = config.data
+    if getattr(data, "objective", ...) is None:
+        raise ConfigError(
+            "data.objective = None: must be an objective, such as CausalLM, or that of a "
+            "checkpoint; name one with --init-from DIR"
+        )
+    if config.model is None:
+        return config
+    if isinstance(data, Images) and data.form_is_open:
+        raise ConfigError(
+            "data.image_size, channels, mean, std, scaling = None: must be given, or are those "
+            "of a checkpoint; name one with --init-from DIR"
+        )
+    if getattr(data, "sequence_length", 0) is not None:
+        return config
+    limit = getattr(config.model.position, "max_length", None) or data.longest_row
+    return replace(config, data=data.of_length(min(data.longest_row, limit)))
+
+
+def _teacher(config: Config) -> "Checkpoint | None":
+    if config.train.distillation is None:
+        return None
+    from jaxformer.training.teacher import check_teacher
+    from jaxformer.training.transfer.origin import open_named
+
+    teacher = open_named(config.train.distillation.teacher, "train.distillation.teacher")
+    check_teacher(config, teacher, _mesh_sizes(config))
+    return teacher
+
+
+def resolve_reference(config: Config) -> ResolvedConfig:
+    """Opens the reference of preferences for an evaluation; None where it cannot be opened."""
+    resolved = ResolvedConfig(config)
+    if config.init_from is not None and config.train.preference.reference is None:
+        from jaxformer.training.transfer.origin import open_named
+
+        with contextlib.suppress(ConfigError):
+            origin = open_named(config.init_from, "init_from", may_lack_parts=True)
+            resolved = replace(resolved, origin=origin)
+    return replace(resolved, reference=_reference(resolved, False))
+
+
+def _reference(resolved: ResolvedConfig, needed: bool) -> "Checkpoint | None":
+    """The reference of preferences; None where one that is not needed cannot be opened."""
+    config, preference = resolved.config, resolved.config.train.preference
+    if preference is None or preference.reference is None:
+        return None if preference is None else resolved.origin
+    from jaxformer.training.reference import check_reference
+    from jaxformer.training.transfer.origin import open_named
+
+    try:
+        reference = open_named(preference.reference, "train.preference.reference")
+    except ConfigError:
+        if needed:
+            raise
+        return None
+    check_reference(config, reference, _mesh_sizes(config))
+    return reference
+
+
+def _mesh_sizes(config: Config) -> dict[str, int]:
+    return dict(zip(MESH_AXES, config.mesh.sizes(jax.device_count()), strict=True))
