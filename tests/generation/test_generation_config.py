@@ -196,7 +196,7 @@ def test_old_configs_are_read_as_transformers_reads_them(section):
     values = outer | ({section: inner} if section else inner)
     theirs = TheirConfig.from_model_config(dict(values)).to_dict()
     given = SimpleNamespace(hf_config=SimpleNamespace(values=values))
-    ours = recommendations(SimpleNamespace(checkpoint=given, folder=None))
+    ours = recommendations(SimpleNamespace(checkpoint=given, token_values=None, folder=None))
     names = {field.name for field in dataclasses.fields(GenerationConfig)} & set(theirs)
     assert ours == {name: theirs[name] for name in names if theirs[name] is not None}
 

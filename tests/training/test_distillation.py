@@ -415,11 +415,12 @@ def test_a_teacher_whose_tokenizer_was_exchanged(teacher, tmp_path):
     assert str(folder / "tokenizer") in refused(student_config(folder))
 
 
-def test_a_teacher_with_other_labels(teacher, tmp_path):
-    folder = beside(teacher, tmp_path / "copy")
-    (folder / "labels.json").write_text('["b", "a"]')
-    message = refused(student_config(folder), labels=("a", "b"))
-    assert "it has learned the labels b, a; here they are a, b" in message
+def test_a_teacher_with_other_labels(teacher, monkeypatch):
+    opened = open_named(str(teacher), "train.distillation.teacher")
+    monkeypatch.setitem(vars(opened), "labels", ("b", "a"))
+    check_taught(Datasets(None, None, labels=("b", "a")), opened)
+    with pytest.raises(ConfigError, match="it has learned the labels b, a; here they are a, b"):
+        check_taught(Datasets(None, None, labels=("a", "b")), opened)
 
 
 def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path):
