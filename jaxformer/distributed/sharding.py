@@ -10,6 +10,7 @@ import jax
 from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import mesh_axes, place, without
 
@@ -55,6 +56,7 @@ class MeshConfig:
     """Devices over which heads, feed-forward units and the vocabulary are cut."""
 
     def __post_init__(self):
+        check_types(self, "mesh")
         for name in MESH_AXES:
             size = getattr(self, name)
             if size != -1 and size < 1:
