@@ -60,14 +60,14 @@ FAULTS = (
     ),
     Fault(
         "functional/window: a sliding window has one key too many",
-        "functional/masks/bands.py",
+        "functional/masks/base.py",
         "return Band(before=size - 1, after=0, query_offset=query_offset)",
         "return Band(before=size, after=0, query_offset=query_offset)",
         ("functional/test_masks.py",),
     ),
     Fault(
         "functional/chunks: the bias of the head gets the gradient of the last chunk",
-        "functional/losses.py",
+        "functional/losses/cross_entropy.py",
         "dbias_V += jnp.sum(dlogits_BCV, axis=(0, 1))",
         "dbias_V = jnp.sum(dlogits_BCV, axis=(0, 1))",
         ("functional/test_losses.py",),
@@ -298,7 +298,7 @@ FAULTS = (
     ),
     Fault(
         "cli/status: a scheduler takes a stopped run for a complete one",
-        "cli/train.py",
+        "cli/training/train.py",
         "return 0 if result.finished else launch.job.stopped_status",
         "return 0",
         ("cli/test_train_command.py",),
