@@ -15,8 +15,8 @@ from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import doctor, launch, plan
 from jaxformer.cli import main as cli
-from jaxformer.cli.hub.checkpoints import checkpoints as hub
-from jaxformer.cli.hub.checkpoints import flax, parity, zoo
+from jaxformer.cli.hub import checkpoints as hub
+from jaxformer.cli.hub import flax, parity, zoo
 from jaxformer.cli.inference import embed, generate, inspection, predict, zero_shot
 from jaxformer.cli.lab import (
     attention,

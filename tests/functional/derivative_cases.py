@@ -13,8 +13,8 @@ from jaxformer.functional import linear as kernels
 from jaxformer.functional import linear as lookup
 from jaxformer.functional import norms
 from jaxformer.functional.attention import reference
-from jaxformer.functional.losses.cross_entropy import contrastive, distillation
-from jaxformer.functional.losses.cross_entropy import cross_entropy as losses
+from jaxformer.functional.losses import contrastive, distillation
+from jaxformer.functional.losses import cross_entropy as losses
 
 # What computes in float32 whatever it is given.
 FLOAT32 = 2e-5

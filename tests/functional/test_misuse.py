@@ -215,7 +215,7 @@ ROWS = [
     Row(F.dpo_loss, dict.fromkeys(LOGPS, floats(2)) | {
         "beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.1,
     }, {name: [(2, 1), None] for name in LOGPS} | {
-        "beta": POSITIVE, "loss_type": ["ipo"], "label_smoothing": [0.5, -0.1],
+        "beta": POSITIVE, "label_smoothing": [0.5, -0.1],
     }),
     Row(partial(F.dpo_loss, loss_type="ipo"), dict.fromkeys(LOGPS, floats(2)) | {
         "beta": 0.1, "chosen_lengths": ints(2), "rejected_lengths": ints(2),

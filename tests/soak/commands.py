@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxformer.cli import main as cli
-from jaxformer.cli.hub.checkpoints import parity as cli_parity
+from jaxformer.cli.hub import parity as cli_parity
 from jaxformer.cli.inference import generate as cli_generate
 from jaxformer.cli.inference.generate import Chat, Generation
 from jaxformer.cli.training import evaluate as cli_evaluate

@@ -53,7 +53,8 @@ class SpanCorruption(RowObjective):
         check_field(self, "noise_density", 0 < self.noise_density < 1, "between 0 and 1")
         # Every span needs a token that stays in front of it.
         least = max(1.0, self.noise_density / (1 - self.noise_density))
-        check_field(self, "mean_span", least <= self.mean_span < math.inf, f"a number from {least:g}")
+        long_enough = least <= self.mean_span < math.inf
+        check_field(self, "mean_span", long_enough, f"a finite number from {least:g}")
 
     def raw_length(self, sequence_length):
         length = 1
