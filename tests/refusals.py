@@ -19,7 +19,7 @@ import pytest
 from jaxformer.errors import ArgumentError, DataError, shortened
 from jaxformer.io.components import all_types, is_library
 
-NAN, INF = math.nan, math.inf
+NAN, INF, HUGE = math.nan, math.inf, 10**40
 REFUSALS = (ArgumentError, AssertionError, DataError)
 
 # Numbers out of range.

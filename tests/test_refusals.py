@@ -2,25 +2,48 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import pytest
-from refusals import INF, NAN, POOL, fields_of, fits, kinds_below, members, refusal
-from tiny_models import tiny, tiny_composite, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from refusals import HUGE, INF, NAN, POOL, fields_of, fits, kinds_below, members, refusal
+from tiny_models import (
+    structure_of,
+    tiny,
+    tiny_composite,
+    tiny_encoder,
+    tiny_encoder_decoder,
+    tiny_vision,
+)
 
 from jaxformer.config import Config
 from jaxformer.data import Mixture, TextFiles
 from jaxformer.data.ramp import Stage
+from jaxformer.functional import (
+    Binary,
+    DistanceEmbedding,
+    Learned,
+    Llama3Scaling,
+    RoPE,
+    Sinusoidal,
+    Sinusoidal2D,
+    T5Bias,
+)
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.io.serialization import as_saved
 from jaxformer.models import (
+    Classification,
     Contrastive,
     DualEncoderConfig,
+    LanguageModel,
+    ModelConfig,
     Projection,
 )
+from jaxformer.nn import DisentangledAttention, PreNorm
 from jaxformer.nn.cache import CacheShape
+from jaxformer.nn.remat import RematNames
+from jaxformer.optim import Cosine, InverseSquareRoot
 
 KINDS = [*kinds_below([Config]), GenerationConfig, CacheShape]
+BUCKETS = DistanceEmbedding(9, 4)
 HEADS = (Projection(width=8), Contrastive())
 # Classes whose fields must fit each other; the others need no more than `REQUIRED`.
 EXAMPLES = {
@@ -77,10 +100,113 @@ RANGES = {
 }
 RANGE_OF = {name: values for names, values in RANGES.items() for name in names.split()}
 # Wrong in another way than a kind of value or a range.
-OTHERS: dict[str, list[Any]] = {
-    "windows": [3, (2.5, None), ("2", None), (True, None), (0, None)],
+OTHERS = {
+    "windows": [(2.5, None), ("2", None), (True, None), (0, None), (None, -3)],
+    "DecoderConfig.num_layers": [HUGE, 10**9],
+    "DecoderConfig.model_dim": [HUGE],
+    "DecoderConfig.vocab_size": [HUGE],
+    "VisionConfig.image_size": [(8,), (8, 8, 8), (8.0, 6)],
+    "VisionConfig.patch_size": [(0, 3), ("4", 3), (3, 3)],
+    "grid": [(2, 0), (4,), (2, 3, 4), (2.0, 3)],
+    "long_factors": [(1.0, NAN), (0.0, 1.0), (1.0,), ("a", "b")],
+    "activation": ["swish", "gelutanh"],
+    "compute_dtype": ["float16"],
+    "targets": [()],
+    "padding_id": [31],
+    "profile_steps": [(3, 2), (0, 1), (1,)],
+    "heads": [("language_model",)],
+    "Classification.pooling": ["middle", "max"],
+    "Projection.pooling": ["mean"],
+    "Regression.num_labels": [2],
+    "GenerationConfig.temperature": [1e-45, 1e31],
+    "GenerationConfig.seed": [2**32],
+    "max_new_tokens": [0],
+    "eos_token_id": [(1, -1), ((1,),), (None,), HUGE],
+    "pad_token_id": [HUGE, 2**31],
+    "bad_words_ids": [((),), ((-1,),), (1,)],
+    "suppress_tokens": [(-1,)],
+    "stop_strings": [("",), (1,)],
+    "early_stopping": ["always"],
+    "presence_penalty": [1e31],
 }
-COMBINATIONS: list[tuple[type, dict[str, Any], str]] = []
+# Fields that do not fit each other: (what makes the configuration, the fields, what is named).
+COMBINATIONS = [
+    (tiny, {"num_heads": 3, "num_kv_heads": 1, "head_dim": None}, "num_heads = 3"),
+    (tiny, {"num_kv_heads": 4}, "num_kv_heads = 4"),
+    (tiny, {"num_kv_heads": 12}, "num_kv_heads = 12"),
+    (tiny, {"windows": (None, 2, 3)}, "windows"),
+    (tiny, {"window_position": RoPE()}, "window_position"),
+    (tiny, {"windows": (2,), "window_position": RoPE(fraction=0.3)}, "fraction = 0.3"),
+    (tiny, {"rope_layers": (True, False)}, "rope_layers"),
+    (tiny, {"position": Sinusoidal(), "rope_layers": (False,)}, "rope_layers"),
+    (tiny, {"head_dim": 5, "position": RoPE()}, "fraction"),
+    (tiny, {"model_dim": 21, "position": Sinusoidal()}, "Sinusoidal"),
+    (tiny, {"encoder_dim": 8}, "encoder_dim = 8"),
+    (tiny, {"relative_position": BUCKETS, "self_attention": DisentangledAttention()}, "encoder"),
+    (tiny_encoder, {"relative_position": BUCKETS}, "relative_position"),
+    (tiny_encoder, {"position": BUCKETS}, "model.position"),
+    (tiny_encoder, {"layer_repeats": 3}, "num_layers = 2"),
+    (tiny_encoder, {"first_norm": False, "residual": PreNorm()}, "first_norm"),
+    (tiny_encoder, {"heads": (Classification(2), Classification(3))}, "label"),
+    (tiny_encoder, {"heads": (LanguageModel(),), "embedding_dim": 10}, "embedding_dim = 10"),
+    (tiny_encoder_decoder, {"relative_position": BUCKETS}, "relative_position"),
+    (tiny_encoder_decoder, {"decoder_position": RoPE(fraction=0.1)}, "fraction"),
+    (tiny_encoder_decoder, {"layer_repeats": 2, "num_decoder_layers": 3}, "num_decoder_layers"),
+    (tiny_encoder_decoder, {"encoder_dim": 13, "model_dim": 24, "head_dim": None}, "encoder_dim"),
+    (
+        tiny_encoder_decoder,
+        {"encoder_heads": 5, "num_kv_heads": None, "model_dim": 24, "head_dim": None},
+        "encoder_heads = 5",
+    ),
+    (tiny_encoder_decoder, {"encoder_heads": 3}, "encoder_heads = 3"),
+    (tiny_vision, {"position": Learned(8)}, "max_length = 8"),
+    (tiny_vision, {"position": Learned(9), "class_token": False}, "max_length = 9"),
+    (tiny_vision, {"position": Learned(9, offset=2)}, "offset = 2"),
+    (tiny_vision, {"position": Sinusoidal2D((4, 2))}, "grid = (4, 2)"),
+    (tiny_vision, {"position": Sinusoidal2D((2, 4), prefix=0)}, "prefix = 0"),
+    (tiny_vision, {"position": Sinusoidal2D((2, 4)), "model_dim": 18}, "model_dim"),
+    (tiny_vision, {"position": Binary(3)}, "num_bits"),
+    (tiny_vision, {"windows": (3,)}, "windows"),
+    (tiny_vision, {"image_size": (9, 12)}, "patch_size"),
+    (tiny_vision, {"image_size": (3, 12), "crop": True}, "patch_size"),
+    (tiny_vision, {"class_token": False, "distillation_token": True}, "distillation_token"),
+    (tiny_vision, {"distillation_token": True}, "max_length = 9"),
+    (tiny_vision, {"heads": (LanguageModel(),)}, "heads"),
+    (T5Bias, {"num_buckets": 3, "bidirectional": True}, "num_buckets = 3"),
+    (T5Bias, {"max_distance": 8, "bidirectional": True}, "max_distance = 8"),
+    (DistanceEmbedding, {"max_distance": 9, "num_buckets": 5}, "num_buckets = 5"),
+    (DistanceEmbedding, {"max_distance": 9, "num_buckets": 2}, "num_buckets = 2"),
+    (DistanceEmbedding, {"max_distance": 9, "num_buckets": 16}, "max_distance = 9"),
+    (RematNames, {"save": ("atention_context",)}, "attention_context"),
+    (RematNames, {"save": ("mlp_input",), "offload": ("mlp_input",)}, "offload"),
+    (InverseSquareRoot, {"warmup_steps": 0}, "timescale"),
+    (Cosine, {"decay_steps": 99}, "decay_steps = 99"),
+    (Llama3Scaling, {
+        "factor": 8.0, "low_frequency_factor": 4.0, "high_frequency_factor": 4.0,
+        "original_max_length": 64,
+    }, "high_frequency_factor = 4.0"),
+    (GenerationConfig, {"min_new_tokens": 129}, "min_new_tokens = 129"),
+    (GenerationConfig, {"num_return_sequences": 2}, "num_return_sequences = 2"),
+    *((GenerationConfig, {name: value}, f"{name} = {value}") for name, value in (
+        # Of sampling, or of beam search, which are not asked for.
+        ("temperature", 0.7), ("top_k", 50), ("top_p", 0.9), ("min_p", 0.1), ("typical_p", 0.9),
+        ("length_penalty", 0.6), ("early_stopping", True),
+    )),
+    *((GenerationConfig, {"num_beams": 4, name: value}, f"{name} = {value}") for name, value in (
+        ("do_sample", True), ("temperature", 0.7), ("top_p", 0.7), ("num_return_sequences", 5),
+        ("length_penalty", 100),
+    )),
+    (
+        GenerationConfig,
+        {"do_sample": True, "temperature": 0, "num_return_sequences": 2},
+        "num_return_sequences = 2",
+    ),
+    (
+        GenerationConfig,
+        {"forced_eos_token_id": 2, "suppress_tokens": (1, 2)},
+        "forced_eos_token_id = 2",
+    ),
+]  # fmt: skip
 
 
 def example(kind):
@@ -122,3 +248,15 @@ def test_a_wrong_value_of_a_field_is_named(kind):
         wrong += [*out_of_range(kind, name, annotation), *of_field(OTHERS, kind, name)]
         for value in wrong:
             refusal(partial(made, kind, fields | {name: value}), name, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "fields", "name"), COMBINATIONS, ids=[" ".join(row[1]) for row in COMBINATIONS]
+)
+def test_fields_that_do_not_fit_each_other_are_named(make, fields, name):
+    def built():
+        config = make(**fields)
+        if isinstance(config, ModelConfig):
+            structure_of(config)
+
+    refusal(built, name)
