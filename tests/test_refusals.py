@@ -14,9 +14,20 @@ from tiny_models import (
     tiny_vision,
 )
 
-from jaxformer.config import Config
-from jaxformer.data import Mixture, TextFiles
+from jaxformer.config import Config, TrainConfig
+from jaxformer.config.train import DPO, Distillation
+from jaxformer.data import (
+    DataConfig,
+    MaskedLM,
+    Mixture,
+    Packed,
+    PrefixLM,
+    SpanCorruption,
+    TextFiles,
+)
 from jaxformer.data.ramp import Stage
+from jaxformer.data.tasks import Algorithmic
+from jaxformer.distributed import MeshConfig
 from jaxformer.functional import (
     Binary,
     DistanceEmbedding,
@@ -28,6 +39,8 @@ from jaxformer.functional import (
     T5Bias,
 )
 from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode import filters, processors
+from jaxformer.io.components import is_concrete
 from jaxformer.io.serialization import as_saved
 from jaxformer.models import (
     Classification,
@@ -42,7 +55,13 @@ from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.remat import RematNames
 from jaxformer.optim import Cosine, InverseSquareRoot
 
-KINDS = [*kinds_below([Config]), GenerationConfig, CacheShape]
+PROCESSORS = [
+    kind
+    for module in (filters, processors)
+    for kind in vars(module).values()
+    if is_concrete(kind) and kind.__module__ == module.__name__
+]
+KINDS = [*kinds_below([Config]), GenerationConfig, CacheShape, *PROCESSORS]
 BUCKETS = DistanceEmbedding(9, 4)
 HEADS = (Projection(width=8), Contrastive())
 # Classes whose fields must fit each other; the others need no more than `REQUIRED`.
@@ -63,13 +82,19 @@ REQUIRED = {
     **dict.fromkeys(("path", "teacher"), "x"),
     **dict.fromkeys(("max_length", "max_distance", "original_max_length", "capacity"), 8),
     **dict.fromkeys(("num_bits", "mask_id", "batch_size", "chunk"), 3),
+    **dict.fromkeys(("count", "ngram_size", "start", "token", "top_k"), 2),
+    **dict.fromkeys(("epsilon", "min_p", "penalty", "temperature", "top_p", "typical_p"), 0.5),
+    **dict.fromkeys(("end_tokens", "tokens"), (1, 2)),
     "activation": "gelu",
+    "biases": (0.5,),
     "bidirectional": True,
     "factor": 2.0,
+    "forced": True,
     "grid": (2, 3),
     "high_frequency_factor": 4.0,
     "long_factors": (2.0, 3.0),
     "low_frequency_factor": 1.0,
+    "sequences": ((1, 2),),
     "short_factors": (1.0, 2.0),
     "storage": "int8",
     "values": (1.0,),
@@ -79,8 +104,9 @@ REQUIRED = {
 RANGES = {
     """seed split_seed sample_tokens warmup_steps constant_steps cooldown_steps token_types
     task_types num_random_blocks offset prefix mask_id padding_id register_tokens min_length
-    SpanText.sequence_length min_new_tokens top_k no_repeat_ngram_size eos_token_id pad_token_id
-    encoder_no_repeat_ngram_size forced_bos_token_id forced_eos_token_id""": [-1],
+    SpanText.sequence_length min_new_tokens GenerationConfig.top_k no_repeat_ngram_size
+    encoder_no_repeat_ngram_size eos_token_id pad_token_id forced_bos_token_id forced_eos_token_id
+    count start token""": [-1],
     "data fsdp tensor": [0, -2],
     "word tag": [],  # columns are counted from either end
     """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
@@ -90,11 +116,11 @@ RANGES = {
     TokenDropout.rate VisionConfig.mask_ratio""": [-0.1, 1.0, NAN],
     "ema_decay validation_fraction noise_density": [0.0, 1.0, NAN],
     """warmup_fraction final_fraction probability min_fraction max_fraction mask_share top_p min_p
-    Denoising.mask_ratio typical_p epsilon_cutoff eta_cutoff""": [-0.1, 1.1, NAN],
+    Denoising.mask_ratio typical_p epsilon_cutoff eta_cutoff epsilon""": [-0.1, 1.1, NAN],
     "layer_decay decay_fraction MaskedImages.mask_ratio MaskedLM.rate fraction": [0.0, 1.1, NAN],
     "theta high_frequency_factor": [1.0, NAN, INF],
     """DualEncoderConfig.logit_scale max_logit_scale logit_bias length_penalty presence_penalty
-    frequency_penalty""": [NAN, INF],
+    PresencePenalty.penalty FrequencyPenalty.penalty frequency_penalty""": [NAN, INF],
     "random_share": [-0.1, 0.3, NAN],
     "repetition_penalty": [0.0, -1.0, NAN, INF, 1e-45],
 }
@@ -105,6 +131,21 @@ OTHERS = {
     "DecoderConfig.num_layers": [HUGE, 10**9],
     "DecoderConfig.model_dim": [HUGE],
     "DecoderConfig.vocab_size": [HUGE],
+    "attention": ["nonsense"],
+    "batch_size": [-2],
+    "Images.channels": [2],
+    "Images.mean": [(0.1, 0.2)],
+    "Images.std": [(0.0,), (0.1, 0.2)],
+    "Images.image_size": [(0, 8)],
+    "MaskedImages.patch_size": [(2, 9)],
+    "Mixture.sources": [(TextFiles("a"),)],
+    "Mixture.weights": [(1.0,), (1.0, 0.0), (1.0, INF)],
+    "Algorithmic.task": ["adition"],
+    "LabelledText.text": [("a", "b", "c")],
+    "template": ["ChatLM"],
+    "SummaryText.target_length": [1],
+    "PreferenceData.sequence_length": [1],
+    "ChatData.sequence_length": [1],
     "VisionConfig.image_size": [(8,), (8, 8, 8), (8.0, 6)],
     "VisionConfig.patch_size": [(0, 3), ("4", 3), (3, 3)],
     "grid": [(2, 0), (4,), (2, 3, 4), (2.0, 3)],
@@ -125,6 +166,8 @@ OTHERS = {
     "pad_token_id": [HUGE, 2**31],
     "bad_words_ids": [((),), ((-1,),), (1,)],
     "suppress_tokens": [(-1,)],
+    "tokens": [(1, -1), (1.5,)],
+    "sequences": [((1,), ()), (1, 2)],
     "stop_strings": [("",), (1,)],
     "early_stopping": ["always"],
     "presence_penalty": [1e31],
@@ -185,6 +228,19 @@ COMBINATIONS = [
         "factor": 8.0, "low_frequency_factor": 4.0, "high_frequency_factor": 4.0,
         "original_max_length": 64,
     }, "high_frequency_factor = 4.0"),
+    (MeshConfig, {"data": -1, "fsdp": -1}, "one axis"),
+    (Distillation, {"teacher": "x", "soft_weight": 0.0, "cosine_weight": 0.0}, "soft_weight"),
+    (TrainConfig, {"distillation": Distillation("x"), "loss_chunk": 8}, "loss_chunk = 8"),
+    (TrainConfig, {"preference": DPO(), "label_smoothing": 0.1}, "label_smoothing = 0.1"),
+    (TrainConfig, {"preference": DPO(), "z_loss": 1e-4}, "z_loss = 0.0001"),
+    (Algorithmic, {"task": "addition", "length": 2}, "length = 2"),
+    (DataConfig, {"prefetch_threads": 2, "prefetch_batches": 1}, "prefetch_batches = 1"),
+    (DataConfig, {"objective": PrefixLM(), "packing": Packed()}, "packing"),
+    (DataConfig, {"objective": MaskedLM(), "sequence_length": 2}, "sequence_length = 2"),
+    (PrefixLM, {"min_fraction": 0.2, "max_fraction": 0.1}, "max_fraction = 0.1"),
+    (SpanCorruption, {"noise_density": 0.8, "mean_span": 2.0}, "mean_span = 2.0"),
+    (Stage, {"batch_size": 4}, "until_step"),
+    (Stage, {"batch_size": 4, "until_step": 1, "until_tokens": 1}, "until_step = 1"),
     (GenerationConfig, {"min_new_tokens": 129}, "min_new_tokens = 129"),
     (GenerationConfig, {"num_return_sequences": 2}, "num_return_sequences = 2"),
     *((GenerationConfig, {name: value}, f"{name} = {value}") for name, value in (

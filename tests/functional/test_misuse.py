@@ -69,12 +69,21 @@ ROWS = [
             (5, 3), (2, 5), (3, 3, 5), (2, 4, 3, 5), (5,), 1, np.where(np.tri(3, 5), 0, -INF),
             np.full((3, 5), -10000),
         ],
-        "bias": [(3, 5), (2, 3, 3, 5)], "dropout_rate": RATE, "dropout_key": [keys(2)],
+        "bias": [
+            (3, 5), (2, 3, 3, 5), (1, 1, 3, 1),
+            F.ALiBi().bias(ints(1, 3), ints(1, 4), num_heads=4),
+        ], "dropout_rate": RATE, "dropout_key": [keys(2)],
         "distances": [
             floats(7, 2, 8), F.DistanceTerms(floats(6, 2, 8), None, 3),
             F.DistanceTerms(None, floats(7, 2, 8), 3), F.DistanceTerms(floats(7, 2, 8), None, 4),
         ],
     }),
+    Row(lambda allowed: F.attention(**ATTENTION, mask=F.DenseMask(allowed)), {
+        "allowed": bools(1, 3, 5),
+    }, {"allowed": [(1, 5, 3)]}, name="DenseMask"),
+    Row(lambda valid: F.attention(**ATTENTION, mask=F.KeyPadding(valid)), {
+        "valid": bools(2, 5),
+    }, {"valid": [(2, 6), (3, 5)]}, name="KeyPadding"),
     Row(F.dropout, {"x": floats(3), "rate": 0.5, "key": jax.random.key(0)}, {
         "rate": RATE, "key": [keys(2)],
     }),
