@@ -62,6 +62,7 @@ PROCESSORS = [
     if is_concrete(kind) and kind.__module__ == module.__name__
 ]
 KINDS = [*kinds_below([Config]), GenerationConfig, CacheShape, *PROCESSORS]
+MIXED = Mixture((TextFiles("a"), TextFiles("b")))
 BUCKETS = DistanceEmbedding(9, 4)
 HEADS = (Projection(width=8), Contrastive())
 # Classes whose fields must fit each other; the others need no more than `REQUIRED`.
@@ -74,7 +75,7 @@ EXAMPLES = {
         tiny_vision(),
         tiny_composite(tiny_encoder()),
         DualEncoderConfig(tiny_encoder(heads=HEADS), tiny_vision(heads=HEADS)),
-        Mixture((TextFiles("a"), TextFiles("b"))),
+        MIXED,
         Stage(2, until_step=3),
     )
 }
@@ -138,7 +139,7 @@ OTHERS = {
     "Images.std": [(0.0,), (0.1, 0.2)],
     "Images.image_size": [(0, 8)],
     "MaskedImages.patch_size": [(2, 9)],
-    "Mixture.sources": [(TextFiles("a"),)],
+    "Mixture.sources": [(TextFiles("a"),), (MIXED, TextFiles("a"))],
     "Mixture.weights": [(1.0,), (1.0, 0.0), (1.0, INF)],
     "Algorithmic.task": ["adition"],
     "LabelledText.text": [("a", "b", "c")],

@@ -293,25 +293,6 @@ def test_a_stage_that_cannot_be_is_named(ramp, message):
         DataConfig(sequence_length=16, ramp=tuple(ramp))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"batch_size": 0, "until_step": 1}, "data.ramp.batch_size = 0: must be an integer of at"),
-        ({"until_tokens": 0}, "data.ramp.until_tokens = 0: must be an integer of at least 1"),
-        ({}, "data.ramp.until_step = None: must be a number of steps, or None with until_tokens"),
-        ({"until_step": 1, "until_tokens": 1}, "data.ramp.until_step = 1: must be a number"),
-    ],
-)
-def test_a_stage_says_how_long_it_is(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        Stage(**{"batch_size": 4} | fields)
-
-
-def test_a_ramp_has_stages():
-    with pytest.raises(ConfigError, match=r"data.ramp = \(16, 32\): must be a tuple, each of it a"):
-        DataConfig(ramp=(16, 32))
-
-
 def test_a_length_that_an_objective_refuses_is_named():
     ramp = (Stage(24, 2, sequence_length=2),)
     with pytest.raises(ConfigError, match=r"data.ramp.0: data.sequence_length = 2: must be at"):
