@@ -55,7 +55,9 @@ def check_applies(folder: Path, faults: Sequence[Fault]) -> None:
         if count != 1:
             problems.append(f"{fault.name}: jaxformer/{fault.file} has {count} of {fault.old!r}")
         for name in fault.tests:
-            if not (folder / "tests" / name.partition("::")[0]).is_file():
+            file, _, test = name.partition("::")
+            path = folder / "tests" / file
+            if not path.is_file() or f"def {test}" not in path.read_text():
                 problems.append(f"{fault.name}: there is no tests/{name}")
     if problems:
         raise SystemExit("\n".join([*problems, "mend them in tests/mutations/faults.py"]))
