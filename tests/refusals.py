@@ -113,7 +113,8 @@ class Row:
 
     def check(self) -> None:
         """Checks that the right arguments work and that each wrong one is refused."""
-        jax.block_until_ready(self.call(**self.good))
+        if self.good:
+            jax.block_until_ready(self.call(**self.good))
         for name, value in self.values():
             arguments = self.good | {name: value}
             refusal(lambda arguments=arguments: self.call(**arguments), name, value)
