@@ -152,10 +152,10 @@ def test_experiment_files_that_are_none(run, tmp_path, content, text):
         (
             5,
             "run",
-            "config = 5: must be a Config, or the name or the path of a config",
+            "config = 5",
         ),
-        (None, 5, "folder = 5: must be "),
-        (None, "", "folder = '': must be "),
+        (None, 5, "folder = 5"),
+        (None, "", "folder = ''"),
         (None, __file__, "must be a folder, not a file"),
     ],
 )

@@ -40,7 +40,7 @@ def test_every_experiment_is_consistent_and_survives_json(path):
     config = load_config(str(path))
     devices = max(1, config.mesh.data * config.mesh.fsdp * config.mesh.tensor)
     if config.model is None:
-        with pytest.raises(ConfigError, match="model = None: must be a model, or that of a checkp"):
+        with pytest.raises(ConfigError, match="model = None"):
             validate(config, devices)
     else:
         validate(config, devices)
@@ -105,9 +105,9 @@ def test_data_that_a_family_can_read(model, data):
         (ENCODER, ParallelText(), "ParallelText makes inputs for an encoder and others"),
         (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
         (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
-        (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\) must equal model"),
-        (VISION, MaskedImages(patch_size=(2, 4)), r"data.patch_size = \(2, 4\) must equal model"),
-        (VISION, Images(channels=3), "data.channels = 3 must equal model.channels = 1"),
+        (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\)"),
+        (VISION, MaskedImages(patch_size=(2, 4)), r"data.patch_size = \(2, 4\)"),
+        (VISION, Images(channels=3), "data.channels = 3"),
     ],
 )
 def test_data_that_a_family_cannot_read(model, data, message):

@@ -124,7 +124,7 @@ def test_a_blank_row_counts_nothing(label):
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="SentencePairs takes each row as one text"):
         SentencePairs().validate(Packed(), 100)
-    with pytest.raises(ConfigError, match="sequence_length = 4: must be at least 5"):
+    with pytest.raises(ConfigError, match="sequence_length = 4"):
         SentencePairs().validate(Joined(), 4)
     with pytest.raises(DataError, match=r"next_sentence needs two documents .* and 1 of 3 have"):
         examples_of(20, documents=[[1, 2, 3], [4], []])
