@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from refusals import refusal
 from tiny_models import tiny, tiny_vision
 
 from jaxformer.checks import check_types
+from jaxformer.data import Mixture, TextFiles
+from jaxformer.data.text.files import Files
 from jaxformer.errors import ConfigError
 from jaxformer.functional import (
     NoPosition,
@@ -46,6 +49,8 @@ def test_scalars_of_numpy_and_lists_are_ordinary():
     assert type(config.scan_layers) is bool
     assert tiny(init_std=np.float32(0.5)).init_std == 0.5
     assert tiny_vision(pooler=NormPooler()).pooler == NormPooler()
+    assert Files(Path("a") / "b").path == str(Path("a") / "b")
+    assert Mixture([TextFiles("a"), TextFiles("b")]) == Mixture((TextFiles("a"), TextFiles("b")))
 
 
 def test_classes_of_a_users_own():
