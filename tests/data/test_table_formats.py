@@ -269,10 +269,10 @@ def test_tagged_words_of_a_saved_data_set(saved, tmp_path):
     assert [word.tag for word in next(named).words] == ["negative", "positive"]
     for row, message in (
         ({"tokens": ["a"], "tags": [1, 2]}, "row 1: 1 words in 'tokens' and 2 tags in 'tags'"),
-        ({"tokens": "a b", "tags": [1, 2]}, "column 'tokens' holds 'a b': must be a list with a s"),
+        ({"tokens": "a b", "tags": [1, 2]}, "column 'tokens' holds 'a b'"),
         (
             {"tokens": ["a"], "tags": [None]},
-            r"'tags' holds \[None\]: must be a list with a string or",
+            r"'tags' holds \[None\]",
         ),
     ):
         path = write(tmp_path / "b.parquet", [row])
