@@ -37,7 +37,7 @@ def copy_repository(folder: Path) -> None:
 def digest_of(folder: Path, fault: Fault) -> str:
     """Identifies a fault in this code and with these tests."""
     digest = hashlib.sha256(repr(fault).encode())
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for name in COPIED for path in (folder / name).rglob("*.py")):
         digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -75,6 +75,13 @@ def seeded(folder: Path, fault: Fault) -> Iterator[None]:
         path.write_text(text)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Imports the copy, and shares what is compiled with `make test`; nothing else is cached."""
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(ROOT / "build" / "compiled")}
+    own = {"PYTHONPATH": str(folder), "JAXFORMER_CACHE": str(folder / "cache")}
+    return compiled | os.environ | own | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def caught_by(folder: Path, fault: Fault) -> str | None:
     """The first test that fails, or None: the fault survived.
 
@@ -85,7 +92,7 @@ def caught_by(folder: Path, fault: Fault) -> str | None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, *(f"tests/{name}" for name in fault.tests)],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=environment(folder),
         capture_output=True,
         text=True,
         check=False,
