@@ -87,7 +87,8 @@ ROWS = [
     row("decoder", "logits", {"hidden": HIDDEN}, {"hidden": [(2, 5, 21), (5, 20)]},
         free=("hidden",)),
     row("vision", "hidden", {"images": floats(2, 8, 12, 2)}, {
-        "images": [(2, 8, 12, 1), (2, 2, 8, 12)], "masked": [bools(2, 8)],
+        "images": [(2, 8, 12, 1), (2, 2, 8, 12), (2, 8, 15, 2), (2, 12, 8, 2)],
+        "masked": [bools(2, 8)],
     }),
     row("masked vision", "hidden", {"images": floats(2, 8, 12, 2), "masked": bools(2, 8)}, {
         "masked": [(2, 9)],
