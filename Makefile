@@ -109,7 +109,7 @@ notebooks: $(VENV)/.installed-docs
 release-check:
 	PYTHON=$(PYTHON) .ci/release-check $(RELEASE_TESTS)
 
-# MUTATIONS='rope masks': those faults alone
+# MUTATIONS='nn hub/rope': those faults alone
 mutations: $(VENV)/.installed-test
 	PYTHONPATH=.:tests $(RUN) -m mutations $(MUTATIONS)
 

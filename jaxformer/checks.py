@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Sequence
 from functools import cache
 from numbers import Integral, Real
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from jaxformer.errors import check_field, did_you_mean
@@ -21,24 +22,27 @@ class Rule(NamedTuple):
     """The names among the allowed values, for suggestions."""
 
 
-def check_types(owner: object) -> None:
+def check_types(owner: object, section: str | None = None) -> None:
     """Checks that each field of a frozen dataclass has a value of its annotated type.
 
-    NumPy and JAX scalars become Python scalars and lists become tuples, so that a configuration
-    can be hashed and written as JSON. Annotations other than scalars, `Literal`, unions, tuples
-    and classes are not checked.
+    NumPy and JAX scalars become Python scalars, lists become tuples and paths become strings, so
+    that a configuration can be hashed and written as JSON. Annotations other than scalars,
+    `Literal`, unions, tuples and classes are not checked.
 
     Args:
         owner: A dataclass whose fields are set; its `__post_init__` calls this first.
+        section: What users call the owner, such as "data". None: its class's name.
 
     Raises:
         ConfigError: A field has a value of another type.
     """
     for field, rule in rules_of(type(owner)).items():
         value = _hashable(getattr(owner, field))
+        if isinstance(value, PurePath) and not rule.allows(value):
+            value = str(value)
         object.__setattr__(owner, field, value)
         hint = "" if rule.allows(value) else did_you_mean(value, rule.choices)
-        check_field(owner, field, rule.allows(value), rule.expected + hint)
+        check_field(owner, field, rule.allows(value), rule.expected + hint, section)
 
 
 def check_fields(owner: object, section: str | None = None, /, **rules: Rule) -> None:

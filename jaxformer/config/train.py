@@ -71,10 +71,10 @@ class Distillation:
     """Weight of the hidden states' distance; it needs a teacher of the same width. 0: no term."""
 
     def __post_init__(self):
+        check_types(self)
         any_path(self.teacher, "train.distillation.teacher")
-        check_field(self, "temperature", self.temperature > 0, "positive")
-        for name in ("soft_weight", "hard_weight", "cosine_weight"):
-            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+        weights = ("soft_weight", "hard_weight", "cosine_weight")
+        check_fields(self, temperature=POSITIVE, **dict.fromkeys(weights, NOT_NEGATIVE))
         some = self.soft_weight > 0 or self.cosine_weight > 0
         check_field(self, "soft_weight", some, "positive, or cosine_weight be: nothing is learned")
 
@@ -245,6 +245,7 @@ class TrainConfig:
         return replace(self, steps=data.steps_for(self.epochs * rows))
 
     def __post_init__(self):
+        check_types(self, "train")
         positive = (
             "gradient_accumulation",
             "max_nonfinite_steps",

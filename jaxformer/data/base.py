@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import grain
 
-from jaxformer.checks import FRACTION, Rule, at_least, check_fields, optional, rule_of
+from jaxformer.checks import FRACTION, Rule, at_least, check_fields, check_types, optional, rule_of
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
@@ -112,6 +112,7 @@ class Data(abc.ABC):
     """Batches kept ready."""
 
     def __post_init__(self):
+        check_types(self, "data")
         check_fields(
             self,
             "data",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.checks import at_least, check_fields, check_types, optional
 from jaxformer.errors import ConfigError, check_field
 
 
@@ -35,6 +35,7 @@ class Stage:
     """Tokens of a row, of which the last length is a multiple; None: as many as in the end."""
 
     def __post_init__(self):
+        check_types(self, "data.ramp")
         check_fields(
             self,
             "data.ramp",

@@ -18,6 +18,7 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
+from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import mesh_axes, place, without
 
@@ -63,6 +64,7 @@ class MeshConfig:
     """Devices over which heads, feed-forward units and the vocabulary are cut."""
 
     def __post_init__(self):
+        check_types(self, "mesh")
         for name in MESH_AXES:
             size = getattr(self, name)
             if size != -1 and size < 1:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import check_types
+from jaxformer.checks import FINITE, check_fields, check_types, optional
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
@@ -50,6 +50,13 @@ class DualEncoderConfig(ModelConfig):
 
     def __post_init__(self):
         check_types(self)
+        check_fields(
+            self,
+            "model",
+            logit_scale=FINITE,
+            max_logit_scale=optional(FINITE),
+            logit_bias=optional(FINITE),
+        )
         widths = [_width(part) for part in (self.text, self.image)]
         if widths[0] != widths[1]:
             raise ConfigError(

@@ -15,7 +15,14 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
-from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, SWITCH, at_least, check_fields
+from jaxformer.checks import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    RATE,
+    at_least,
+    check_fields,
+    check_types,
+)
 from jaxformer.errors import check_field
 from jaxformer.optim.adafactor import scale_by_adafactor
 from jaxformer.optim.parameter_roles import decay_mask, hidden_matrix, map_axes
@@ -37,10 +44,9 @@ class Optimizer(abc.ABC):
     """The learning rate of a block over that of the block above it (fine-tuning: 0.65 to 0.95)."""
 
     def __post_init__(self):
-        known = isinstance(self.schedule, Schedule)
-        check_field(self, "schedule", known, "a Schedule, such as Cosine(learning_rate=3e-4)")
+        check_types(self)
         check_field(self, "layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1")
-        check_fields(self, weight_decay=NOT_NEGATIVE, decay_embeddings=SWITCH)
+        check_fields(self, weight_decay=NOT_NEGATIVE)
 
     def build(self, total_steps: int, axes: Any) -> optax.GradientTransformation:
         """The transformation from gradients to updates, with its state in float32.

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxformer.checks import check_types
 from jaxformer.errors import check_field
 
 FEW_STEPS = 10
@@ -40,6 +41,7 @@ class Schedule(abc.ABC):
     """Share of the run's steps that warm up, where `warmup_steps` is None."""
 
     def __post_init__(self):
+        check_types(self)
         if not 0 <= self.learning_rate < math.inf:
             self._refuse("learning_rate", "0 or more")
         if self.warmup_steps is not None and self.warmup_steps < 0:

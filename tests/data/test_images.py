@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from jaxformer.data.tasks import Digits, HorizontalFlip, ImageFolder, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.images.labelled import LabelledImage
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 AUGMENTED = Images(augmentation=(RandomCrop(2), HorizontalFlip(), Mixup(0.4)), batch_size=8)
 
@@ -214,20 +214,6 @@ def test_mixup_draws_the_label_with_the_images_share():
     assert np.abs((labels - shares).mean()) < 4 * 0.41 / np.sqrt(4000)  # 0.41 = sqrt(1 / 6)
     high = shares > 0.8
     assert np.abs((labels - shares)[high].mean()) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"channels": 2}, "Images.channels = 2: must be 1 or 3"),
-        ({"mean": (0.1, 0.2)}, "Images.mean = .*: must be one number, or 1"),
-        ({"std": (0.0,)}, "Images.std = .*: must be positive"),
-        ({"image_size": (0, 8)}, "Images.image_size"),
-    ],
-)
-def test_fields_are_checked(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        Images(**changes)
 
 
 def test_digits_have_one_size():

@@ -11,7 +11,7 @@ from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.labels import save_labels
 from jaxformer.data.tasks import Classes, LabelledText, Number
 from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens, truncated_lengths
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 
 def table(folder, rows, name="train.tsv", header="a\tb\tlabel"):
@@ -125,11 +125,6 @@ def test_other_labels_in_the_same_folder_are_refused(tmp_path):
 def test_whole_numbers_keep_their_order():
     assert Classes().names(["10", "9", "-1", "9"]) == ("-1", "9", "10")
     assert Classes().names(["10", "9", "x"]) == ("10", "9", "x")
-
-
-def test_three_columns_are_refused():
-    with pytest.raises(ConfigError, match=r"text = .*: must be one column or two"):
-        LabelledText(text=("a", "b", "c"))
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 30))

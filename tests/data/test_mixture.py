@@ -247,25 +247,6 @@ def test_the_command_line_and_json(sources, tmp_path):
     assert from_json(to_json(config), DataConfig) == config
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"weights": (1.0,)}, r"Mixture\.weights = \(1\.0,\): must be a number above 0 for each"),
-        ({"weights": (1.0, 0.0)}, r"Mixture\.weights = .*above 0 for each of the 2 sources"),
-        ({"weights": (1.0, math.inf)}, r"Mixture\.weights"),
-        ({"sources": (TextFiles("a"),)}, r"Mixture\.sources = .*two sources or more"),
-        ({"sources": ()}, r"Mixture\.sources = .*two sources or more"),
-        ({"temperature": 0.0}, r"Mixture\.temperature = 0\.0: must be a positive"),
-    ],
-)
-def test_wrong_mixtures_are_refused(fields, message):
-    both = (TextFiles("a"), TextFiles("b"))
-    with pytest.raises(ConfigError, match=message):
-        Mixture(**{"sources": both, **fields})
-    with pytest.raises(ConfigError, match="no mixtures themselves"):
-        Mixture((Mixture(both), TextFiles("c")))
-
-
 def test_objectives_of_pairs_can_be_mixed(sources, tmp_path):
     fields = {"objective": SentencePairs(), "packing": Joined(), "sequence_length": 12}
     config = dataclasses.replace(config_of(Mixture(sources)), **fields)

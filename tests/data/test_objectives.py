@@ -13,7 +13,6 @@ from jaxformer.data import (
     Denoising,
     JsonLines,
     MaskedLM,
-    Packed,
     PrefixLM,
     SentencePairs,
     SpanCorruption,
@@ -155,13 +154,6 @@ def test_prefixes_are_uniform():
     prefixes = [int(function(row, rng)["prefix"]) for _ in range(5000)]
     counts = np.bincount(prefixes, minlength=100)
     assert ((counts - 50) ** 2 / 50).sum() < 160, "chi-squared, 99 degrees of freedom"
-
-
-def test_prefix_needs_rows_of_one_text():
-    with pytest.raises(ConfigError, match=r"packing = Packed\(\): PrefixLM takes each row as one"):
-        DataConfig(objective=PrefixLM(), packing=Packed())
-    with pytest.raises(ConfigError, match=r"max_fraction = 0\.1: must be between min_fraction"):
-        PrefixLM(0.2, 0.1)
 
 
 def test_teacher_forcing_shifts_the_targets():

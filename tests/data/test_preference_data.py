@@ -10,7 +10,7 @@ from jaxformer.data.chat.preferences.config import PreferenceData
 from jaxformer.data.chat.preferences.pairs import Answer, FittingRows, Pair
 from jaxformer.data.chat.preferences.rows import Preference
 from jaxformer.data.files.tables import Record
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 ASKED = {"role": "user", "content": "Which colour?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -222,13 +222,6 @@ def test_answers_begin_at_the_same_token():
     found = Pair.of(Chat([1, 2, 3, 9, 8], 3), Chat([1, 2, 7, 8], 2), "file:1")
     assert found.chosen.learned.tolist() == [False, False, True, True, True]
     assert found.rejected.learned.tolist() == [False, False, True, True]
-
-
-def test_values_out_of_range():
-    with pytest.raises(ConfigError, match=r"data.sequence_length = 1: must be"):
-        PreferenceData(sequence_length=1)
-    with pytest.raises(ConfigError, match=r"data.template = 'ChatLM'"):
-        PreferenceData(template="ChatLM")
 
 
 # Beside TRL ---------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_a_file_that_breaks_off_is_named(tmp_path, name):
             assert found == []
             assert size == 0
     path.write_bytes(b"what is this" * 9)
-    with pytest.raises(DataError, match=f"{name}: "):
+    with pytest.raises(DataError, match=f"{name}"):
         values(path)
 
 
@@ -269,10 +269,10 @@ def test_tagged_words_of_a_saved_data_set(saved, tmp_path):
     assert [word.tag for word in next(named).words] == ["negative", "positive"]
     for row, message in (
         ({"tokens": ["a"], "tags": [1, 2]}, "row 1: 1 words in 'tokens' and 2 tags in 'tags'"),
-        ({"tokens": "a b", "tags": [1, 2]}, "column 'tokens' holds 'a b': must be a list with a s"),
+        ({"tokens": "a b", "tags": [1, 2]}, "column 'tokens' holds 'a b'"),
         (
             {"tokens": ["a"], "tags": [None]},
-            r"'tags' holds \[None\]: must be a list with a string or",
+            r"'tags' holds \[None\]",
         ),
     ):
         path = write(tmp_path / "b.parquet", [row])

@@ -234,28 +234,3 @@ def test_an_evaluation_reads_what_the_run_has_kept(config, tmp_path):
     dataclasses.replace(config, split_seed=1).prepare(tmp_path / "run")
     with pytest.raises(DataError, match="nowhere does not exist"):
         moved.prepare_validation(tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sequence_length": 0}, "data.sequence_length = 0: must be at least 1"),
-        ({"batch_size": -2}, "data.batch_size = -2: must be an integer of at least 1"),
-        ({"seed": -1}, "data.seed = -1: must be an integer of at least 0"),
-        ({"split_seed": -1}, "data.split_seed = -1: must be an integer of at least 0"),
-        ({"validation_fraction": 0.0}, "data.validation_fraction = 0.0: must be a number between"),
-        ({"validation_fraction": 1.5}, "data.validation_fraction = 1.5: must be a number between"),
-        (
-            {"max_validation_batches": 0},
-            "data.max_validation_batches = 0: must be an integer",
-        ),
-        ({"prefetch_threads": 0}, "data.prefetch_threads = 0: must be an integer of at least 1"),
-        (
-            {"prefetch_batches": 1},
-            "data.prefetch_batches = 1: must be an integer of at least 2",
-        ),
-    ],
-)
-def test_a_value_out_of_range_is_named(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        DataConfig(**changes)

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from jaxformer.data import DataConfig, Document, Files, JsonLines, TextFiles
 from jaxformer.data.tokenizers.specs import Bytes
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 
 @pytest.fixture
@@ -146,8 +146,6 @@ def test_a_folder_without_text_and_a_wrong_option_say_what_is_right(tmp_path):
     (tmp_path / "a.md").write_text("x")
     with pytest.raises(DataError, match=r"is a folder without data: .*\.parquet.*\.txt"):
         Files(str(tmp_path)).fingerprint()
-    with pytest.raises(ConfigError, match="sample_by = 'sentence': must be \"document\""):
-        DataConfig(source=Files(str(tmp_path), sample_by="sentence"), tokenizer=Bytes())
 
 
 def test_a_corpus_of_all_formats_is_trained_on(mixed, tmp_path_factory):

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.data import Bytes, TokenizerFile
 from jaxformer.data.tasks import BLEU, ROUGE, AnswerMatch, AnswerText, ParallelText, SummaryText
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 ROWS = [
     {"article": f'Story {n}.\nIt was "long", said no one.', "highlights": f"A story {n}"}
@@ -160,8 +160,3 @@ def test_questions_about_one_context_are_held_out_together(squad, tmp_path):
     contexts = [{source.partition(" context: ")[2] for source, _ in side} for side in sides]
     assert contexts[0].isdisjoint(contexts[1])
     assert sum(map(len, sides)) == 3
-
-
-def test_no_tokens_at_all_are_refused():
-    with pytest.raises(ConfigError, match=r"target_length = 1: must be an integer of at least 2"):
-        SummaryText(target_length=1)

@@ -291,7 +291,7 @@ def test_hosts_of_slices_are_numbered_slice_by_slice():
 
 
 def test_slices_without_hosts_stop():
-    with pytest.raises(ConfigError, match="MEGASCALE_NUM_SLICES = 2: nothing names the hosts"):
+    with pytest.raises(ConfigError, match="MEGASCALE_NUM_SLICES = 2"):
         find_processes(Config(), {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"})
 
 

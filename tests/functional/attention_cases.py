@@ -157,38 +157,48 @@ def of_heads(static, bias, of_values):
 def exact(
     inputs, cotangent, mask=None, bias=None, scale=None, softcap=None, dropout_rate=0.0, **keys
 ):
-    """What `value_and_gradients` should give, as the definition says, by PyTorch in float64."""
-    import torch
-
-    query, key, value = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs)
-    group = query.shape[2] // key.shape[2]
-    key_repeated, value_repeated = (x.repeat_interleave(group, dim=2) for x in (key, value))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = scale * torch.einsum("btnh,bsnh->bnts", query, key_repeated)
-    static = (tuple(logits.shape), dropout_rate)
-    allowed, added, factors = (
-        None if x is None else torch.tensor(np.array(x))
-        for x in written_out(static, mask, bias, keys.get("dropout_key"))
-    )
+    """What `value_and_gradients` should give, as the definition says, by NumPy in float64."""
+    query, key, value, cotangent = (np.asarray(x, np.float64) for x in (*inputs, cotangent))
+    batch, length, num_heads, width = query.shape
+    num_keys, num_kv_heads = key.shape[1:3]
+    keys_of, values_of = (np.repeat(x, num_heads // num_kv_heads, axis=2) for x in (key, value))
+    scale = width**-0.5 if scale is None else scale
+    logits = scale * np.einsum("btnh,bsnh->bnts", query, keys_of)
+    static = ((batch, num_heads, length, num_keys), dropout_rate)
+    allowed, added, factors = written_out(static, mask, bias, keys.get("dropout_key"))
+    capped, slope = logits, 1.0
     if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
+        capped = softcap * np.tanh(logits / softcap)
+        slope = 1 - (capped / softcap) ** 2
     if added is not None:
-        added = added.double().requires_grad_()
-        logits = logits + added
+        capped = capped + np.asarray(added, np.float64)
     if allowed is not None:
-        some = allowed.any(-1, keepdim=True)
-        logits = torch.where(some, logits.masked_fill(~allowed, -torch.inf), 0.0)
-    weights = torch.softmax(logits, -1)
-    if allowed is not None:
-        weights = torch.where(some, weights, 0.0)
-    if factors is not None:
-        weights = weights * factors
-    output = torch.einsum("bnts,bsnh->btnh", weights, value_repeated)
-    output.backward(torch.tensor(cotangent, dtype=torch.float64))
-    of_bias = None if added is None else added.grad.numpy()
+        capped = np.where(allowed, capped, -np.inf)
+    highest = np.max(capped, axis=-1, keepdims=True)
+    weights = np.exp(capped - np.where(np.isfinite(highest), highest, 0.0))
+    total = np.sum(weights, axis=-1, keepdims=True)
+    weights /= np.where(total == 0, 1.0, total)
+    kept = 1.0 if factors is None else np.asarray(factors, np.float64)
+    output = np.einsum("bnts,bsnh->btnh", weights * kept, values_of)
+
+    of_weights = np.einsum("btnh,bsnh->bnts", cotangent, values_of) * kept
+    mean = np.sum(of_weights * weights, axis=-1, keepdims=True)
+    of_logits = weights * (of_weights - mean)
+    of_scores = scale * slope * of_logits
+    of_query = np.einsum("bnts,bsnh->btnh", of_scores, keys_of)
+    of_key, of_value = (
+        np.einsum("bnts,btnh->bsnh", pairs, x).reshape(
+            batch, num_keys, num_kv_heads, -1, x.shape[3]
+        )
+        for pairs, x in ((of_scores, query), (weights * kept, cotangent))
+    )
+    of_bias = None
+    if added is not None:
+        single = tuple(axis for axis, size in enumerate(added.shape) if size == 1)
+        of_bias = np.sum(of_logits, axis=single, keepdims=True)
     if isinstance(bias, Bias):
         of_bias = of_heads((), bias, of_bias)
-    return output.detach().numpy(), (tuple(x.grad.numpy() for x in (query, key, value)), of_bias)
+    return output, ((of_query, of_key.sum(3), of_value.sum(3)), of_bias)
 
 
 def assert_trees_close(actual, expected, tolerance):

@@ -168,15 +168,3 @@ def test_learned_gradient_equals_one_hot():
     got = jax.grad(lambda t: jnp.sum(jnp.sin(learned_code(t, positions)) * weights))(table)
     want = jax.grad(lambda t: jnp.sum(jnp.sin(dense(t)) * weights))(table)
     np.testing.assert_allclose(got, want, atol=1e-6)
-
-
-def test_wrong_arguments():
-    positions = jnp.arange(3)
-    with pytest.raises(ValueError, match="model_dim = 5"):
-        sinusoidal_code(positions, model_dim=5, theta=1e4, layout="half")
-    with pytest.raises(ValueError, match="layout = 'both'"):
-        sinusoidal_code(positions, model_dim=4, theta=1e4, layout="both")
-    with pytest.raises(ValueError, match="model_dim = 6: must be a multiple of 4"):
-        sinusoidal_grid_code(positions, positions, model_dim=6, theta=1e4)
-    with pytest.raises(AssertionError):
-        integer_code(positions.astype(jnp.float32), max_length=4)

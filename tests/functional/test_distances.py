@@ -10,7 +10,6 @@ from attention_cases import BATCH, BOTH, arrays, assert_trees_close, random_mask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.errors import ConfigError
 from jaxformer.functional import (
     DistanceEmbedding,
     DistanceTerms,
@@ -204,17 +203,3 @@ def test_rows_follow_the_distance(half, more, lengths):
         distance = np.arange(lengths[0] - 1, -lengths[1], -1)
         near = np.abs(distance) <= half // 2
         np.testing.assert_array_equal(rows[near], distance[near] + count // 2)
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"max_distance": 0}, "max_distance"),
-        ({"max_distance": 9, "num_buckets": 5}, "num_buckets"),
-        ({"max_distance": 9, "num_buckets": 2}, "num_buckets"),
-        ({"max_distance": 9, "num_buckets": 16}, "max_distance"),
-    ],
-)
-def test_impossible_distances_are_refused(fields, name):
-    with pytest.raises(ConfigError, match=f"{name} = {fields[name]}"):
-        DistanceEmbedding(**fields)

@@ -129,16 +129,6 @@ def test_dot_accumulates_in_float32_or_better():
         assert dot(jnp.float64(many), jnp.float64(many), last).dtype == jnp.float64
 
 
-@pytest.mark.parametrize(
-    ("contract", "x_shape", "bias_shape"),
-    [(1, (3, 5), None), (1, (3, 4), (5,)), (2, (3, 6, 4), None)],
-)
-def test_shapes_that_do_not_fit_are_an_error(contract, x_shape, bias_shape):
-    bias = None if bias_shape is None else jnp.zeros(bias_shape)
-    with pytest.raises(AssertionError):
-        linear(jnp.zeros(x_shape), jnp.zeros((4, 6)), bias, contract=contract)
-
-
 def test_a_transposed_kernel_that_does_not_fit_is_an_error():
     kernel = Transposed(jnp.zeros((6, 4)), (6,))
     for x_shape, bias in (((3, 5), None), ((3, 4), jnp.zeros(5))):

@@ -305,9 +305,3 @@ def test_the_whole_gradient_of_a_head_that_is_cut_does_not_wait(head_spec, waits
     assert [[x.aval.shape for x in each.invars] for each in barriers] == [
         [hidden.shape, head.shape]
     ] * waits
-
-
-@pytest.mark.parametrize("chunk_size", [0, -1])
-def test_chunk_size_must_be_positive(chunk_size):
-    with pytest.raises(ValueError, match="chunk_size = "):
-        chunked(*problem(), chunk_size=chunk_size)

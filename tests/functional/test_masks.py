@@ -287,11 +287,6 @@ def test_an_intersection_of_nothing_allows_everything():
     assert mask.key_bounds(T, S) == (0, S)
 
 
-def test_a_window_has_at_least_one_key():
-    with pytest.raises(ValueError, match="size = 0: must be an integer from 1"):
-        sliding_window(0)
-
-
 @pytest.mark.parametrize("make", [causal, sliding_window, lambda far: block_sparse(3, far)])
 def test_an_index_beyond_int32_is_one_sentence(make):
     with pytest.raises(ValueError, match=f"= {2**40}: must be an integer from"):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional import PatchBias, attention, patch_bias
+from jaxformer.functional import PatchBias, attention
 
 HEADS = 3
 
@@ -75,9 +75,3 @@ def test_a_scheme_for_another_grid():
     assert other == PatchBias((4, 2), shared=False)
     resized = scheme.resized(table_of(scheme), (2, 3), (4, 2), 1)
     assert resized.shape == table_of(other).shape
-
-
-def test_a_table_of_another_grid_is_refused():
-    positions = jnp.arange(7)[None]
-    with pytest.raises(ValueError, match=r"15 rows: must be 18 for grid = \(2, 3\) and prefix = 1"):
-        patch_bias(jnp.zeros((15, 2)), positions, positions, grid=(2, 3), prefix=1)

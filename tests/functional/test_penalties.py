@@ -1,11 +1,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.errors import ArgumentError
 from jaxformer.functional import (
     ban_sequences,
     frequency_penalty,
@@ -134,19 +132,3 @@ def test_fewer_places_than_an_ngram_ban_nothing():
     np.testing.assert_array_equal(
         no_repeat_ngram(logits, jnp.zeros((1, 2), int), jnp.array([2]), 4), logits
     )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x, t, n: repetition_penalty(x, x > 0, 0.0), "penalty = 0.0"),
-        (lambda x, t, n: repetition_penalty(x, x > 0, float("nan")), "penalty = nan"),
-        (lambda x, t, n: repetition_penalty(x, x > 0, float("inf")), "penalty = inf"),
-        (lambda x, t, n: no_repeat_ngram(x, t, n, 0), "ngram_size = 0"),
-        (lambda x, t, n: ban_sequences(x, t, n, ((1,), ())), "none of them empty"),
-        (lambda x, t, n: ban_sequences(x, t, n, ((9, 1),)), r"sequences: \[9\]"),
-    ],
-)
-def test_out_of_range_is_an_error_that_names_the_argument(call, message):
-    with pytest.raises(ArgumentError, match=message):
-        call(jnp.zeros((2, 5)), jnp.zeros((2, 3), int), jnp.array([1, 3]))

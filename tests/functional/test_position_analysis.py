@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.errors import ArgumentError
 from jaxformer.functional import (
     ALiBi,
     Binary,
@@ -145,8 +144,3 @@ def test_the_first_collision_is_that_of_a_set(rng):
 def test_neighbouring_integers_are_one_number_in_bfloat16():
     codes = integer_code(jnp.arange(1000), max_length=1024).astype(jnp.bfloat16)
     assert first_collision(codes, 0) == (257, 256)
-
-
-def test_a_negative_tolerance_is_named():
-    with pytest.raises(ArgumentError, match="tolerance = -1: must be a finite number of at least"):
-        first_collision(jnp.ones((2, 2)), -1)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.errors import ArgumentError
 from jaxformer.functional import (
     apply_rope,
     code_distance,
@@ -148,17 +147,3 @@ def test_derivatives_and_traces():
         np.testing.assert_allclose(value, function(frequencies, DISTANCES), atol=1e-6)
     slope = jax.grad(lambda w: code_inner_products(w, jnp.array([3]))[0])(frequencies)
     np.testing.assert_allclose(slope, -3 * np.sin(3 * np.asarray(frequencies)), atol=1e-5)
-
-
-def test_misuse_is_named():
-    frequencies = sinusoidal_frequencies(4, 1000.0)
-    with pytest.raises(ArgumentError, match="tolerance = 0: must be a positive"):
-        first_return(frequencies, 0, 10)
-    with pytest.raises(ArgumentError, match="limit = 0: must be an integer of at least 1"):
-        first_return(frequencies, 0.1, 0)
-    with pytest.raises(ArgumentError, match="model_dim = 5: must be a multiple of 2"):
-        sinusoidal_frequencies(5, 1000.0)
-    with pytest.raises(AssertionError, match="distances"):
-        rope_decay(frequencies, np.array([0.5]))
-    with pytest.raises(AssertionError, match=r"query has shape \(3,\)"):
-        rope_score_bound(np.ones(3), np.ones(3), frequencies, np.array([1]), layout="half")

@@ -20,8 +20,6 @@ def test_slopes_of_the_paper():
     # Twelve heads: those of eight, then the odd ones of sixteen.
     expected = np.concatenate([2.0 ** -np.arange(1, 9), 2.0 ** -np.arange(0.5, 4.5)])
     np.testing.assert_allclose(alibi_slopes(12), expected, rtol=1e-7)
-    with pytest.raises(ValueError, match="num_heads = 0"):
-        alibi_slopes(0)
 
 
 @pytest.mark.torch
@@ -175,16 +173,3 @@ def test_t5_table_gradient_equals_one_hot(bidirectional, rows):
 
     got = jax.jit(jax.grad(loss(lambda t: t5_bias(t, queries, keys, **options))))(table)
     np.testing.assert_allclose(got, jax.grad(loss(dense))(table), atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("bidirectional", "num_buckets", "max_distance"), [(True, 3, 20), (False, 1, 20), (False, 8, 4)]
-)
-def test_impossible_buckets(bidirectional, num_buckets, max_distance):
-    with pytest.raises(ValueError, match=f"num_buckets = {num_buckets}"):
-        t5_bucket(
-            jnp.arange(3),
-            bidirectional=bidirectional,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-        )

@@ -226,38 +226,6 @@ def test_dynamic_is_unscaled_up_to_the_trained_length():
         assert bool(jnp.all(frequencies == inverse_frequencies(10_000.0, 16))) is same
 
 
-def test_wrong_arguments():
-    x, positions = jnp.zeros((1, 3, 2, 8)), jnp.arange(3)[None]
-    with pytest.raises(ValueError, match="layout = 'rotary'"):
-        apply_rope(x, positions, inverse_frequencies(1e4, 8), layout="rotary")
-    with pytest.raises(ValueError, match="10 channels would rotate"):
-        apply_rope(x, positions, inverse_frequencies(1e4, 10), layout="half")
-    with pytest.raises(ValueError, match="rotary_dim = 7"):
-        inverse_frequencies(1e4, 7)
-    with pytest.raises(AssertionError):
-        apply_rope(x, jnp.arange(4)[None], inverse_frequencies(1e4, 8), layout="half")
-    with pytest.raises(AssertionError):
-        apply_rope(x, positions.astype(jnp.float32), inverse_frequencies(1e4, 8), layout="half")
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: LinearScaling(factor=0.0), "LinearScaling.factor = 0.0"),
-        (lambda: DynamicNTK(factor=0.5, original_max_length=8), "DynamicNTK.factor = 0.5"),
-        (lambda: DynamicNTK(2.0, 0), "DynamicNTK.original_max_length = 0"),
-        (lambda: YaRN(2.0, 8, beta_fast=0.5), "YaRN.beta_fast = 0.5"),
-        (lambda: YaRN(-1.0, 8), "YaRN.factor = -1.0"),
-        (lambda: Llama3Scaling(8.0, 4.0, 4.0, 64), "Llama3Scaling.high_frequency_factor = 4.0"),
-        (lambda: LongRoPE((1.0,), (1.0, 2.0), 64, 4.0), "LongRoPE.long_factors"),
-        (lambda: LongRoPE((0.0,), (1.0,), 64, 4.0), "LongRoPE.short_factors"),
-    ],
-)
-def test_scaling_fields_are_validated(make, field):
-    with pytest.raises(ConfigError, match=field):
-        make()
-
-
 def test_scaling_against_the_rotary_dim():
     scalings(8)["longrope"].validate_rotary_dim(8)
     with pytest.raises(ConfigError, match="must be 3 numbers, one per rotating pair"):

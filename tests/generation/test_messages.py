@@ -117,11 +117,11 @@ def test_a_model_without_a_template_says_so(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("messages", "options", "message"),
     [
-        ("Hello", {}, "messages = 'Hello': must be a list of"),
-        ([], {}, "messages = .*: must be a list of"),
-        ([ASKED, LATER], {}, "messages = .*: must be a list of"),
+        ("Hello", {}, "messages = 'Hello'"),
+        ([], {}, "messages ="),
+        ([ASKED, LATER], {}, "messages ="),
         (ASKED, {"num_return_sequences": 2, "do_sample": True}, "num_return_sequences = 2"),
-        (ASKED, {"tools": "depth"}, "tools = 'depth': must be a list"),
+        (ASKED, {"tools": "depth"}, "tools = 'depth'"),
     ],
 )
 def test_what_chat_does_not_take(model, messages, options, message):

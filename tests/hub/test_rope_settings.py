@@ -216,15 +216,15 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
     [
         ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*did you mean 'linear'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: the field 'factor' is missing"),
-        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2': must be a number"),
-        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be a positive"),
-        ({"rope_scaling": "linear"}, "rope_scaling = 'linear': must be an object"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2'"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0"),
+        ({"rope_scaling": "linear"}, "rope_scaling = 'linear'"),
         ({"rope_parameters": YARN | {"truncate": 3}}, "truncate = 3 is not supported"),
         ({"rope_parameters": LONGROPE | {"long_factor": 3.0}}, "long_factor .* list of numbers"),
         ({"rope_parameters": LONGROPE | {"long_factor": ["a"]}}, "long_factor .* list of numbers"),
         ({"rope_parameters": LLAMA3 | {"low_freq_factor": None}}, "'low_freq_factor' is missing"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not supported: only 1.0"),
-        ({"rope_theta": "big"}, "rope_theta = 'big': must be a number"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not supported"),
+        ({"rope_theta": "big"}, "rope_theta = 'big'"),
     ],
 )
 def test_what_nobody_implements_is_named(values, message):

@@ -129,7 +129,7 @@ def test_sizes_that_no_such_file_has(folder):
 )
 def test_what_is_no_object(folder, text):
     (folder / "config.json").write_text(text, encoding="latin-1")
-    with pytest.raises(DataError, match=r"config\.json: "):
+    with pytest.raises(DataError, match=r"config\.json"):
         read_object(folder, "config.json")
     (folder / "config.json").write_text(json.dumps({"a": [1]}))
     assert read_object(folder, "config.json") == {"a": [1]}

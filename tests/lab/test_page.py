@@ -108,7 +108,7 @@ def test_cells_are_shown(value, text):
 
 def test_what_cannot_be_written_is_named(tmp_path, picture):
     page = Page("p")
-    with pytest.raises(ArgumentError, match=r"path = .*page.txt.*: must end in .html"):
+    with pytest.raises(ArgumentError, match=r"path = .*page.txt"):
         page.write(tmp_path / "page.txt")
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):

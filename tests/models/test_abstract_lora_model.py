@@ -1,7 +1,6 @@
 """Low-rank factors: the same model at the start, the textbook's product, the right gradients."""
 
 import re
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -286,12 +285,6 @@ def test_names_of_targets():
 def test_patterns_that_cannot_be_meant(lora, message):
     with pytest.raises(ConfigError, match=message):
         lora_of(tiny_encoder(), lora)
-
-
-@pytest.mark.parametrize("change", [{"rank": 0}, {"alpha": 0.0}, {"targets": ()}])
-def test_values_out_of_range(change):
-    with pytest.raises(ConfigError, match=rf"LoRA.{next(iter(change))} = "):
-        replace(LoRA(), **change)
 
 
 def test_an_optimizer_sees_a_matrix_in_every_factor():

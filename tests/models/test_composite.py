@@ -96,8 +96,6 @@ def test_what_does_not_go_together_is_refused():
         replace(TEXT, encoder=TEXT.encoder.with_fields(heads=(LanguageModel(),)))
     with pytest.raises(ConfigError, match=r"model\.decoder\.compute_dtype"):
         replace(TEXT, decoder=TEXT.decoder.with_fields(compute_dtype="bfloat16"))
-    with pytest.raises(ConfigError, match="encoder_dim = 8: must be None"):
-        tiny(encoder_dim=8)
     tokens = jnp.zeros((1, 3), jnp.int32)
     alone: DecoderConfig = tiny(cross_attention=DotProductCrossAttention())
     with pytest.raises(ArgumentError, match="encoder_outputs = None"):

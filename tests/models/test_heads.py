@@ -18,12 +18,10 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.errors import ConfigError
 from jaxformer.functional import Learned, cross_entropy
 from jaxformer.models import (
     Classification,
     Dense,
-    LanguageModel,
     LossOptions,
     MaskedLanguageModel,
     ModelOutput,
@@ -299,31 +297,3 @@ def test_the_best_span_of_all(seed, size, longest):
         assert allowed[first, last] == best[row]
         shortest = min(j - i for (i, j), score in allowed.items() if score == best[row])
         assert last - first == shortest
-
-
-@pytest.mark.parametrize(
-    ("heads", "changes", "message"),
-    [
-        ((Classification(2), Classification(3)), {}, "label, label: each head needs its own name"),
-        ((LanguageModel(),), {"embedding_dim": 10}, r"model\.embedding_dim = 10: LanguageModel"),
-    ],
-)
-def test_heads_that_cannot_serve_the_model(heads, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        structure_of(tiny_encoder(heads=heads, **changes))
-    with pytest.raises(ConfigError, match=message):
-        structure_of(tiny(heads=heads, **changes))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(Classification, num_labels=0),
-        partial(TokenClassification, num_labels=0),
-        partial(Regression, num_labels=2),
-        partial(Classification, pooling="max"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make):
-    with pytest.raises(ConfigError, match=r"num_labels|pooling"):
-        make()

@@ -3,9 +3,9 @@
 from functools import cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import Row, bools, each_row, floats, ints, refusal
 from tiny_models import (
     batch_for,
     random_parameters,
@@ -17,7 +17,6 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import Learned, causal
 from jaxformer.models import AttentionPooler, NormPooler, Regression, Span
 from jaxformer.models.heads.base import pool
@@ -32,24 +31,17 @@ CONFIGS = {
     "masked vision": tiny_vision(mask_token=True),
     "regression": tiny_encoder(heads=(Regression(), Span())),
 }
-IDS = tokens(2, 5)
-WRONG_IDS = [
-    ("inputs has shape (5,): must be an array [B, T]", IDS[0]),
-    ("inputs has dtype float32: must be an array of integers", IDS.astype(float)),
-    ("inputs has dtype bool", IDS > 3),
-    ("inputs has type list", [[1, 2]]),
-    ("inputs holds 31 to 31: must be integers from 0 to 30", np.full((2, 5), 31)),
-    ("inputs holds -1 to -1", np.full((2, 5), -1)),
-]
-WRONG_OPTIONS = [
-    ("positions has shape (5,): must be an array [B/1, T] with B = 2, T = 5", jnp.arange(5)),
-    ("positions has dtype float32", jnp.zeros((1, 5))),
-    ("segments has shape (2, 4): must be an array [B, T] with B = 2, T = 5", jnp.ones((2, 4), int)),
-    ("segments has dtype bool", jnp.ones((2, 5), bool)),
-    ("mask = an array of bool (2, 5, 5): must be a mask such as", jnp.ones((2, 5, 5), bool)),
-    ("key = 0: must be one random key", 0),
-]
-HIDDEN = jnp.ones((2, 5, 20))
+HIDDEN = floats(2, 5, 20)
+TEXT = {
+    "inputs": ints(2, 5), "positions": ints(1, 5), "segments": ints(2, 5) + 1, "mask": causal(),
+    "key": jax.random.key(0),
+}  # fmt: skip
+NO_TEXT = {
+    "inputs": [(5,), np.full((2, 5), 31), np.full((2, 5), -1), bools(2, 5)],
+    "positions": [(5,)],
+    "segments": [(2, 4), bools(2, 5)],
+    "mask": [bools(2, 5, 5)],
+}
 
 
 @cache
@@ -58,116 +50,97 @@ def model(name):
     return structure_of(config).module(random_parameters(config))
 
 
-def refused(function, *arguments, **options):
-    """The message with which a call is refused."""
-    with pytest.raises((ArgumentError, AssertionError)) as error:
-        function(*arguments, **options)
-    message = str(error.value)
-    assert message.splitlines() == [message]
-    return message
+def row(name, method, good, wrong, **options):
+    """A call of a method of a model, of which only the shapes are computed."""
+
+    def call(**arguments):
+        function = getattr(model(name), method)
+        return jax.eval_shape(lambda: function(**arguments))
+
+    return Row(call, good, wrong, name=f"{name}.{method}", **options)
 
 
-@pytest.mark.parametrize("name", ["decoder", "encoder", "encoder_decoder"])
-def test_tokens(name):
-    family = model(name)
-    reads = [getattr(family, "encode" if name == "encoder_decoder" else "hidden")]
-    if name == "encoder_decoder":
-        reads.append(partial(family.decode, encoder_outputs=HIDDEN))
-    for read in reads:
-        for message, ids in WRONG_IDS:
-            assert message in refused(read, ids)
-        for message, value in WRONG_OPTIONS:
-            assert message in refused(read, IDS, **{message.split()[0]: value})
+def token_types(token_types):
+    function = model("encoder").hidden
+    return jax.eval_shape(lambda: function(ints(2, 5), type_ids={"token_types": token_types}))
 
 
-def test_what_only_one_family_reads():
-    long = tokens(2, 17)
-    with pytest.raises(ConfigError, match="16 positions, fewer than the sequence length 17"):
-        model("decoder").hidden(long)
-    message = refused(model("decoder").hidden, IDS, positions=np.full((1, 5), 16))
-    assert message == "positions holds 16 to 16: must be integers from 0 to 15"
-    assert "lengths has dtype float32" in refused(model("decoder").hidden, IDS, prefix=jnp.ones(2))
-    type_ids = {"token_types": np.full((2, 5), 3)}
-    assert "token_types holds 3 to 3" in refused(model("encoder").hidden, IDS, type_ids=type_ids)
-    type_ids = {"token_types": jnp.zeros((2, 4), int)}
-    assert "token_types has shape (2, 4)" in refused(
-        model("encoder").hidden, IDS, type_ids=type_ids
-    )
-    decode = model("encoder_decoder").decode
-    assert "encoder_outputs has shape (3, 5, 20)" in refused(decode, IDS, jnp.ones((3, 5, 20)))
-    assert "encoder_outputs has shape (2, 5, 21)" in refused(decode, IDS, jnp.ones((2, 5, 21)))
-    encoder_mask = {"encoder_mask": np.ones((2, 5), bool)}
-    assert "encoder_mask = an array" in refused(decode, IDS, HIDDEN, **encoder_mask)
+def step(**arguments):
+    cache = model("decoder").init_cache(CacheShape(2, 8, 4, "float32"))
+    return jax.eval_shape(lambda: model("decoder").step(cache=cache, **arguments))
 
 
-def test_caches():
-    decoder = model("decoder")
-    cache = decoder.init_cache(CacheShape(2, 8, 4, "float32"))
-    step = decoder.step
-    assert "embedded has shape (3, 4, 20)" in refused(step, tokens(3, 4), cache)
-    assert "inputs has dtype float32" in refused(step, jnp.ones((2, 4)), cache)
-    for name in ("count", "lengths"):
-        assert f"{name} has shape (3,)" in refused(
-            step, IDS[:, :4], cache, **{name: jnp.ones(3, int)}
-        )
-        assert f"{name} has dtype float32" in refused(
-            step, IDS[:, :4], cache, **{name: jnp.ones(2)}
-        )
+def pooled(pooler, hidden):
+    module = pooler.build(jax.random.key(0), CONFIGS["vision"])
+    return jax.eval_shape(lambda: module(hidden))
 
 
-def test_images():
-    hidden = model("vision").hidden
-    images = jnp.zeros((2, 8, 12, 2))
-    assert "must be an array [B, 8, 12, 2]" in refused(hidden, images[:, :, :, :1])
-    assert "must be an array [B, 8, 12, 2]" in refused(hidden, images.transpose(0, 3, 1, 2))
-    assert "images has dtype uint8" in refused(hidden, images.astype(jnp.uint8))
-    assert "masked = an array" in refused(hidden, images, masked=jnp.ones((2, 8), bool))
-    hidden = model("masked vision").hidden
-    assert "masked has shape (2, 9)" in refused(hidden, images, masked=jnp.ones((2, 9), bool))
-    assert "masked has dtype int" in refused(hidden, images, masked=jnp.ones((2, 8), int))
+ROWS = [
+    row("decoder", "hidden", TEXT, NO_TEXT | {"positions": [(5,), np.full((1, 5), 16)]}),
+    row("encoder", "hidden", TEXT, NO_TEXT),
+    row("encoder_decoder", "encode", TEXT, NO_TEXT),
+    row("encoder_decoder", "decode", TEXT | {
+        "encoder_outputs": HIDDEN, "encoder_mask": causal(),
+    }, NO_TEXT | {
+        "encoder_outputs": [(3, 5, 20), (2, 5, 21)], "encoder_mask": [bools(2, 5)],
+    }, free=("encoder_outputs",)),
+    row("decoder", "logits", {"hidden": HIDDEN}, {"hidden": [(2, 5, 21), (5, 20)]},
+        free=("hidden",)),
+    row("vision", "hidden", {"images": floats(2, 8, 12, 2)}, {
+        "images": [(2, 8, 12, 1), (2, 2, 8, 12), (2, 8, 15, 2), (2, 12, 8, 2)],
+        "masked": [bools(2, 8)],
+    }),
+    row("masked vision", "hidden", {"images": floats(2, 8, 12, 2), "masked": bools(2, 8)}, {
+        "masked": [(2, 9)],
+    }),
+    Row(token_types, {"token_types": ints(2, 5)}, {"token_types": [(2, 4), np.full((2, 5), 3)]}),
+    Row(step, {"inputs": ints(2, 4), "count": ints(2) + 4, "lengths": ints(2)}, {
+        "count": [(3,)], "lengths": [(3,)],
+    }),
+    Row(pool, {"hidden": HIDDEN, "valid": bools(2, 5), "pooling": "mean"}, {
+        "hidden": [(5, 20)], "valid": [(2, 4)],
+    }, free=("hidden",)),
+    Row(best_spans, {"scores": floats(2, 2, 5), "longest": 3}, {
+        "scores": [(2, 3, 5)], "longest": [0],
+    }, free=("scores",)),
+    *(Row(partial(pooled, pooler), {"hidden": HIDDEN}, {"hidden": [(5, 20)]},
+          free=("hidden",), name="pooler")
+      for pooler in (NormPooler(), AttentionPooler())),
+]  # fmt: skip
+
+
+@each_row(ROWS)
+def test_a_wrong_argument_is_named(row):
+    row.check()
+
+
+def test_more_tokens_than_positions():
+    refusal(partial(model("decoder").hidden, tokens(2, 17)), "16 positions")
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
+    ("name", "array", "change", "named"),
     [
-        ("decoder", {"targets": lambda x: x.astype(float)}, "targets has dtype float"),
-        ("decoder", {"targets": lambda x: x[:, 1:]}, "targets has shape (2, 4): must be an array"),
-        ("decoder", {"weights": lambda x: x[:1]}, "weights has shape (1, 5): must be an array [2,"),
-        ("encoder", {"label": lambda x: x[:, None]}, "targets has shape (2, 1): must be an array"),
-        ("regression", {"label": lambda x: x[:, None]}, "label has shape (2, 1): must be an array"),
-        ("regression", {"label_weights": lambda x: x[:1]}, "label_weights has shape (1,)"),
-        (
-            "regression",
-            {"span": lambda x: x[:, :1]},
-            "span has shape (2, 1): must be an array",
-        ),
-        ("regression", {"span_weights": lambda x: x[:1]}, "span_weights has shape (1,)"),
+        ("decoder", "targets", lambda x: x.astype(float), "targets"),
+        ("decoder", "targets", lambda x: x[:, 1:], "targets"),
+        ("decoder", "weights", lambda x: x[:1], "weights"),
+        ("encoder", "label", lambda x: x[:, None], "targets"),
+        ("regression", "label", lambda x: x[:, None], "label"),
+        ("regression", "label_weights", lambda x: x[:1], "label_weights"),
+        ("regression", "span", lambda x: x[:, :1], "span"),
+        ("regression", "span_weights", lambda x: x[:1], "span_weights"),
     ],
 )
-def test_batches(name, changes, message):
+def test_batches(name, array, change, named):
     batch = batch_for(CONFIGS[name], rows=2, length=5)
-    batch |= {key: change(batch[key]) for key, change in changes.items()}
-    assert message in refused(jax.eval_shape, lambda: model(name).loss(batch)[1])
-
-
-def test_heads_and_poolers():
-    assert "hidden has shape (2, 5, 21)" in refused(model("decoder").logits, jnp.ones((2, 5, 21)))
-    assert "hidden has shape (5, 20)" in refused(model("decoder").logits, HIDDEN[0])
-    valid = jnp.ones((2, 5), bool)
-    assert "pooling = 'middle'" in refused(pool, HIDDEN, valid, "middle")
-    assert "valid has shape (2, 4)" in refused(pool, HIDDEN, valid[:, 1:], "mean")
-    assert "valid has dtype float32" in refused(pool, HIDDEN, valid.astype(float), "mean")
-    assert "hidden has shape (5, 20)" in refused(pool, HIDDEN[0], None, "mean")
-    assert "scores has shape (2, 3, 5)" in refused(best_spans, jnp.ones((2, 3, 5)), 3)
-    assert "longest = 0" in refused(best_spans, jnp.ones((2, 2, 5)), 0)
-    for pooler in (NormPooler(), AttentionPooler()):
-        module = pooler.build(jax.random.key(0), CONFIGS["vision"])
-        assert "hidden has shape (5, 20)" in refused(module, HIDDEN[0])
+    batch |= {array: change(batch[array])}
+    loss = model(name).loss
+    refusal(lambda: jax.eval_shape(lambda: loss(batch)[1]), named)
 
 
 def test_arrays_of_numpy_are_fine():
-    ids, positions = np.asarray(IDS, np.int64), np.arange(5)[None]
+    ids, positions = np.asarray(tokens(2, 5), np.int64), np.arange(5)[None]
     family = model("decoder")
-    expected = family.hidden(IDS)
+    expected = family.hidden(tokens(2, 5))
     actual = family.hidden(ids, positions=positions, segments=np.ones((2, 5), int), mask=causal())
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -346,19 +346,6 @@ def test_an_encoder_and_a_decoder_of_different_width(share):
     assert set(config.batch_spec(3, {"inputs": 7, "decoder_inputs": 5})) <= set(batch)
 
 
-def test_widths_that_do_not_fit_are_named():
-    with pytest.raises(ConfigError, match=r"encoder_dim = 13: must be a multiple of num_heads = 6"):
-        tiny_encoder_decoder(encoder_dim=13, model_dim=24, head_dim=None)
-    with pytest.raises(ConfigError, match=r"model\.encoder_heads = 5: must be a divisor of 24"):
-        tiny_encoder_decoder(encoder_heads=5, num_kv_heads=None, model_dim=24, head_dim=None)
-    with pytest.raises(ConfigError, match=r"encoder_heads = 3: must be a multiple of num_kv_heads"):
-        tiny_encoder_decoder(encoder_heads=3)
-    with pytest.raises(ConfigError, match=r"model\.encoder_mlp_dim = 0: must be"):
-        tiny_encoder_decoder(encoder_mlp_dim=0)
-    with pytest.raises(ConfigError, match=r"model\.value_dim = 0: must be"):
-        tiny(value_dim=0)
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -98,21 +98,6 @@ def test_a_projection_alone_is_not_trained():
         Projection().reads(rows=2, length=3)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: tiny_vision(pooler="swish"), "pooler"),
-        (lambda: tiny_vision(image_size=(9, 12)), "patch_size"),
-        (lambda: tiny_vision(image_size=(3, 12), crop=True), "patch_size"),
-        (lambda: Projection(width=0), "width"),
-        (lambda: Projection(pooling="mean"), "pooling"),
-    ],
-)
-def test_what_cannot_be_is_refused(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
 def test_configurations_survive_json():
     heads = (Projection(7), Classification(num_labels=2))
     for pooler in (AttentionPooler(), NormPooler()):

@@ -20,7 +20,6 @@ from tiny_models import (
 
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import (
-    Binary,
     KeyPadding,
     Learned,
     Learned2D,
@@ -36,7 +35,6 @@ from jaxformer.models import (
     AbstractModel,
     AttentionPooler,
     Classification,
-    LanguageModel,
     Model,
     ModelOutput,
     NormPooler,
@@ -141,42 +139,6 @@ def test_sizes_without_allocation():
     assert (config.grid, config.num_tokens) == ((14, 14), 197)
     shapes = structure_of(config).shapes.values()
     assert sum(math.prod(shape.shape) for shape in shapes) == 86_567_656
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"patch_size": (3, 3)}, r"patch_size .* image_size = \(8, 12\)"),
-        ({"patch_size": (0, 3)}, "patch_size"),
-        ({"channels": 0}, r"model\.channels = 0"),
-        ({"position": Learned(max_length=8)}, "must be 9, for the class token and 2 x 4 patches"),
-        ({"position": Learned(max_length=10)}, "max_length = 10: must be 9"),
-        ({"position": Learned(max_length=9), "class_token": False}, "must be 8, for 2 x 4 patches"),
-        ({"position": Learned(max_length=9, offset=2)}, "offset = 2: must be 0"),
-        ({"position": Sinusoidal2D((4, 2))}, r"grid = \(4, 2\): must be \(2, 4\)"),
-        ({"position": Sinusoidal2D((2, 4), prefix=0)}, "prefix = 0: must be 1"),
-        ({"position": Sinusoidal2D((2, 4)), "model_dim": 18}, "must be a multiple of 4"),
-        ({"position": Binary(num_bits=3)}, "set num_bits to at least 4"),
-        ({"windows": (3,)}, "windows"),
-    ],
-)
-def test_what_does_not_fit_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        tiny_vision(**changes)
-
-
-def test_a_head_over_the_vocabulary_is_refused():
-    with pytest.raises(ConfigError, match="a head over the vocabulary needs a model of text"):
-        structure_of(replace(tiny_vision(), heads=(LanguageModel(),)))
-
-
-def test_images_of_another_size_are_refused():
-    """Learned positions beyond the table would read its last row without a word."""
-    config = tiny_vision()
-    model = structure_of(config).module(random_parameters(config))
-    for shape in [(2, 8, 15, 2), (2, 12, 8, 2), (2, 8, 12, 1)]:
-        with pytest.raises(AssertionError, match="shape"):
-            model.hidden(jnp.zeros(shape))
 
 
 # Images of several shapes -----------------------------------------------------------------------
@@ -355,10 +317,3 @@ def test_a_token_in_the_place_of_patches():
     np.testing.assert_array_equal(hidden(images, masked), hidden(changed, masked))
     assert jnp.abs(hidden(images, masked) - hidden(images, ~masked)).max() > 1e-2
     close(hidden(images, jnp.zeros((2, 8), bool)), hidden_of(config, parameters, images))
-
-
-def test_a_second_token_needs_the_first():
-    with pytest.raises(ConfigError, match="no class token"):
-        tiny_vision(class_token=False, distillation_token=True)
-    with pytest.raises(ConfigError, match="must be 10, for 2 tokens and 2 x 4 patches"):
-        tiny_vision(distillation_token=True)

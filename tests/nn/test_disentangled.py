@@ -9,9 +9,7 @@ from tiny_models import (
     loss_and_gradients_of,
     random_parameters,
     structure_of,
-    tiny,
     tiny_encoder,
-    tiny_encoder_decoder,
     tokens,
 )
 
@@ -133,28 +131,19 @@ def test_the_convolution_is_that_of_jax():
 
 
 @pytest.mark.parametrize(
-    ("make", "changes", "message"),
+    ("changes", "message"),
     [
-        (disentangled, {"relative_position": None}, "must be a DistanceEmbedding"),
-        (tiny_encoder, {"relative_position": BUCKETS}, "relative_position = .*use relative_pos"),
-        (tiny_encoder, {"position": BUCKETS}, "model.position = .*use relative_position"),
+        ({"relative_position": None}, "must be a DistanceEmbedding"),
+        ({"windows": (None,)}, "first_block = .*entry for every layer"),
         (
-            tiny,
-            {"relative_position": BUCKETS, "self_attention": SHARED},
-            "encoder of text",
-        ),
-        (tiny_encoder_decoder, {"relative_position": BUCKETS}, "relative_position = "),
-        (disentangled, {"windows": (None,)}, "first_block = .*entry for every layer"),
-        (
-            disentangled,
             {"windows": (3, None), "first_block": None, "position": BUCKETS},
             "position",
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(make, changes, message):
+def test_what_does_not_fit_together_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        structure_of(make(**changes))
+        structure_of(disentangled(**changes))
 
 
 def test_a_convolution_needs_its_norm_at_the_end():

@@ -65,10 +65,3 @@ def test_the_result_has_the_dtype_of_the_input_and_gradients_that_of_the_paramet
     # d(sum y)/d(bias) counts the rows, d(sum y)/d(kernel) sums the inputs.
     np.testing.assert_array_equal(gradients.bias[...], np.full((3, 4), 2.0))
     np.testing.assert_array_equal(gradients.kernel[...], np.full((5, 3, 4), 2.0))
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 5, 3), (2, 4, 3)])
-def test_an_input_of_another_size_is_an_error(shape):
-    layer = made(HEADS, D, False)
-    with pytest.raises(AssertionError):
-        layer(jnp.ones(shape))

@@ -11,9 +11,7 @@ from tiny_models import tiny
 
 from jaxformer.config import Config
 from jaxformer.config.overrides import parse
-from jaxformer.errors import ConfigError
 from jaxformer.functional import causal
-from jaxformer.functional.activations import SAVEABLE
 from jaxformer.io.serialization import from_json, to_json
 from jaxformer.nn import Context, Stack
 from jaxformer.nn.remat import RematNames
@@ -94,14 +92,6 @@ def test_what_is_offloaded_waits_on_the_host():
     total = jax.grad(lambda stack, x: jnp.sum(run(stack, x, remat)))
     program = str(jax.make_jaxpr(total)(jax.eval_shape(stack_of(config)), x))
     assert f"<host>[{L},{B},{T},{config.model_dim}]" in program
-
-
-def test_a_name_is_known_and_in_one_place():
-    with pytest.raises(ConfigError, match="attention_context"):
-        RematNames(save=("atention_context",))
-    with pytest.raises(ConfigError, match=r"model\.remat\.offload .*without mlp_input"):
-        RematNames(save=("mlp_input",), offload=("mlp_input",))
-    assert set(RematNames(save=tuple(SAVEABLE)).save) == set(SAVEABLE)
 
 
 def test_the_command_line_and_a_file_can_choose_names():

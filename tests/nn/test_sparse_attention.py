@@ -102,18 +102,6 @@ def test_block_sparse_attention_refuses_biases_of_positions():
         model.hidden(jnp.zeros((1, LENGTH), int))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"block_size": 0}, "block_size = 0"), ({"num_random_blocks": -1}, "num_random_blocks = -1")],
-)
-def test_sizes_are_checked(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        BlockSparseAttention(**changes)
-    if "block_size" in changes:
-        with pytest.raises(ConfigError, match=message):
-            TransientGlobalAttention(**changes)
-
-
 # LongT5 -----------------------------------------------------------------------------------------
 
 

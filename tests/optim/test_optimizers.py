@@ -9,8 +9,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.errors import ConfigError
-from jaxformer.optim import LAMB, SGD, Adafactor, AdamW, Constant, Cosine, Linear, Lion, Muon
+from jaxformer.optim import LAMB, SGD, Adafactor, AdamW, Constant, Linear, Lion, Muon
 from jaxformer.optim.parameter_roles import Matrix, decay_mask, hidden_matrix, map_axes
 
 AXES = {
@@ -296,24 +295,3 @@ def test_state_is_float32_for_bfloat16_parameters(optimizer):
     assert {x.dtype for x in params.values()} == {jnp.dtype(jnp.bfloat16)}
     floating = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert {x.dtype for x in floating} == {jnp.dtype(jnp.float32)}
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AdamW(beta1=1.0), r"AdamW\.beta1 = 1\.0: must be a number from 0 to below 1"),
-        (lambda: AdamW(beta2=-0.1), r"AdamW\.beta2"),
-        (lambda: AdamW(eps=0.0), r"AdamW\.eps"),
-        (lambda: AdamW(weight_decay=-1.0), r"AdamW\.weight_decay"),
-        (lambda: AdamW(schedule=1e-3), r"AdamW\.schedule = 0\.001: must be a Schedule"),
-        (lambda: LAMB(beta2=1.0), r"LAMB\.beta2 = 1\.0: must be a number from 0 to below 1"),
-        (lambda: SGD(momentum=2.0), r"SGD\.momentum"),
-        (lambda: Lion(beta2=1.5), r"Lion\.beta2"),
-        (lambda: Adafactor(clipping_threshold=0.0), r"Adafactor\.clipping_threshold"),
-        (lambda: Muon(newton_schulz_steps=0), r"Muon\.newton_schulz_steps"),
-        (lambda: AdamW(schedule=Cosine(warmup_steps=-9)), r"Cosine\.warmup_steps"),
-    ],
-)
-def test_a_bad_value_is_an_error_that_names_the_field(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()

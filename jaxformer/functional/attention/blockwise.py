@@ -9,6 +9,7 @@ References:
     Rabe and Staats, Self-attention does not need O(n^2) memory, 2021.
     Dao et al., FlashAttention, 2022.
 """
+# long: the tiles, the forward pass and its derivative are one algorithm
 
 import math
 from collections.abc import Callable

@@ -6,6 +6,7 @@ describes a window of the same mask; `key_bounds` and `key_blocks` tell which ke
 skip. Queries and keys are counted by their index in the arrays; `query_offset` is how far the
 first query sits after the first key (the length of a cache, say), so nothing assumes that T == S.
 """
+# long: masks, their combinations and bands make one another
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ class MaskedAutoencoder(Head):
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(self, **dict.fromkeys(("num_layers", "model_dim", "num_heads"), SIZE))
+        sizes = ("num_layers", "model_dim", "num_heads", "mlp_dim")
+        check_fields(self, **dict.fromkeys(sizes, SIZE))
 
     @property
     def name(self) -> str:

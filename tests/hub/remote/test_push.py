@@ -89,10 +89,10 @@ def test_what_is_no_whole_export_creates_nothing(hub, folder, tmp_path):
         with pytest.raises(kind, match=message):
             push(tmp_path / name, "me/new")
     for arguments, message in (
-        ({"name": "a/b/c"}, "NAME = 'a/b/c': must be org/name"),
-        ({"name": "a/b@main"}, "NAME = 'a/b@main': must be org/name"),
-        ({"name": "a/b", "revision": "a b"}, "revision = 'a b': must be the name of a branch"),
-        ({"name": "a/b", "message": " "}, "message = ' ': must be the message of a commit"),
+        ({"name": "a/b/c"}, "NAME = 'a/b/c'"),
+        ({"name": "a/b@main"}, "NAME = 'a/b@main'"),
+        ({"name": "a/b", "revision": "a b"}, "revision = 'a b'"),
+        ({"name": "a/b", "message": " "}, "message = ' '"),
     ):
         with pytest.raises(ArgumentError, match=message):
             push(folder, **arguments)

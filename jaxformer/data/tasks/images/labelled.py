@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.checks import POSITIVE, check_fields, check_types
 from jaxformer.data.bad_rows import OnBadRow, advised
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
@@ -56,6 +57,7 @@ class RandomCrop(Augmentation):
     """The largest shift, in pixels."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "padding", self.padding >= 1, "at least 1")
 
     def __call__(self, example, rng, other):
@@ -74,6 +76,7 @@ class HorizontalFlip(Augmentation):
     """The share of images that are mirrored."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "probability", 0 <= self.probability <= 1, "between 0 and 1")
 
     def __call__(self, example, rng, other):
@@ -99,7 +102,8 @@ class Mixup(Augmentation):
     """a: the larger, the more often both images have an equal share."""
 
     def __post_init__(self):
-        check_field(self, "alpha", self.alpha > 0, "positive")
+        check_types(self)
+        check_fields(self, alpha=POSITIVE)
 
     def __call__(self, example, rng, other):
         second, share = other(), rng.beta(self.alpha, self.alpha)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.errors import DataError, StorageError, check_field
 from jaxformer.io.files import ordinary_file, replacing
 
@@ -88,6 +89,7 @@ class Resize(Scaling):
     """The filter."""
 
     def __post_init__(self):
+        check_types(self)
         given = self.size is None or (len(self.size) in (1, 2) and min(self.size) >= 1)
         check_field(self, "size", given, "one or two numbers of pixels, or None")
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from jaxformer.checks import at_least, check_fields, check_types, optional
 from jaxformer.data.files.find import ending_of, is_folder
 from jaxformer.data.files.lines import text_lines
 from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.tasks.records import Word, read_columns
 from jaxformer.data.text.sources import StandardLibrary
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path
 
 
@@ -137,7 +138,8 @@ class PythonTokens(TagSource):
     """The least words of a sentence, which ends with the first line of code that brings as many."""
 
     def __post_init__(self):
-        check_field(self, "sentence_words", self.sentence_words >= 1, "at least 1")
+        check_types(self)
+        check_fields(self, max_bytes=optional(at_least(1)), sentence_words=at_least(1))
 
     def sentences(self, malformed=None):
         for document in StandardLibrary(self.max_bytes).documents():
