@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxformer.config import Config, TrainConfig, load_config
 from jaxformer.data import TrainTokenizer
 from jaxformer.data.tasks import TaggedText
-from jaxformer.data.tasks.tagged_text import PythonTokens
+from jaxformer.data.tasks.tags.tagged_text import PythonTokens
 from jaxformer.models import TokenClassification
 from jaxformer.optim import AdamW, Linear
 

@@ -7,7 +7,7 @@ classifier on the pixels about 96 %. With this seed it reaches 98.9 %: expect 97
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data.tasks import Images
-from jaxformer.data.tasks.images import Digits
+from jaxformer.data.tasks.images.labelled import Digits
 from jaxformer.functional import Learned
 from jaxformer.models import Classification, VisionConfig
 from jaxformer.optim import Cosine, Muon

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from jaxformer.cli.options import split_subject
-from jaxformer.cli.train import Launch
+from jaxformer.cli.training.train import Launch
 from jaxformer.config.experiment import Config, load_config, validate
 from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse

@@ -17,7 +17,7 @@ from jaxformer.config.loggers import Logger, TensorBoard
 from jaxformer.data import Data
 from jaxformer.distributed.compiler_options import parsed
 from jaxformer.errors import check_field
-from jaxformer.functional.preferences import FLIP_RATE, LossType
+from jaxformer.functional.losses.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import any_path
 from jaxformer.models.heads.base import LossFunction
 from jaxformer.models.lora import LoRA

@@ -26,7 +26,7 @@ from jaxformer.doctor.gradients import (
     normal,
 )
 from jaxformer.functional import attention, cross_entropy, rotary_angles
-from jaxformer.functional.lookup import lookup
+from jaxformer.functional.linear import lookup
 from jaxformer.functional.masks import DenseMask
 
 SECONDS = 30

@@ -2,6 +2,7 @@
 
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms, distance_scores
+from jaxformer.functional.attention.global_tokens import block_numbers, block_sums
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,
@@ -11,9 +12,15 @@ from jaxformer.functional.feedforward import (
     gelu,
     quick_gelu,
 )
-from jaxformer.functional.global_tokens import block_numbers, block_sums
 from jaxformer.functional.linear import linear
-from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
+from jaxformer.functional.losses.cross_entropy import LossSums, chunked_cross_entropy, cross_entropy
+from jaxformer.functional.losses.preferences import (
+    KTOLosses,
+    PreferenceLosses,
+    dpo_loss,
+    kto_loss,
+)
+from jaxformer.functional.losses.terms import add_loss, add_metric
 from jaxformer.functional.masks import (
     All,
     AnyOf,
@@ -91,12 +98,6 @@ from jaxformer.functional.positions.waves import (
     rotation_matrix,
     wavelengths,
 )
-from jaxformer.functional.preferences import (
-    KTOLosses,
-    PreferenceLosses,
-    dpo_loss,
-    kto_loss,
-)
 from jaxformer.functional.sampling.next_token import (
     ban_tokens,
     epsilon_filter,
@@ -120,7 +121,6 @@ from jaxformer.functional.sampling.penalties import (
     repetition_penalty,
     token_counts,
 )
-from jaxformer.functional.terms import add_loss, add_metric
 from jaxformer.functional.testing import assert_relative, assert_shift_invariant
 
 __all__ = [

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, ConfigError, check_argument, did_you_mean
-from jaxformer.functional.activations import tap
+from jaxformer.functional.activations import saveable, tap
 from jaxformer.functional.assertions import assert_axes, assert_floating
-from jaxformer.functional.kernels import Kernel, as_array
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import Kernel, as_array, linear
 from jaxformer.functional.norms import ParameterTable
-from jaxformer.functional.saveable import saveable
 
 Elementwise = Callable[[jax.Array], jax.Array]
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"]
@@ -140,7 +138,7 @@ def feed_forward(
 
     Args:
         x: `[..., D]`.
-        up: `[D, F]`; each kernel may have any form of `functional.kernels`.
+        up: `[D, F]`; each kernel may have any form of `functional.linear`.
         down: `[F, D]`.
         activation: A, elementwise.
         gate: `[D, F]`, or None for the form without a gate.

@@ -1,7 +1,10 @@
-"""Matrix products in the compute dtype that accumulate in float32, forward and backward."""
+"""Matrix products in the compute dtype that accumulate in float32, forward and backward.
+
+A kernel is an array, or has another form: transposed, quantized, adapted.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +14,147 @@ from jax.typing import DTypeLike
 
 from jaxformer.checks import at_least
 from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, static
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_ids, static
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.kernels import Adapted, Kernel, Quantized, Transposed, check_kernel
 from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
+
+_LARGEST = 127
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Transposed:
+    """A kernel on one device, as a matrix with the contracted axis last.
+
+    XLA's CPU backend reads it so two to three times as fast for few rows, if neither operand of
+    the product has more axes.
+    """
+
+    matrix: jax.Array
+    """`[F, D]`: all outputs, all that is contracted."""
+    outputs: tuple[int, ...] = field(metadata={"static": True})
+    """The sizes of the axes of the outputs."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Quantized:
+    r"""A kernel in int8 with a scale for each output; it has no gradient.
+
+    .. math:: W_{d f} = s_f \, q_{d f}, \qquad s_f = \max_d |W_{d f}| / 127
+
+    The product multiplies with the integers, which bfloat16 holds exactly, and then with the
+    scales, so that no copy of the kernel in another dtype outlives it.
+
+    References:
+        Dettmers et al., LLM.int8() (https://arxiv.org/abs/2208.07339), section 2.1.
+    """
+
+    values: jax.Array
+    """q, int8 `[*contracted, *outputs]`."""
+    scales: jax.Array
+    """s, float32 `[*outputs]`."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Adapted:
+    r"""A kernel and its low-rank factors, which `linear` never multiplies with each other.
+
+    .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B
+
+    References:
+        Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
+    """
+
+    base: jax.Array | Quantized
+    """W, `[*contracted, *outputs]`."""
+    a: jax.Array
+    """A, `[*contracted, r]`."""
+    b: jax.Array
+    """B, `[r, *outputs]`."""
+    key: jax.Array | None
+    """The dropout key; None in evaluation."""
+    scale: float = field(metadata={"static": True})
+    """λ."""
+    dropout: float = field(default=0.0, metadata={"static": True})
+    """The probability with which an element of x does not reach A."""
+
+
+Kernel = jax.Array | Transposed | Quantized | Adapted
+ArrayLike = jax.Array | jax.ShapeDtypeStruct
+
+
+def quantized(kernel: jax.Array, contract: int, layers: int = 0) -> Quantized:
+    """Quantizes a kernel, or a stack of them.
+
+    Args:
+        kernel: `[*layers, *contracted, *outputs]`.
+        contract: The number of contracted axes.
+        layers: The number of axes that stack kernels.
+
+    Returns:
+        The integers in the shape of `kernel`, and the scales `[*layers, *outputs]`.
+    """
+    assert_floating(kernel=kernel)
+    axes = tuple(range(layers, layers + contract))
+    wide = jnp.asarray(kernel).astype(jnp.float32)
+    largest = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
+    scales = jnp.where(largest > 0, largest, 1.0) / _LARGEST
+    values = jnp.round(wide / scales).astype(jnp.int8)
+    return Quantized(values, jnp.squeeze(scales, axes))
+
+
+def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
+    """The float32 kernel that `quantized` stands for, `[*layers, *contracted, *outputs]`."""
+    axes = tuple(range(layers, layers + contract))
+    return kernel.values.astype(jnp.float32) * jnp.expand_dims(kernel.scales, axes)
+
+
+def as_array(kernel: Kernel) -> ArrayLike:
+    """What has a kernel's shape and a floating dtype, `[*contracted, *outputs]`, for checks.
+
+    Args:
+        kernel: Of any form; that of a `Transposed` is a matrix.
+
+    Returns:
+        The array itself, where the kernel is one, or its shape.
+    """
+    if isinstance(kernel, Transposed):
+        return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
+    if isinstance(kernel, Quantized):
+        return jax.ShapeDtypeStruct(kernel.values.shape, kernel.scales.dtype)
+    return as_array(kernel.base) if isinstance(kernel, Adapted) else kernel
+
+
+def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
+    """Checks that a kernel contracts axes of these sizes.
+
+    Args:
+        kernel: Of any form.
+        contracted: The sizes.
+
+    Returns:
+        The sizes of the axes of its outputs.
+
+    Raises:
+        AssertionError: It does not, or its arrays do not fit together.
+    """
+    array, flat = as_array(kernel), isinstance(kernel, Transposed)
+    sizes = (math.prod(contracted),) if flat else contracted
+    free = getattr(array, "ndim", 0) - len(sizes)
+    assert_axes(kernel=(array, " ".join([*map(str, sizes), *["_"] * free])))
+    assert_floating(kernel=array)
+    if flat:
+        return kernel.outputs
+    outputs = tuple(array.shape[len(sizes) :])
+    if isinstance(kernel, Adapted):
+        inner, outer = (" ".join(map(str, side)) for side in (contracted, outputs))
+        assert_axes(lora_a=(kernel.a, f"{inner} R"), lora_b=(kernel.b, f"R {outer}"))
+        assert_floating(lora_a=kernel.a, lora_b=kernel.b)
+    return outputs
+
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.
 PRODUCT = "product"
@@ -44,7 +183,7 @@ def linear(
 
     Args:
         x: `[..., *contracted]`.
-        kernel: `[*contracted, *outputs]`, or another form of it, see `functional.kernels`.
+        kernel: `[*contracted, *outputs]`, or another form of it, see `functional.linear`.
         bias: `[*outputs]` or None.
         contract: The number of contracted axes.
         dtype: Of the result; None: that of `x`. Logits want float32, unrounded.
@@ -213,3 +352,24 @@ def _pull_contract(residuals, cotangent, *, contract, dtype):
 
 
 _contract = differentiable(_contract_value, _linearize_contract, _push_contract, _pull_contract)
+
+
+def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
+    r"""The rows of a table: :math:`y_{b} = W_{i_b}`.
+
+    Args:
+        table: `[V, D]`; in an explicit mesh its rows stay sharded over the mesh axes that do not
+            shard `ids`. Its columns are gathered: from a table cut along D the partitioner would
+            make a replicated result.
+        ids: int `[...]`, each in [0, V); one of a `jax.Array` that is not reads another row.
+
+    Returns:
+        `[..., D]` in the dtype of `table`, sharded as `ids` are.
+    """
+    sizes = assert_axes(table=(table, "V D"), ids=(ids, "..."))
+    assert_ids(sizes["V"], ids=ids)
+    if spec_of(table) is None:
+        return table[ids]
+    table = gathered(table, ids)
+    table = place(table, PartitionSpec(spec_of(table)[0], None))
+    return table.at[ids].get(out_sharding=PartitionSpec(*spec_of(ids), None))

@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.errors import ConfigError, did_you_mean, shortened
 from jaxformer.hub.hf_config import HONOURED_ELSEWHERE, HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, completed, read_config
-from jaxformer.hub.tasks import Task
+from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig

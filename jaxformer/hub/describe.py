@@ -11,8 +11,7 @@ from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     MaskedLMTask,
     NextSentenceTask,
@@ -22,6 +21,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.io.serialization import diff, summary
 from jaxformer.models import (
     Classification,

@@ -17,7 +17,7 @@ from jaxformer.hub.family import (
     type_ids_of,
 )
 from jaxformer.hub.states import STATES, WEIGHTS
-from jaxformer.hub.tasks import Arrays, Seq2SeqLMTask, Task
+from jaxformer.hub.tasks.classes import Arrays, Seq2SeqLMTask, Task
 from jaxformer.models import (
     CompositeConfig,
     DecoderConfig,

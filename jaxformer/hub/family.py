@@ -12,7 +12,7 @@ from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.states import Cache, by_layer, layer_states
-from jaxformer.hub.tasks import Arrays, CausalLMTask, Task
+from jaxformer.hub.tasks.classes import Arrays, CausalLMTask, Task
 from jaxformer.models import ModelOutput
 from jaxformer.models.model import Model, ModelConfig
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import FAMILIES, PATCHES, family_of
 from jaxformer.hub.family import SEGMENTS
-from jaxformer.hub.tasks import IGNORED
+from jaxformer.hub.tasks.classes import IGNORED
 from jaxformer.models import (
     Classification,
     LanguageModel,

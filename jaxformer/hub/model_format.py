@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.tasks import IGNORED, Task
+from jaxformer.hub.tasks.classes import IGNORED, Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderDecoderConfig

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import scope
-from jaxformer.functional.contrastive import everywhere
 from jaxformer.functional.dropout import split
+from jaxformer.functional.losses.contrastive import everywhere
 from jaxformer.functional.positions.base import Position
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxformer.errors import ConfigError, check_argument, check_field, did_you_mean
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import (

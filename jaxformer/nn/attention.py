@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.functional.activations import tap
+from jaxformer.functional.activations import saveable, tap
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_floating,
@@ -19,7 +19,6 @@ from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
-from jaxformer.functional.saveable import saveable
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import JointNorm, Linear, NormLayer, normal, optional_norm, parameter

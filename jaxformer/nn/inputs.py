@@ -16,7 +16,7 @@ from jaxformer.functional.assertions import (
     check_result,
 )
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.lookup import lookup
+from jaxformer.functional.linear import lookup
 from jaxformer.functional.positions.base import Bias, Position
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal, optional_norm, parameter, value_of

@@ -8,15 +8,15 @@ import jax
 
 from jaxformer.checks import check_types
 from jaxformer.errors import check_field
+from jaxformer.functional.activations import Saveable
 from jaxformer.functional.linear import PRODUCT
-from jaxformer.functional.saveable import Saveable
 
 
 @dataclass(frozen=True)
 class RematNames:
     """Keeps the activations of these names, and computes all others again.
 
-    The names are those of `functional.saveable.SAVEABLE`. What is offloaded waits in the pinned
+    The names are those of `functional.activations.SAVEABLE`. What is offloaded waits in the pinned
     memory of the host, and is copied back while the backward pass works on a later layer. A stack
     keeps the input of every block in any case: on the device, unless "block_input" is offloaded.
 

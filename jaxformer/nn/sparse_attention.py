@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import at_least, check_fields
 from jaxformer.errors import ConfigError
-from jaxformer.functional.global_tokens import block_numbers, block_sums
+from jaxformer.functional.attention.global_tokens import block_numbers, block_sums
 from jaxformer.functional.masks import (
     Band,
     KeyPadding,

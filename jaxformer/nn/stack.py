@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.functional.activations import is_active, scope, tap
+from jaxformer.functional.activations import is_active, saveable, scope, tap
 from jaxformer.functional.assertions import assert_axes, assert_floating, check_result
 from jaxformer.functional.dropout import dropout, split
+from jaxformer.functional.losses.terms import add_terms, pass_terms
 from jaxformer.functional.norms import NoNorm, scaled
-from jaxformer.functional.saveable import saveable
-from jaxformer.functional.terms import add_terms, pass_terms
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import NormLayer, constant, parameter

@@ -8,14 +8,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.families import family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.model_format import section
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     IGNORED,
     CausalLMTask,
     EndTokenClassificationTask,
@@ -31,6 +28,9 @@ from jaxformer.hub.tasks import (
     UnshiftedCausalLMTask,
     num_labels,
 )
+from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
+from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.models import VisionConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask

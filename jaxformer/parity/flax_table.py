@@ -6,7 +6,7 @@ from functools import singledispatch
 from jaxformer.errors import ConfigError
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     MaskedLMTask,
     QuestionAnsweringTask,

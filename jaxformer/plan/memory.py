@@ -9,7 +9,7 @@ from jaxformer.plan.program import Value
 from jaxformer.plan.trace import TracedStep
 
 _ATTENTION = ("functional/attention/", "splash_attention")
-_LOSS = ("functional/losses.py", "models/heads/", "training/loss.py")
+_LOSS = ("functional/losses/cross_entropy.py", "models/heads/", "training/loss.py")
 GAPS = (0.05, 0.2)
 """What gaps between arrays add to a peak by the compiler: in the middle of the recipes of
 `benchmarks/plan_receipts.py`, and at most in nine of ten."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft_config import CONFIG, read_peft_config
+from jaxformer.hub.peft.config import CONFIG, read_peft_config
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.paths import is_remote
 from jaxformer.pretrained.folders import model_folder

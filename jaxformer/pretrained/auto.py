@@ -19,8 +19,8 @@ from jaxformer.errors import ConfigError, check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import describe_model
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
-from jaxformer.hub.label_names import label_settings
-from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.peft.files import is_adapter
+from jaxformer.hub.tasks.label_names import label_settings
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.file_layout import LAYOUT
 from jaxformer.hub.weights.opening import Layout, read_layout

@@ -6,8 +6,8 @@ from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft import Adapter, Factors, is_adapter, write_adapter
-from jaxformer.hub.peft_config import PeftConfig, task_of
+from jaxformer.hub.peft.config import PeftConfig, task_of
+from jaxformer.hub.peft.files import Adapter, Factors, is_adapter, write_adapter
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.paths import is_remote

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, shortened
-from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.peft.files import is_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.hub.remote.stores import remote_model

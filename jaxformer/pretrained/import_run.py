@@ -10,8 +10,8 @@ from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.config.experiment import Config
 from jaxformer.data import Data, DataConfig
-from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
-from jaxformer.data.tasks.images import Images
+from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError

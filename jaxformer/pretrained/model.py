@@ -26,7 +26,7 @@ from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
-from jaxformer.hub.peft_tensors import weighted
+from jaxformer.hub.peft.tensors import weighted
 from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.weight_file import (
     described,

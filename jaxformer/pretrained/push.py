@@ -4,8 +4,8 @@ from pathlib import Path
 
 from jaxformer.errors import ConfigError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft import is_adapter
-from jaxformer.hub.peft_config import read_peft_config
+from jaxformer.hub.peft.config import read_peft_config
+from jaxformer.hub.peft.files import is_adapter
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.hub.remote.selection import ADAPTER
 from jaxformer.hub.remote.upload import upload

@@ -9,9 +9,9 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
-from jaxformer.hub.peft import is_in_out
-from jaxformer.hub.peft_config import read_peft_config
-from jaxformer.hub.peft_tensors import Base, adapted_tensors
+from jaxformer.hub.peft.config import read_peft_config
+from jaxformer.hub.peft.files import is_in_out
+from jaxformer.hub.peft.tensors import Base, adapted_tensors
 from jaxformer.hub.weights.fitting import explained, fitted, head_of, table_of, tied_tables, without
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.opening import open_tensors

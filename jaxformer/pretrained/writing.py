@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
-from jaxformer.data.tasks.image_pixels import PREPROCESSOR
+from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_argument

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.config.train import Distillation
-from jaxformer.functional.distillation import cosine_distance, soft_divergence
-from jaxformer.functional.losses import LossSums
-from jaxformer.functional.terms import without_terms
+from jaxformer.functional.losses.cross_entropy import LossSums
+from jaxformer.functional.losses.distillation import cosine_distance, soft_divergence
+from jaxformer.functional.losses.terms import without_terms
 from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions, Shapes
 from jaxformer.models.model import Model, ModelConfig

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxformer.config.train import DPO, KTO
-from jaxformer.data.chat.unpaired import DESIRABLE
+from jaxformer.data.chat.preferences.unpaired import DESIRABLE
+from jaxformer.functional.losses.preferences import dpo_loss, kto_loss
 from jaxformer.functional.placement import place, spec_of
-from jaxformer.functional.preferences import dpo_loss, kto_loss
 from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.model import Model

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxformer.checkpoints.files import write_json
 from jaxformer.config.experiment import Config, check_mesh
 from jaxformer.data import Dataset, Datasets, ExampleSource
-from jaxformer.data.chat.pairs import PairExamples
+from jaxformer.data.chat.preferences.pairs import PairExamples
 from jaxformer.distributed.processes import (
     DeviceBatches,
     agreed,

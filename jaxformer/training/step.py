@@ -14,9 +14,9 @@ from jaxformer.distributed.compiler_options import compiler_options
 from jaxformer.distributed.copies import summed_over_copies
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.errors import ConfigError
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
+from jaxformer.functional.losses.terms import Terms, collect_terms
 from jaxformer.functional.placement import place
-from jaxformer.functional.terms import Terms, collect_terms
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig
@@ -139,7 +139,7 @@ class TrainProgram:
             The next state, and scalars: loss (the sum over the heads of their means), accuracy and
             tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
             skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
-            `Loss.metrics`. Besides these what parts of the model add, see `functional.terms`.
+            `Loss.metrics`. Parts of the model may add others, see `functional.losses.terms`.
         """
         with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)

@@ -6,8 +6,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     PreTrainingTask,
     QuestionAnsweringTask,
@@ -15,6 +14,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn.config import MOST_LAYERS

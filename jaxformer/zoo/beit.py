@@ -11,9 +11,9 @@ from jaxformer.functional.positions.base import NoPosition
 from jaxformer.functional.positions.patch_bias import PatchBias
 from jaxformer.hub.fields import Computed, ConfigMap, Number, Value
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.image_tasks import VisualTokensTask
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import SequenceClassificationTask, Task
+from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
+from jaxformer.hub.tasks.images import VisualTokensTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import NormPooler, VisionConfig, VisualTokens
 from jaxformer.nn import PreNorm

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, Value, read_activation
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     PreTrainingTask,
     QuestionAnsweringTask,
@@ -22,6 +21,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, Dense, EncoderConfig, Head, ResidualMLP, Span
 from jaxformer.models.heads.base import HeadModule

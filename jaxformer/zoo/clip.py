@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import EndTokenTask, ImageEmbeddingTask, Task, TextEmbeddingTask
+from jaxformer.hub.tasks.classes import EndTokenTask, ImageEmbeddingTask, Task, TextEmbeddingTask
+from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import (
     DecoderConfig,

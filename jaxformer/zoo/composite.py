@@ -17,7 +17,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint, completed
 from jaxformer.hub.fields import Computed, ConfigMap, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, StartToken
-from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask, Task
+from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask, Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import CompositeConfig, EncoderConfig, Head, VisionConfig

@@ -21,14 +21,14 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     QuestionAnsweringTask,
     SequenceClassificationTask,
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.layouts import PerKeyHead, Taps
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel

@@ -7,7 +7,7 @@ from jaxformer.hub.fields import Computed, ConfigMap, Number, Value, write_activ
 from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import SequenceClassificationTask, Task
+from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import VisionConfig

@@ -11,7 +11,7 @@ from jaxformer.functional.positions.patch_rope import RoPE2D
 from jaxformer.hub.fields import Activation, Computed, ConfigMap, NormEps, Number, Value, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import Task
+from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.layouts import Constant, Patches, Same
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import VisionConfig

@@ -17,14 +17,14 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     QuestionAnsweringTask,
     SequenceClassificationTask,
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.zoo.common.bert_like import LABELS, bert

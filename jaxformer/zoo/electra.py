@@ -6,19 +6,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxformer.functional.losses import binary_cross_entropy
+from jaxformer.functional.losses.cross_entropy import binary_cross_entropy
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation
 from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     QuestionAnsweringTask,
     SequenceClassificationTask,
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import (
     DecoderConfig,

@@ -14,7 +14,7 @@ from jaxformer.functional.positions.schemes import Learned, RoPE
 from jaxformer.hub.fields import Computed, ConfigMap, Expect, NormEps, Number, Value, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, CountedByIds, ModelFormat
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     SequenceClassificationTask,
     Task,

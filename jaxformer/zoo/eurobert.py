@@ -18,7 +18,7 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     SequenceClassificationTask,
     Task,

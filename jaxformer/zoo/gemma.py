@@ -26,7 +26,7 @@ from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
-from jaxformer.hub.tasks import CausalLMTask, SequenceClassificationTask, Task
+from jaxformer.hub.tasks.classes import CausalLMTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import SandwichNorm

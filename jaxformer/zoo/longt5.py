@@ -8,7 +8,7 @@ from jaxformer.functional.positions.sparse import T5GlobalBias
 from jaxformer.hub.fields import Computed
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks import Seq2SeqLMTask, Task
+from jaxformer.hub.tasks.classes import Seq2SeqLMTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.nn import TransientGlobalAttention

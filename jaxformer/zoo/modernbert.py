@@ -21,9 +21,8 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.multiple_choice import FirstTokenChoiceTask
 from jaxformer.hub.rope import read_layer_ropes, write_layer_ropes
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     QuestionAnsweringTask,
     SequenceClassificationTask,
@@ -31,6 +30,7 @@ from jaxformer.hub.tasks import (
     TokenClassificationTask,
     num_labels,
 )
+from jaxformer.hub.tasks.multiple_choice import FirstTokenChoiceTask
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import (

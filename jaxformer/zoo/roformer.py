@@ -10,8 +10,7 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.multiple_choice import LastPlaceChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
     QuestionAnsweringTask,
     SequenceClassificationTask,
@@ -19,6 +18,7 @@ from jaxformer.hub.tasks import (
     TokenClassificationTask,
     num_labels,
 )
+from jaxformer.hub.tasks.multiple_choice import LastPlaceChoiceTask
 from jaxformer.hub.weights.layouts import Constant
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import (

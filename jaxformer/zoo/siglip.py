@@ -4,10 +4,10 @@ import math
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.fields import ConfigMap, Switch
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import LastTokenTask, Task
+from jaxformer.hub.tasks.classes import LastTokenTask, Task
+from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.weights.layouts import Concatenated, Same
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import (

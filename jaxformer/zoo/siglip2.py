@@ -9,7 +9,7 @@ from jaxformer.functional.positions.patch_table import Learned2D
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks import LastTokenTask, Task
+from jaxformer.hub.tasks.classes import LastTokenTask, Task
 from jaxformer.hub.weights.layouts import OutIn
 from jaxformer.models import VisionConfig
 from jaxformer.zoo.common.clip_like import vision_fields

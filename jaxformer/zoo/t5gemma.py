@@ -21,7 +21,7 @@ from jaxformer.hub.model_format import (
 )
 from jaxformer.hub.parts import PartsMap, with_parts
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     Seq2SeqLMTask,
     SequenceClassificationTask,
     Task,

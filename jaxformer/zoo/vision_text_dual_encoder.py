@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.describe import describe
-from jaxformer.hub.dual_encoder_tasks import (
+from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, section
+from jaxformer.hub.tasks.classes import EndTokenTask, Task
+from jaxformer.hub.tasks.dual_encoders import (
     ContrastiveTask,
     EndTokenEmbeddingTask,
     PooledEmbeddingTask,
 )
-from jaxformer.hub.fields import ConfigMap
-from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, section
-from jaxformer.hub.tasks import EndTokenTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DualEncoderConfig
 from jaxformer.models.model import ModelConfig

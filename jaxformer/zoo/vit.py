@@ -10,9 +10,9 @@ from jaxformer.functional.norms import LayerNorm, RMSNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, Number, read_activation, write_activation
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.image_tasks import DistilledClassificationTask, MaskedPixelsTask
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import SequenceClassificationTask, Task
+from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
+from jaxformer.hub.tasks.images import DistilledClassificationTask, MaskedPixelsTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, VisionConfig
 from jaxformer.nn import Parallel

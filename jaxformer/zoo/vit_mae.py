@@ -7,9 +7,9 @@ from typing import Any
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, Number
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.image_tasks import MaskedAutoencoderTask
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import Task
+from jaxformer.hub.tasks.classes import Task
+from jaxformer.hub.tasks.images import MaskedAutoencoderTask
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import MaskedAutoencoder, VisionConfig

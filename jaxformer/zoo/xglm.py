@@ -8,7 +8,7 @@ from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import CausalLMTask, Task
+from jaxformer.hub.tasks.classes import CausalLMTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.common.decoders import HEADS

@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import *
-from jaxformer.data.tasks.image_sources import ImageFolder
-from jaxformer.data.tasks.images import Images
+from jaxformer.data.tasks.images.sources import ImageFolder
+from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.labels import Number
 from jaxformer.data.tasks.parallel_text import ParallelText
-from jaxformer.data.tasks.tag_sources import ColumnFile
-from jaxformer.data.tasks.tagged_text import TaggedText
+from jaxformer.data.tasks.tags.sources import ColumnFile
+from jaxformer.data.tasks.tags.tagged_text import TaggedText
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models import *
 from jaxformer.optim.optimizers import AdamW

@@ -13,27 +13,11 @@ import pytest
 import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
-from jaxformer.cli import (
-    doctor,
-    embed,
-    evaluate,
-    flax,
-    generate,
-    glue,
-    goodput,
-    hub,
-    inspection,
-    launch,
-    parity,
-    plan,
-    predict,
-    rows,
-    runs,
-    train,
-    zero_shot,
-    zoo,
-)
+from jaxformer.cli import doctor, launch, plan
 from jaxformer.cli import main as cli
+from jaxformer.cli.hub import checkpoints as hub
+from jaxformer.cli.hub import flax, parity, zoo
+from jaxformer.cli.inference import embed, generate, inspection, predict, zero_shot
 from jaxformer.cli.lab import (
     attention,
     cache,
@@ -42,6 +26,7 @@ from jaxformer.cli.lab import (
     positions,
     studies,
 )
+from jaxformer.cli.training import evaluate, glue, goodput, rows, runs, train
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
@@ -275,9 +260,9 @@ def test_a_command_runs_with_its_output_closed(tmp_path):
 @pytest.mark.parametrize(
     ("command", "module", "library", "extra"),
     [
-        ("train", "jaxformer.cli.train", "grain", "train"),
-        ("generate", "jaxformer.cli.generate", "tokenizers", "hub"),
-        ("verify", "jaxformer.cli.parity", "torch", "parity"),
+        ("train", "jaxformer.cli.training.train", "grain", "train"),
+        ("generate", "jaxformer.cli.inference.generate", "tokenizers", "hub"),
+        ("verify", "jaxformer.cli.hub.parity", "torch", "parity"),
     ],
 )
 def test_a_missing_library_names_its_extra(command, module, library, extra, capsys, monkeypatch):

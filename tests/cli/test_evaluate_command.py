@@ -16,7 +16,7 @@ from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.checkpoints.select import chosen_step
 from jaxformer.cli import main as cli
-from jaxformer.cli.evaluate import Evaluation
+from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles, TrainTokenizer
 from jaxformer.data.tasks import ColumnFile, LabelledText, ParallelText, SpanText, TaggedText

@@ -12,7 +12,7 @@ from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.cli import main as cli
-from jaxformer.cli.generate import Chat, Generation
+from jaxformer.cli.inference.generate import Chat, Generation
 from jaxformer.data.chat.dialogue.dialogue import Dialogue
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.text import TextGenerator

@@ -12,8 +12,8 @@ import pytest
 from glue_files import write_glue
 from hf_checkpoints import save_checkpoint
 
-from jaxformer.cli.glue import Glue
 from jaxformer.cli.main import run
+from jaxformer.cli.training.glue import Glue
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
 from jaxformer.data.tasks.records import Record
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor

@@ -12,9 +12,9 @@ from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import save_labels
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import TASKS
-from jaxformer.data.tasks.image_pixels import FIT, scaled_pixels
-from jaxformer.data.tasks.image_sources import ImageFolder
-from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
+from jaxformer.data.tasks.images.pixels import FIT, scaled_pixels
+from jaxformer.data.tasks.images.sources import ImageFolder
+from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.errors import DataError
 from jaxformer.io.files import upload_folder

@@ -8,7 +8,7 @@ from hf_checkpoints import save_checkpoint
 from PIL import Image
 
 from jaxformer.cli.main import main
-from jaxformer.cli.rows import rows
+from jaxformer.cli.training.rows import rows
 
 SENTENCE = "The old dog number {} chased another dog through the garden."
 

@@ -14,7 +14,7 @@ from hf_checkpoints import byte_bpe
 from tokenizers import AddedToken
 
 from jaxformer.data.chat.encoder import ChatEncoder
-from jaxformer.data.chat.pairs import Pair
+from jaxformer.data.chat.preferences.pairs import Pair
 from jaxformer.data.chat.template import Conversation, compiled_template
 from jaxformer.errors import DataError
 

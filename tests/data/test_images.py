@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from jaxformer.data.tasks import Digits, HorizontalFlip, ImageFolder, Images, Mixup, RandomCrop
-from jaxformer.data.tasks.images import LabelledImage
+from jaxformer.data.tasks.images.labelled import LabelledImage
 from jaxformer.errors import ConfigError, DataError
 
 AUGMENTED = Images(augmentation=(RandomCrop(2), HorizontalFlip(), Mixup(0.4)), batch_size=8)

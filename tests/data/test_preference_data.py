@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, TokenizerFile
-from jaxformer.data.chat.pairs import Answer, Pair, Pairs
-from jaxformer.data.chat.preference_rows import Preference
-from jaxformer.data.chat.preferences import PreferenceData
+from jaxformer.data.chat.preferences.config import PreferenceData
+from jaxformer.data.chat.preferences.pairs import Answer, Pair, Pairs
+from jaxformer.data.chat.preferences.rows import Preference
 from jaxformer.data.files.tables import Record
 from jaxformer.errors import ConfigError, DataError
 

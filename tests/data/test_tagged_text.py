@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import ColumnFile, PythonTokens, TaggedText
-from jaxformer.data.tasks.tag_sources import _words
+from jaxformer.data.tasks.tags.sources import _words
 from jaxformer.errors import DataError
 
 SENTENCES = "EU ORG\nrejects O\nGerman MISC\n\nPeter PER\nBlackburn PER\n\nBRUSSELS LOC\n"

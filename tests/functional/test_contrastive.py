@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_softmax
 
-from jaxformer.functional.contrastive import contrastive_loss, sigmoid_contrastive_loss
+from jaxformer.functional.losses.contrastive import contrastive_loss, sigmoid_contrastive_loss
 
 LOSSES = {"softmax": contrastive_loss, "sigmoid": sigmoid_contrastive_loss}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.distillation import cosine_distance, soft_divergence
+from jaxformer.functional.losses.distillation import cosine_distance, soft_divergence
 
 SEEDS = st.integers(0, 2**16)
 TEMPERATURES = st.floats(0.25, 8.0)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
 from jaxformer.functional import linear
-from jaxformer.functional.kernels import Adapted, Quantized, dequantized, quantized
-from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
+from jaxformer.functional.linear import Adapted, Quantized, dequantized, quantized
+from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, cross_entropy
 
 RANDOM = np.random.default_rng(0)
 

@@ -15,9 +15,10 @@ import pytest
 
 import jaxformer.functional as F
 from jaxformer.errors import ArgumentError
-from jaxformer.functional import assertions, feedforward, linear, losses, masks, norms
-from jaxformer.functional.distillation import cosine_distance, soft_divergence
-from jaxformer.functional.lookup import lookup
+from jaxformer.functional import assertions, feedforward, linear, masks, norms
+from jaxformer.functional.linear import lookup
+from jaxformer.functional.losses import cross_entropy as losses
+from jaxformer.functional.losses.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.sampling.speculative import accept_by_chance, accept_greedily
 
 NAN, INF = math.nan, math.inf

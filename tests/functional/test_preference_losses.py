@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.preferences import LOSS_TYPES, dpo_loss, kto_loss
+from jaxformer.functional.losses.preferences import LOSS_TYPES, dpo_loss, kto_loss
 
 SEEDS = st.integers(0, 2**16)
 BETAS = st.floats(0.01, 2.0)

@@ -14,7 +14,7 @@ from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds
-from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask, UnshiftedCausalLMTask
+from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask, UnshiftedCausalLMTask
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
 

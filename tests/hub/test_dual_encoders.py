@@ -11,9 +11,9 @@ from variants import check_outputs, models
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
-from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.parts import PartsMap
+from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained import outputs as pretrained

@@ -13,7 +13,7 @@ from jaxformer.generation.api import generate
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
+from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY

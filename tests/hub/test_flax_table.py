@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.cli.flax import FlaxClasses
+from jaxformer.cli.hub.flax import FlaxClasses
 from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError
 from jaxformer.hub.flax_classes import FLAX_CLASSES

@@ -11,7 +11,7 @@ from tiny_models import structure_of, tiny_vision
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.describe import describe
-from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
+from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
 from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
 from jaxformer.models.batch import check_batch
 from jaxformer.parity.compare import differences, gradient_differences

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.hub.label_names import generic_names, label_names, label_settings, same_labels
+from jaxformer.hub.tasks.label_names import generic_names, label_names, label_settings, same_labels
 from jaxformer.models import Classification, MultiLabel, Regression, TokenClassification
 from jaxformer.zoo.common.bert_like import bert
 

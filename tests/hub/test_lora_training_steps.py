@@ -11,8 +11,8 @@ import jaxformer
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import on_mesh
-from jaxformer.hub.peft import TENSORS, Adapter, Factors, write_adapter
-from jaxformer.hub.peft_config import PeftConfig, task_of
+from jaxformer.hub.peft.config import PeftConfig, task_of
+from jaxformer.hub.peft.files import TENSORS, Adapter, Factors, write_adapter
 from jaxformer.models.lora import FACTORS, LoRA, is_factor
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.step import TrainProgram

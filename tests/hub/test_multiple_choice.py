@@ -8,7 +8,7 @@ from variants import check_outputs, check_variant, models
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe_model
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.models import Dense, EncoderConfig, MultipleChoice
 from jaxformer.parity.examples import CHOICES, example_inputs
 from jaxformer.pretrained.prediction.api import open_predictor

@@ -13,8 +13,8 @@ from jaxformer.cli import main as cli
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.peft import Adapter, Factors, write_adapter
-from jaxformer.hub.peft_config import PeftConfig, read_peft_config, task_of
+from jaxformer.hub.peft.config import PeftConfig, read_peft_config, task_of
+from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.models.lora import LoRA, abstract_model_of, adapted
 from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.training.transfer.origin import SavedAdapter

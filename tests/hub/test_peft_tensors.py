@@ -7,7 +7,7 @@ from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.peft_tensors import Base, adapted_tensors
+from jaxformer.hub.peft.tensors import Base, adapted_tensors
 from jaxformer.hub.weights.tensors import Tensor
 from jaxformer.parity.examples import example_inputs
 from jaxformer.training.transfer.origin import SavedAdapter

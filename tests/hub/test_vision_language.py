@@ -15,7 +15,7 @@ from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
 from jaxformer.hub.families import forward
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.tasks import end_places
+from jaxformer.hub.tasks.classes import end_places
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import outputs as pretrained

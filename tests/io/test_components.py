@@ -74,7 +74,7 @@ def test_all_are_found_before_they_are_imported():
         "from jaxformer.io.components import *\n"
         "from jaxformer.data import Data\n"
         "import sys\n"
-        "assert 'jaxformer.data.tasks.tagged_text' not in sys.modules\n"
+        "assert 'jaxformer.data.tasks.tags.tagged_text' not in sys.modules\n"
         "assert find_type('TaggedText', Data).__name__ == 'TaggedText'\n"
         "assert find_type('jaxformer.data.anywhere.TaggedText', Data).__name__ == 'TaggedText'\n"
         "assert 'LabelledText' in [kind.__name__ for kind in all_types(Data)]\n"

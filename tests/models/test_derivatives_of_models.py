@@ -17,7 +17,7 @@ from tiny_models import (
     tiny_vision,
 )
 
-from jaxformer.functional import losses
+from jaxformer.functional.losses import cross_entropy as losses
 from jaxformer.models.heads.base import LossOptions
 from jaxformer.nn import layers
 

@@ -13,7 +13,7 @@ from jaxformer.config import Config
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.functional import causal
-from jaxformer.functional.saveable import SAVEABLE
+from jaxformer.functional.activations import SAVEABLE
 from jaxformer.io.serialization import from_json, to_json
 from jaxformer.nn import Context, Stack
 from jaxformer.nn.remat import RematNames

@@ -5,7 +5,7 @@ from saved_folders import save_tiny
 
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import DataConfig
-from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
+from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import Split, Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from jaxformer.cli import main as cli
-from jaxformer.cli.zero_shot import ZeroShot
+from jaxformer.cli.inference.zero_shot import ZeroShot
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.parity.reference import save_random
 from jaxformer.parity.tiny import TINY

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxformer import forward, functional, generate, gradients, load, score
-from jaxformer.functional.lookup import lookup
+from jaxformer.functional.linear import lookup
 from soak.hostile import TEXTS
 from soak.runs import whole_run
 from soak.trial import Silent, Trial, chance, heard, judge

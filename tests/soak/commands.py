@@ -12,13 +12,13 @@ from unittest import mock
 import jax
 import numpy as np
 
-from jaxformer.cli import evaluate as cli_evaluate
-from jaxformer.cli import generate as cli_generate
 from jaxformer.cli import main as cli
-from jaxformer.cli import parity as cli_parity
-from jaxformer.cli.evaluate import Evaluation
-from jaxformer.cli.generate import Chat, Generation
-from jaxformer.cli.train import Launch
+from jaxformer.cli.hub import parity as cli_parity
+from jaxformer.cli.inference import generate as cli_generate
+from jaxformer.cli.inference.generate import Chat, Generation
+from jaxformer.cli.training import evaluate as cli_evaluate
+from jaxformer.cli.training.evaluate import Evaluation
+from jaxformer.cli.training.train import Launch
 from jaxformer.config import load_config
 from jaxformer.io import remote
 from jaxformer.parity import table as parity

@@ -12,7 +12,7 @@ from jaxformer.config import load_config
 from jaxformer.config.shipped import config_spec
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks import ImageFolder, ImageTable
-from jaxformer.data.tasks.image_pixels import Resize
+from jaxformer.data.tasks.images.pixels import Resize
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
 from jaxformer.training.transfer.resolution import resolved

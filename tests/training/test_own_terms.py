@@ -15,7 +15,7 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import add_loss, add_metric
-from jaxformer.functional.terms import collect_terms
+from jaxformer.functional.losses.terms import collect_terms
 from jaxformer.nn import MLP, FeedForward, FeedForwardConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram

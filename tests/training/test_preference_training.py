@@ -12,7 +12,7 @@ from hf_checkpoints import SENTENCES
 from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_encoder
 from tiny_run import hash_of, tiny_config
 
-from jaxformer.cli.evaluate import evaluate
+from jaxformer.cli.training.evaluate import evaluate
 from jaxformer.config import DPO, KTO, Config, TrainConfig, validate
 from jaxformer.data import Bytes
 from jaxformer.data.chat import PreferenceData, UnpairedPreferenceData

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
 
-from jaxformer.cli.train import train
+from jaxformer.cli.training.train import train
 from jaxformer.data.chat import ChatData, PaddedChats
 from jaxformer.data.tokenizers.specs import TokenizerFile
 

@@ -4,7 +4,7 @@ import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
 from jaxformer.cli import main as cli
-from jaxformer.cli.zoo import _short
+from jaxformer.cli.hub.zoo import _short
 from jaxformer.models import AbstractModel
 from jaxformer.zoo import SYSTEMS
 from jaxformer.zoo.details import OTHER, model_details, parameters_by_part

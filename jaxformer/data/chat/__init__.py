@@ -3,7 +3,8 @@
 from jaxformer.data.chat.config import ChatData
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.examples import ChatPacking, PackedChats, PaddedChats
-from jaxformer.data.chat.preferences import PreferenceData
+from jaxformer.data.chat.preferences.config import PreferenceData
+from jaxformer.data.chat.preferences.unpaired import UnpairedPreferenceData
 from jaxformer.data.chat.rows import (
     Alpaca,
     AnyFormat,
@@ -13,7 +14,6 @@ from jaxformer.data.chat.rows import (
     ShareGPT,
 )
 from jaxformer.data.chat.template import ChatTemplate, Conversation, read_chat_template
-from jaxformer.data.chat.unpaired import UnpairedPreferenceData
 
 __all__ = [
     "Alpaca",

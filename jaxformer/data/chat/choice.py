@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jaxformer.data.chat.answers.unwritten import warn_about_unwritten
 from jaxformer.data.chat.calls import writes_tools
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import (
@@ -18,7 +19,6 @@ from jaxformer.data.chat.template import (
     read_template_file,
     special_tokens_of,
 )
-from jaxformer.data.chat.unwritten import warn_about_unwritten
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, TokenizerSpec
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.io.files import replacing

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from jaxformer.data.bad_rows import BadRows
-from jaxformer.data.chat.answers import last_alone, said_in
+from jaxformer.data.chat.answers.learned import LearnedChats
+from jaxformer.data.chat.answers.spans import last_alone, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.examples import (
@@ -17,7 +18,6 @@ from jaxformer.data.chat.examples import (
     PackedChats,
     answer_weights,
 )
-from jaxformer.data.chat.learned import LearnedChats
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat, undesirable
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.tokenizers.specs import Tokenizer

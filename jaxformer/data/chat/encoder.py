@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.data.chat.answers import AnswerFinder, Span, answers_of, left_out
+from jaxformer.data.chat.answers.spans import AnswerFinder, Span, answers_of, left_out
 from jaxformer.data.chat.calls import CallForm, call_form, in_form
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (

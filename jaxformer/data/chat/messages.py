@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxformer.data.chat.answers import NOT_LEARNED
+from jaxformer.data.chat.answers.spans import NOT_LEARNED
 from jaxformer.data.chat.renderer import GENERATION, MARK
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.files.lines import encodable

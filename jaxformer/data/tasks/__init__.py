@@ -3,19 +3,19 @@
 from jaxformer.data.labels import Classes, LabelSet, Number
 from jaxformer.data.tasks.algorithmic import Algorithmic
 from jaxformer.data.tasks.choice_text import ChoiceText
-from jaxformer.data.tasks.conllu import ConllU
 from jaxformer.data.tasks.glue import Glue
-from jaxformer.data.tasks.image_pixels import Fit, Resize
-from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource, ImageTable
-from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
-from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
+from jaxformer.data.tasks.images.labelled import HorizontalFlip, Images, Mixup, RandomCrop
+from jaxformer.data.tasks.images.masked import MaskedImages
+from jaxformer.data.tasks.images.pixels import Fit, Resize
+from jaxformer.data.tasks.images.sources import Digits, ImageFolder, ImageSource, ImageTable
+from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
-from jaxformer.data.tasks.masked_images import MaskedImages
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.span_text import SpanText
-from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
-from jaxformer.data.tasks.tag_table import TagTable
-from jaxformer.data.tasks.tagged_text import TaggedText
+from jaxformer.data.tasks.tags.conllu import ConllU
+from jaxformer.data.tasks.tags.sources import ColumnFile, PythonTokens, TagSource
+from jaxformer.data.tasks.tags.table import TagTable
+from jaxformer.data.tasks.tags.tagged_text import TaggedText
 from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch
 from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText
 

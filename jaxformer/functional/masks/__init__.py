@@ -1,17 +1,20 @@
 """Masks: which key each query may attend to."""
 
 from jaxformer.functional.masks.arrays import DenseMask, KeyPadding, PositionMask, Segments
-from jaxformer.functional.masks.bands import (
+from jaxformer.functional.masks.base import (
+    All,
+    AnyOf,
     Band,
     BlockBand,
     KeyRange,
+    Mask,
     Prefix,
     QueryRange,
     block_sparse,
     causal,
     sliding_window,
+    terms_of,
 )
-from jaxformer.functional.masks.base import All, AnyOf, Mask, terms_of
 
 __all__ = [
     "All",

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.assertions import assert_axes, assert_integers, attended
-from jaxformer.functional.masks.bands import check_distance
-from jaxformer.functional.masks.base import Mask, spec
+from jaxformer.functional.masks.base import Mask, check_distance, spec
 
 
 def _assert_rows(query: jax.Array, key: jax.Array, lengths: Mapping[str, int] | None = None):

@@ -15,7 +15,7 @@ from jaxformer.functional.assertions import (
     check_choice,
     static,
 )
-from jaxformer.functional.lookup import lookup
+from jaxformer.functional.linear import lookup
 from jaxformer.functional.positions.rope import rotary_angles
 
 _BITS = Rule(lambda value: is_integer(value) and 1 <= value <= 31, "an integer from 1 to 31")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import CONFIG
-from jaxformer.hub.peft_config import CONFIG as ADAPTER_CONFIG
+from jaxformer.hub.peft.config import CONFIG as ADAPTER_CONFIG
 from jaxformer.hub.remote.errors import Asked, cache_folder, explained, hub_library, unreachable
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import CONFIG
-from jaxformer.hub.peft_config import CONFIG as ADAPTER_CONFIG
+from jaxformer.hub.peft.config import CONFIG as ADAPTER_CONFIG
 from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights, weight_names
 from jaxformer.io.model_files import SIDE_FILES, TEMPLATES, is_embedding_file
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.peft.files import is_adapter
 from jaxformer.hub.remote.selection import check_has_weights, settings_of, weights_of
 from jaxformer.io.json_files import read_json
 from jaxformer.io.paths import AnyPath

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks import MaskedLMTask, Task, TokenClassificationTask
+from jaxformer.hub.tasks.classes import MaskedLMTask, Task, TokenClassificationTask
 from jaxformer.hub.weights.names import KnownNames
 from jaxformer.hub.weights.tensors import Tensors, same, warn_of_unread
 from jaxformer.io.notices import warn_once

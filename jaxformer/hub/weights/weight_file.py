@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.tasks import Task
+from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer.checks import check_fields
 from jaxformer.functional.activations import scope
 from jaxformer.functional.assertions import assert_axes, assert_bool
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of

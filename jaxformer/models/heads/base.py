@@ -17,8 +17,8 @@ from jaxformer.functional.assertions import (
     check_choice,
     check_result,
 )
-from jaxformer.functional.kernels import Kernel
-from jaxformer.functional.losses import LossSums, cross_entropy
+from jaxformer.functional.linear import Kernel
+from jaxformer.functional.losses.cross_entropy import LossSums, cross_entropy
 from jaxformer.nn.config import TransformerConfig
 
 Batch = Mapping[str, jax.Array]

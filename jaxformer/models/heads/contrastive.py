@@ -7,12 +7,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.contrastive import (
+from jaxformer.functional.losses.contrastive import (
     contrastive_loss,
     everywhere,
     sigmoid_contrastive_loss,
 )
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, array
 
 

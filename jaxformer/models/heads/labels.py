@@ -10,7 +10,7 @@ from jaxformer.checks import at_least
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.losses import LossSums, binary_cross_entropy
+from jaxformer.functional.losses.cross_entropy import LossSums, binary_cross_entropy
 from jaxformer.models.heads.base import (
     Head,
     HeadModule,

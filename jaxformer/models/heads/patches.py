@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.patches import patches
 from jaxformer.models.heads.base import Head, HeadModule, array, class_loss
 from jaxformer.nn.config import TransformerConfig

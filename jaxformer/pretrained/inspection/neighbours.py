@@ -8,7 +8,7 @@ import numpy as np
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ArgumentError, DataError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.peft.files import is_adapter
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import check_no_step
 from jaxformer.pretrained.folders import model_folder

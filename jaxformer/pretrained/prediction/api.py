@@ -11,7 +11,7 @@ from jaxformer.checkpoints.select import run_and_step
 from jaxformer.checks import at_least, check_types, optional
 from jaxformer.config.experiment import Config
 from jaxformer.data.labels import load_labels
-from jaxformer.data.tasks.images import Images
+from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint

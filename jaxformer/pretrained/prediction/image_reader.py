@@ -12,9 +12,9 @@ import numpy as np
 from jaxformer.data.files.record import table_row
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.files.text_columns import IMAGE_COLUMNS
-from jaxformer.data.tasks.image_pixels import PREPROCESSOR, open_image, scaled_pixels
-from jaxformer.data.tasks.image_sources import image_names
-from jaxformer.data.tasks.images import Images
+from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.images.pixels import PREPROCESSOR, open_image, scaled_pixels
+from jaxformer.data.tasks.images.sources import image_names
 from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
 from jaxformer.io.paths import AnyPath, any_path, is_remote

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.checks import at_least
-from jaxformer.data.tasks.image_pixels import FILTERS, PREPROCESSOR, Resize, by_short_side, middle
+from jaxformer.data.tasks.images.pixels import FILTERS, PREPROCESSOR, Resize, by_short_side, middle
 from jaxformer.errors import DataError
 from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.prediction.image_patches import sides_for_patches

@@ -13,7 +13,7 @@ from jaxformer.data import Datasets
 from jaxformer.data.tasks.span_text import SpanExamples
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.processes import DeviceBatches, local_rows
-from jaxformer.functional.losses import LossSums
+from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.models import (
     Classification,
     Contrastive,

@@ -7,8 +7,8 @@ from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import Config
 from jaxformer.data import Data
-from jaxformer.data.tasks.image_pixels import Resize
-from jaxformer.data.tasks.images import Images
+from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.images.pixels import Resize
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import VisionConfig
 from jaxformer.pretrained.prediction.image_settings import ImageSettings

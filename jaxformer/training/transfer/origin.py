@@ -17,7 +17,7 @@ from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
-from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.peft.files import is_adapter
 from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.parts import part_of, tensors_in

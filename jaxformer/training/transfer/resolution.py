@@ -12,13 +12,9 @@ from jaxformer.data import TrainTokenizer
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.image_tasks import MaskedAutoencoderTask, MaskedPixelsTask
-from jaxformer.hub.label_names import ONE_LABEL, SEVERAL_LABELS, label_names
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     MaskedLMTask,
     PreTrainingTask,
@@ -28,6 +24,10 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
+from jaxformer.hub.tasks.images import MaskedAutoencoderTask, MaskedPixelsTask
+from jaxformer.hub.tasks.label_names import ONE_LABEL, SEVERAL_LABELS, label_names
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.io.serialization import diff
 from jaxformer.models import (
     Classification,

@@ -22,7 +22,7 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     EndTokenClassificationTask,
     QuestionAnsweringTask,
     Seq2SeqLMTask,

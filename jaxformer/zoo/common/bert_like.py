@@ -21,8 +21,7 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     MaskedLMTask,
     NextSentenceTask,
@@ -32,6 +31,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import (
     Classification,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks import (
+from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     QuestionAnsweringTask,
     SequenceClassificationTask,

@@ -6,7 +6,7 @@ from functools import partial
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
-from jaxformer.hub.tasks import SequenceClassificationTask
+from jaxformer.hub.tasks.classes import SequenceClassificationTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.models.model import ModelConfig

@@ -16,8 +16,8 @@ from saved_folders import TRAVELLERS
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
-from jaxformer.hub.peft import Adapter, Factors, write_adapter
-from jaxformer.hub.peft_config import PeftConfig
+from jaxformer.hub.peft.config import PeftConfig
+from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import HubName, hub_name, read_source
 from jaxformer.hub.remote.selection import settings_of, weights_of

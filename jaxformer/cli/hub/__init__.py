@@ -1,0 +1,1 @@
+"""Commands for Hugging Face checkpoints and the published systems."""

@@ -1,0 +1,386 @@
+"""``jaxformer generate DIR`` and ``chat DIR``: text from a trained model, of texts or images."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import track
+
+from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
+from jaxformer.config.options import given
+from jaxformer.config.overrides import parse
+from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools, checked_tools
+from jaxformer.data.chat.template import Message
+from jaxformer.data.tasks.images.sources import image_names
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.generation.api import generation_config_for
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.inputs import reads_images
+from jaxformer.generation.messages import ending_turns, num_calls
+from jaxformer.generation.text import GenerationOutput, TextGenerator
+from jaxformer.io.files import check_store, ordinary_file
+from jaxformer.io.json_files import read_json
+from jaxformer.io.mirror import mirrored
+from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.staging import staged
+from jaxformer.nn.cache import Storage
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.dialogues import dialogue_of
+from jaxformer.pretrained.model import Pretrained, computed_as_kept
+
+
+@dataclass(frozen=True)
+class Loading(ModelChoice):
+    """How a model is loaded and run."""
+
+    folder: ModelDir = field(kw_only=True)
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
+    dtype: Dtype | None = None
+    """The type of the weights and the computation, which is bfloat16 for float16 (None: the type
+    that the weights are saved in)."""
+    compilation_cache: Path | None = None
+    """A folder that keeps compiled programs for the next time."""
+    draft: str | None = None
+    """A smaller decoder with the same tokens, its folder or its name on the hub, which proposes
+    tokens (speculative decoding): faster, with the same distribution."""
+    proposals: int = 4
+    """How many tokens the draft proposes at a time."""
+    storage: Storage | None = None
+    """The type of the cache (None: that of the computation). int8 needs a quarter of float32."""
+    slide: bool = False
+    """Where the text outgrows the model's positions, prefill the last half of it again."""
+
+
+@dataclass(frozen=True)
+class Chat(GenerationConfig, Loading):
+    """Answers what you type, with the tokenizer's chat template if it has one.
+
+    Without a template the model continues the text so far. An empty line, /quit or Ctrl-D ends the
+    chat, /new starts a new one, Ctrl-C cuts an answer short.
+    """
+
+    system: str | None = None
+    """The system message, before the first message of the user."""
+    tools: Path | None = None
+    """A JSON file of functions that the model may call: a list of JSON schemas. What it calls is
+    shown, and you type what the tool answers."""
+
+    def __post_init__(self):
+        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
+
+
+@dataclass(frozen=True)
+class Generation(GenerationConfig, Loading):
+    """Generates text: a decoder continues a prompt, an encoder-decoder answers it.
+
+    An encoder-decoder of images describes them: --images dog.jpg, several, or a folder of images.
+    """
+
+    prompt: str | None = None
+    """The prompt. The text is shown while it is generated."""
+    prompts: Path | None = None
+    """A file with a prompt on each line."""
+    images: tuple[Path, ...] = ()
+    """Images to describe, and folders of images, for a model that reads images."""
+    output: Path | None = None
+    """The JSON Lines file to write for a file of prompts or for images (None: the screen)."""
+    resume: bool = False
+    """Continue after the lines that the output already has."""
+    batch_size: int = 8
+    """How many prompts or images are computed together."""
+
+    def __post_init__(self):
+        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
+
+
+def generate(arguments: Sequence[str], prog: str) -> None:
+    """Shows or writes what a model adds to prompts."""
+    wanted, chosen = _parsed(Generation, arguments, prog)
+    given = wanted.prompt is not None, wanted.prompts is not None, bool(wanted.images)
+    if sum(given) != 1:
+        raise ConfigError(
+            "generate: give either --prompt TEXT, --prompts FILE or --images FILE_OR_FOLDER ..."
+        )
+    if wanted.images:
+        prompts = _image_files(wanted.images)
+    else:
+        prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
+    if wanted.batch_size < 1:
+        raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
+    output = _lines_so_far(wanted)
+    done = _done(wanted, output, prompts)
+    model = _model(wanted)
+    if reads_images(model) != bool(wanted.images):
+        reads, option = ("images", "--images") if reads_images(model) else ("text", "--prompt")
+        raise ConfigError(f"generate: {wanted.folder} reads {reads}: give {option}")
+    writer = _writer(wanted, model, generation_config_for(model, chosen))
+    several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
+    if wanted.prompt is None:
+        _write_all(writer, prompts, done, wanted, output)
+    elif several:
+        for written in writer.generate([writer.tokenize(wanted.prompt)])[0]:
+            print(f"[{written.score:.3f}] {written.text}")
+    else:
+        _show(writer.stream(writer.tokenize(wanted.prompt)))
+        print()
+
+
+def chat(arguments: Sequence[str], prog: str) -> None:
+    """Answers what is typed until the user ends the chat."""
+    wanted, chosen = _parsed(Chat, arguments, prog)
+    tools = None if wanted.tools is None else _tools(wanted.tools)
+    model = _model(wanted)
+    dialogue, config = dialogue_of(model), generation_config_for(model, chosen)
+    if dialogue is not None:
+        tools = dialogue.checked(tools)
+        config = ending_turns(config, dialogue, chosen)
+    elif tools is not None:
+        raise DataError(
+            f"--tools {wanted.tools}: {wanted.folder} has no chat template to write them"
+        )
+    else:
+        note = "the tokenizer has no chat template: the model continues the text so far"
+        print(note, file=sys.stderr)
+    writer = _writer(wanted, model, config)
+    start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
+    messages, calls = list(start), []
+    while (typed := _typed(calls)) not in ("", "/quit"):
+        if typed == "/new":
+            messages, calls = list(start), []
+            continue
+        if calls:
+            call = calls.pop(0)
+            known = {"name": call["function"]["name"], "tool_call_id": call["id"]}
+            messages.append({"role": "tool", **known, "content": typed})
+        else:
+            messages.append({"role": "user", "content": typed})
+        if not calls:
+            messages.append(_reply(writer, dialogue, messages, tools))
+            calls = list(messages[-1].get("tool_calls", ()))
+
+
+def _reply(
+    writer: TextGenerator,
+    dialogue: Dialogue | None,
+    messages: Sequence[Message],
+    tools: Tools | None,
+) -> dict[str, Any]:
+    """Prints the answer to messages while it is generated, and returns it as a message."""
+    tokens: list[int] = []
+    if dialogue is None:
+        ids = writer.tokenize("".join(message["content"] + "\n" for message in messages))
+    else:
+        ids = dialogue.prompt(messages, tools).tolist()
+    text = _show(writer.stream(ids, tokens))
+    print()
+    if dialogue is None:
+        return {"role": "assistant", "content": text}
+    return dialogue.answers([Answer(ids, tokens, text, num_calls(messages))], tools)[0]
+
+
+def _tools(path: Path) -> list[dict[str, Any]]:
+    """The tools in a file: a list of JSON schemas, or an object with such a list as "tools"."""
+    found = read_json(staged(path), object)
+    if isinstance(found, dict):
+        found = found.get("tools", [found])
+    try:
+        return checked_tools(found) or []
+    except ArgumentError as error:
+        raise DataError(f"--tools {path}: {error}") from error
+
+
+def _typed(calls: Sequence[dict[str, Any]]) -> str:
+    """What the user says, or what the first of some tools answers."""
+    asked = "> "
+    if calls:
+        function = calls[0]["function"]
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        asked = f"{function['name']} {arguments} > "
+    try:
+        return input(asked).strip()
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return ""
+
+
+def _show(parts: Iterable[str]) -> str:
+    """Prints a text while it is generated; Ctrl-C ends it early. Returns what was printed."""
+    shown = []
+    try:
+        for part in parts:
+            print(part, end="", flush=True)
+            shown.append(part)
+    except KeyboardInterrupt:
+        print(" [interrupted]", end="", file=sys.stderr, flush=True)
+    return "".join(shown)
+
+
+def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[str, Any]]:
+    """Parses all options; also returns those of `GenerationConfig` that were given."""
+    wanted = parse(kind, arguments, prog)
+    names = given(arguments) & {item.name for item in dataclasses.fields(GenerationConfig)}
+    chosen = {name: getattr(wanted, name) for name in names}
+    GenerationConfig.of({}, chosen)  # Checked before the model is read.
+    return wanted, chosen
+
+
+def _model(wanted: Loading) -> Pretrained:
+    if wanted.compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
+    if wanted.draft is not None:
+        any_path(wanted.draft, "draft")
+    return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
+
+
+def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
+    draft = (
+        None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
+    )
+    options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
+    return TextGenerator(model, config, slide=wanted.slide, **options)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = staged(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--prompts {path} cannot be read: {error}") from error
+    if not lines:
+        raise DataError(f"--prompts {path} is empty: write a prompt on each line")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise DataError(f"{path}, line {number}: the prompt is empty")
+    return lines
+
+
+def _image_files(paths: Sequence[Path]) -> list[str]:
+    """The files of images, among them those in folders."""
+    files = []
+    for path in (any_path(path, "--images") for path in paths):
+        names = image_names(path) if path.is_dir() else [None]
+        if not names:
+            raise DataError(f"--images {path}: the folder holds no images")
+        files += [str(path if name is None else path / name) for name in names]
+    for file in files:
+        ordinary_file(file)
+    return files
+
+
+def _lines_so_far(wanted: Generation) -> Path | None:
+    """The file on this machine that lines are appended to: the output, or what is uploaded to it.
+
+    Args:
+        wanted: The options.
+
+    Returns:
+        The file, which may not exist yet; None: the screen.
+
+    Raises:
+        ConfigError: The output cannot be in its bucket, or exists and --resume was not given.
+    """
+    if wanted.output is None:
+        return None
+    output = any_path(wanted.output, "--output")
+    if not is_remote(output):
+        return output
+    check_store(output.parent, "--output")
+    local = mirrored(output.parent) / output.name
+    if not wanted.resume:
+        local.unlink(missing_ok=True)
+    if output.is_file() and not (local.exists() and local.stat().st_size > output.stat().st_size):
+        output.get(local)
+    return local
+
+
+def _done(wanted: Generation, path: Path | None, prompts: Sequence[str]) -> int:
+    """Counts the prompts that the output already has.
+
+    Args:
+        wanted: The options.
+        path: The output so far.
+        prompts: All prompts.
+
+    Returns:
+        The number of prompts to skip.
+
+    Raises:
+        ConfigError: The output exists, and --resume was not given.
+        DataError: A line of the output does not belong to these prompts.
+    """
+    if path is None or not path.exists():
+        return 0
+    if not wanted.resume:
+        named = any_path(wanted.output, "--output")
+        raise ConfigError(
+            f"--output {named} exists: name another file, or --resume to continue after its lines"
+        )
+    done = 0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            prompt = json.loads(line)[_kind(wanted)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}, line {done + 1}: not from this command: {error}") from error
+        if done >= len(prompts) or prompt != prompts[done]:
+            given = "those of --images" if wanted.images else f"that of {wanted.prompts}"
+            raise DataError(f"{path}, line {done + 1}: {prompt} is not {given} in this place")
+        done += 1
+    return done
+
+
+def _write_all(
+    writer: TextGenerator,
+    prompts: Sequence[str],
+    done: int,
+    wanted: Generation,
+    output: Path | None,
+) -> None:
+    """Writes a JSON line for each prompt when its batch is done."""
+    rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
+    starts = range(0, len(rows), wanted.batch_size)
+    out = sys.stdout if output is None else _appended(output)
+    try:
+        for start in track(
+            starts, f"{_kind(wanted)}s", console=Console(stderr=True), transient=True
+        ):
+            batch = rows[start : start + wanted.batch_size]
+            # The last batch is padded to the size that the program is compiled for.
+            missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
+            found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
+            texts = prompts[done + start :]
+            for prompt, written in zip(texts, found[: len(batch)], strict=False):
+                record = {_kind(wanted): prompt, **_record(written)}
+                print(json.dumps(record, ensure_ascii=False), file=out, flush=True)
+    finally:
+        if out is not sys.stdout:
+            out.close()
+        if output is not None and is_remote(wanted.output):
+            any_path(wanted.output, "--output").put(output)
+    if wanted.output is not None:
+        print(f"written to {any_path(wanted.output, '--output')}: {len(prompts)} {_kind(wanted)}s")
+
+
+def _appended(path: Path) -> Any:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"--output {path} cannot be written: {error}") from error
+
+
+def _kind(wanted: Generation) -> str:
+    """What each line of the output is of, and the name of its field."""
+    return "image" if wanted.images else "prompt"
+
+
+def _record(written: list[GenerationOutput]) -> dict[str, Any]:
+    """The texts in the JSON line of a prompt, a list if there are several."""
+    if len(written) == 1:
+        return dataclasses.asdict(written[0])
+    return {"texts": [dataclasses.asdict(each) for each in written]}

@@ -1,0 +1,117 @@
+"""``jaxformer rows CONFIG``: the first rows of the data, as the model sees them."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from shutil import copytree
+from typing import Annotated
+
+import jax
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from jaxformer.checkpoints.run_data import kept_files
+from jaxformer.checkpoints.run_dir import CONFIG_FILE, KEPT
+from jaxformer.checks import at_least, check_fields
+from jaxformer.cli.training.train import Launch, launched
+from jaxformer.config.experiment import Config
+from jaxformer.config.shipped import shipped_names
+from jaxformer.data.dataset import Batch
+from jaxformer.data.shown_rows import Column, RowReader
+from jaxformer.io.console import console
+from jaxformer.io.paths import AnyPath, run_path
+from jaxformer.training.logging.report import print_row
+from jaxformer.training.transfer.resolution import resolved
+
+_MOST_CHARACTERS = 10_000
+_DESCRIPTION = """\
+Shows the first rows of a config's training data as the model sees them: their texts with what is
+learned, each token with its target, weight and segment, and labels, spans and images. CONFIG and
+its options are those of `jaxformer train`: put `rows` in the place of `train`. Nothing is trained,
+and nothing is written; where the run exists, its tokenizer and its labels are used.
+
+Rows are in the order of the data, which training shuffles; what is drawn at random (masks, crops)
+is drawn anew in training.
+
+Configs: {names}"""
+
+
+@dataclass(frozen=True)
+class Rows(Launch):
+    """Shows the first rows of a config's data."""
+
+    rows: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 2
+    """How many rows to show."""
+    tokens: int = 24
+    """How many tokens of each row to list."""
+    json: bool = False
+    """Print a JSON object for each row, with all of its arrays."""
+
+    def __post_init__(self):
+        check_fields(self, "rows", rows=at_least(1), tokens=at_least(0))
+
+
+def rows(arguments: Sequence[str], prog: str = "jaxformer rows") -> None:
+    """Prints the first rows of the experiment that a command line describes."""
+    jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
+    description = _DESCRIPTION.format(names=", ".join(shipped_names()))
+    arguments = ["--rows" if word == "-n" else word for word in arguments]
+    wanted = launched(Rows, arguments, prog, description, lambda _: None)
+    folder = run_path(wanted.run_dir, "run_dir")
+    folder = None if wanted.fresh else folder
+    config = resolved(wanted.experiment, folder)
+    with _rows(config, folder) as (reader, found):
+        for number, row in enumerate(islice(found, wanted.rows)):
+            if wanted.json:
+                shown = {"row": number, **reader.as_json(row)}
+                print(json.dumps(shown, ensure_ascii=False))
+                continue
+            print_row(f"row {number}", reader, row, most=_MOST_CHARACTERS)
+            for name, sequence in reader.sequences(row).items():
+                for columns in reader.columns(sequence):
+                    _print_tokens(name, columns, wanted.tokens)
+
+
+@contextmanager
+def _rows(config: Config, folder: AnyPath | None) -> Iterator[tuple[RowReader, Iterator[Batch]]]:
+    """The rows, prepared in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as home:
+        if folder is not None and (folder / CONFIG_FILE).is_file():
+            kept = kept_files(folder)
+            copytree(kept, home, ignore=_all_but_kept(kept), dirs_exist_ok=True)
+        data = config.data.prepare(home)
+        yield RowReader(config.data.head, data.tokenizer, data.labels), data.train.rows()
+
+
+def _all_but_kept(root: Path):
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder) == root and name not in KEPT]
+
+    return ignored
+
+
+def _print_tokens(name: str, columns: Sequence[Column], most: int) -> None:
+    """A line for each token, with its number in every array."""
+    size = min(most, *(len(column.words) for column in columns)) if columns else 0
+    if not size:
+        return
+    table = Table(box=None, pad_edge=False, title=name or None, title_justify="left")
+    table.add_column("", justify="right")
+    for column in columns:
+        table.add_column(column.name, justify="left" if column.is_named else "right")
+        if column.is_named:
+            table.add_column("id", justify="right")
+    for place in range(size):
+        cells = [str(place)]
+        for column in columns:
+            cells.append(column.words[place])
+            cells += [str(column.values[place])] if column.is_named else []
+        table.add_row(*map(Text, cells))
+    console().print(table)
+    left = len(columns[0].words) - size
+    print(f"... and {left:,} more (--tokens)\n" if left else "")

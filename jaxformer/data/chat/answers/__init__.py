@@ -1,0 +1,1 @@
+"""Which tokens of a conversation a model learns."""

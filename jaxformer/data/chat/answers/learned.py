@@ -1,0 +1,138 @@
+"""What a model learns of conversations: their tokens and answers, counted."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from jaxformer.data.bad_rows import BadRows, each
+from jaxformer.data.chat.answers.spans import answers_of, left_out
+from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
+from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
+from jaxformer.data.chat.template import Conversation
+from jaxformer.errors import DataError
+
+_CHUNK = 2048
+"""Conversations that one process renders."""
+
+
+class LearnedChats:
+    """Tokenised conversations that fit into rows.
+
+    Attributes:
+        tokens: int32 [tokens] of each.
+        answers: int32 [tokens] of each, the number of the answer that a token belongs to, from 1.
+    """
+
+    def __init__(self, sequence_length: int):
+        """Begins with none; `sequence_length` is the most tokens of a row."""
+        self.tokens: list[np.ndarray] = []
+        self.answers: list[np.ndarray] = []
+        self._limit = sequence_length
+        self._places: list[str] = []
+        self._spelled: list[str] = []
+        self._cut = self._dropped = self._plain = self._context = self._unlearned = 0
+
+    def add(
+        self,
+        encoder: ChatEncoder,
+        chats: Sequence[Conversation],
+        bad: BadRows,
+        everything: bool = False,
+    ) -> None:
+        """Encodes conversations.
+
+        Args:
+            encoder: The encoder.
+            chats: The conversations.
+            bad: Takes those that are refused, or of which nothing would be learned.
+            everything: Learn all tokens, not the answers alone.
+
+        Raises:
+            DataError: One is bad, and stops the run; names the line.
+        """
+        encode = partial(_encoded, encoder, everything=everything)
+        total, chats = len(chats), [chat for chat in chats if everything or answers_of(chat)]
+        self._unlearned += total - len(chats)
+        for start in range(0, len(chats), _CHUNK):
+            for chat, encoded in each(encode, chats[start : start + _CHUNK], bad):
+                self.tokens.append(encoded.tokens)
+                self.answers.append(encoded.answers)
+                self._places.append(chat.where)
+                if encoded.spells_special:
+                    self._spelled.append(chat.where)
+                self._plain += chat.plain
+                self._context += len(left_out(chat))
+
+    def check(self, too_long: TooLong) -> None:
+        """Cuts, drops or refuses conversations that are longer than a row.
+
+        Args:
+            too_long: What becomes of them.
+
+        Raises:
+            DataError: One is too long and may not be changed, or none is left; names the line.
+        """
+        if not self.tokens:
+            raise DataError("no conversation has an answer to learn: each has weight 0")
+        sizes = [len(tokens) for tokens in self.tokens]
+        check_sizes(sizes, self._places, self._limit, too_long, "conversations")
+        kept = []
+        for number, size in enumerate(sizes):
+            if size > self._limit and too_long == "drop":
+                continue
+            # An answer may begin after the cut.
+            if self.answers[number][1 : self._limit].any():
+                kept.append(number)
+                self._cut += size > self._limit
+        self._dropped = len(sizes) - len(kept)
+        if not kept:
+            raise DataError(
+                f"{self._places[0]}: no conversation has an answer within data.sequence_length = "
+                f"{self._limit} tokens: raise it to {max(sizes)}"
+            )
+        self.tokens = [self.tokens[number][: self._limit] for number in kept]
+        self.answers = [self.answers[number][: self._limit] for number in kept]
+
+    def in_words(self) -> str:
+        """Returns how much there is."""
+        turns = sum(len(np.unique(answers[answers > 0])) for answers in self.answers)
+        learned = sum(int((answers[1:] > 0).sum()) for answers in self.answers)
+        total = sum(map(len, self.tokens))
+        parts = [
+            f"{_count(len(self.tokens), 'conversation')}, {_count(turns, 'answer')}, "
+            f"{total:,} tokens, {learned:,} of them learned",
+            *changes_in_words(self._cut, self._dropped, self._limit),
+        ]
+        if self._spelled:
+            parts.append(
+                f"{len(self._spelled):,} spell out special tokens, which stay text there (first: "
+                f"{self._spelled[0]})"
+            )
+        if self._context:
+            parts.append(f"{_count(self._context, 'answer')} of weight 0 not learned")
+        if self._unlearned:
+            parts.append(f"{_count(self._unlearned, 'conversation')} without others left out")
+        if self._plain:
+            parts.append(
+                f"{self._plain:,} are a prompt and its completion, read as they stand without the "
+                "chat template, which `chat` would use"
+            )
+        return "; ".join(parts)
+
+
+def _encoded(
+    encoder: ChatEncoder, chats: Sequence[Conversation], everything: bool
+) -> list[EncodedChat]:
+    found = encoder.encode_batch(chats, everything)
+    for chat, encoded in zip(chats, found, strict=True):
+        if not encoded.answers[1:].any():
+            raise DataError(
+                f"{chat.where}: no answer: the chat template writes nothing of it, or does not "
+                "mark it as the assistant's"
+            )
+    return found
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,72 @@
+"""What a chat template leaves out of answers: their reasoning, or their calls of tools."""
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from jaxformer.data.chat.answers.spans import answers_of, name_of_call, said_in
+from jaxformer.data.chat.calls import call_form, in_form
+from jaxformer.data.chat.template import (
+    REASONING,
+    ChatTemplate,
+    Conversation,
+    Rendered,
+    RenderRequest,
+)
+
+_TRIED = 100
+"""How many conversations with reasoning, or with calls, are rendered to see if they are written."""
+_log = logging.getLogger(__name__)
+
+
+def warn_about_unwritten(template: ChatTemplate, chats: Sequence[Conversation]) -> None:
+    """Warns of a template that does not write what some answers have besides their text.
+
+    Args:
+        template: The template.
+        chats: The conversations.
+    """
+    _warn(template, chats, "reasoning", _thoughts)
+    _warn(template, chats, "calls of tools", _calls)
+
+
+def _warn(
+    template: ChatTemplate,
+    chats: Sequence[Conversation],
+    kind: str,
+    parts_of: Callable[[Conversation], list[str]],
+) -> None:
+    """Warns of a template that does not write what some answers have besides their text."""
+    asked = [(chat, parts) for chat in chats if (parts := parts_of(chat))][:_TRIED]
+    if not asked:
+        return
+    form = call_form(template)
+    rendered = template.attempt_batch(
+        RenderRequest(in_form(chat._replace(tools=None), form, template.file)) for chat, _ in asked
+    )
+    total, lost = 0, []
+    for (chat, parts), text in zip(asked, rendered, strict=False):
+        if isinstance(text, Rendered):
+            written = "".join(text.text.split())
+            total += len(parts)
+            lost += [chat.where for part in parts if "".join(part.split()) not in written]
+    if lost:
+        _log.warning(
+            "%s: the template leaves %s out, those of %d of %d answers, the first %s",
+            template.file, kind, len(lost), total, lost[0],
+        )  # fmt: skip
+
+
+def _calls(chat: Conversation) -> list[str]:
+    return [name for place in answers_of(chat) if (name := name_of_call(chat.messages[place]))]
+
+
+def _thoughts(chat: Conversation) -> list[str]:
+    """The reasoning before each answer to learn, of those that have some."""
+    found = []
+    for message in (chat.messages[place] for place in answers_of(chat)):
+        fields = (message.get(name) for name in REASONING)
+        inline = said_in(message).rpartition("</think>")[0].rpartition("<think>")[2]
+        texts = (text for text in (*fields, inline) if isinstance(text, str) and text.strip())
+        found += islice(texts, 1)
+    return found

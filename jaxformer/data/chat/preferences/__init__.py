@@ -1,0 +1,1 @@
+"""Preferences: pairs of answers, and answers that are judged alone."""

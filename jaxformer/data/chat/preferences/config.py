@@ -1,0 +1,65 @@
+"""Preferences: prompts, each with an answer that was chosen and one that was rejected."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from jaxformer.data.bad_rows import BadRows, each
+from jaxformer.data.chat.answers.spans import said_in
+from jaxformer.data.chat.choice import encoders
+from jaxformer.data.chat.conversations import ConversationData
+from jaxformer.data.chat.preferences.pairs import PairExamples, Pairs, encoded_pairs
+from jaxformer.data.chat.preferences.rows import Preference, PreferenceRow
+from jaxformer.data.tokenizers.specs import Tokenizer
+
+
+@dataclass(frozen=True)
+class PreferenceData(ConversationData[PreferenceRow]):
+    """Prompts, each with an answer that was chosen and one that was rejected: the data of DPO.
+
+    A row of a batch is a pair, the chosen side first: "inputs" and "targets" int32 [2, T], and
+    "weights" float32 [2, T], 1 where the target is a token of the answer. A text without messages
+    is continued as it stands; of messages, the chat template makes the text.
+    """
+
+    preference: ClassVar[str] = "DPO"
+    sequences_per_row: ClassVar[int] = 2
+    longest_row: ClassVar[int] = 1024
+
+    train: str = "preferences.jsonl"
+    """The training table: .jsonl, .parquet or another that holds messages or texts."""
+
+    columns: Preference = Preference()
+    """The names of the columns."""
+
+    def read_record(self, record):
+        return self.columns.read(record)
+
+    def side_of(self, row: PreferenceRow) -> str:
+        # Pairs with the same prompt fall on the same side.
+        return json.dumps(row.prompt, default=str)
+
+    def conversations(self, row: PreferenceRow) -> PreferenceRow:
+        return row
+
+    def texts(self, row: PreferenceRow) -> Iterator[str]:
+        return map(said_in, (*row.chosen.messages, *row.rejected.messages))
+
+    def render(
+        self,
+        rows: Sequence[PreferenceRow],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
+    ) -> Pairs:
+        sides, found = [side for row in rows for side in row], []
+        for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
+            both = list(zip(own[::2], own[1::2], strict=True))
+            found += (pair for _, pair in each(partial(encoded_pairs, encoder), both, bad))
+        return Pairs.fitting(found, self.sequence_length, self.too_long)
+
+    def examples(self, rendered: Pairs, tokenizer: Tokenizer) -> PairExamples:
+        return PairExamples(rendered.kept, self.sequence_length, tokenizer.pad_id)

@@ -1,0 +1,222 @@
+"""Unpaired preferences: answers, each of which is desirable or not."""
+
+import json
+import os
+import reprlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from jaxformer.data.bad_rows import BadRows, each
+from jaxformer.data.chat.answers.spans import last_alone, said_in
+from jaxformer.data.chat.choice import encoders
+from jaxformer.data.chat.conversations import ConversationData
+from jaxformer.data.chat.encoder import ChatEncoder
+from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
+from jaxformer.data.chat.preferences.pairs import Answer, Pair, PairExamples
+from jaxformer.data.chat.rows import AnyFormat, ChatFormat, judgement
+from jaxformer.data.chat.template import Conversation
+from jaxformer.data.dataset import Batch
+from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import DataError
+
+DESIRABLE = "desirable"
+"""The array of a batch that says which answers are desirable, int32 `[B]`."""
+
+
+class JudgedRow(NamedTuple):
+    """A conversation whose answer is desirable or not."""
+
+    chat: Conversation
+    desirable: bool
+
+
+@dataclass(frozen=True)
+class UnpairedPreferenceData(ConversationData[JudgedRow]):
+    """Answers, each of which is desirable or not: the data of KTO.
+
+    {"prompt": ..., "completion": ..., "label": true}, as TRL has it, or a conversation of any other
+    form with a label, which judges its last answer. Texts are continued as they stand; of messages,
+    the chat template makes the text.
+
+    A row of a batch has "inputs" and "targets" int32 [2, T], and "weights" float32 [2, T], 1 where
+    the target is a token of the answer: first the answer itself, then the answer to another prompt
+    in its place, by which the loss measures how far the model is from its reference. "desirable" is
+    1 or 0.
+    """
+
+    preference: ClassVar[str] = "KTO"
+    sequences_per_row: ClassVar[int] = 2
+    longest_row: ClassVar[int] = 1024
+
+    train: str = "judged.jsonl"
+    """The training table: .jsonl, .parquet or another that holds messages or texts."""
+
+    format: ChatFormat = AnyFormat()
+    """The form of the rows: AnyFormat, PromptCompletion, Messages, ShareGPT or Alpaca."""
+
+    label: str = "label"
+    """The column that says whether the answer is desirable: true or false, or 1 or 0."""
+
+    def read_record(self, record):
+        label = record.value(self.label)
+        desirable = judgement(label)
+        if desirable is None:
+            raise DataError(
+                f"{record.where}: {self.label} = {reprlib.repr(label)}: must be true for a "
+                "desirable answer, or false"
+            )
+        others = {name: value for name, value in record.values.items() if name != self.label}
+        chat = self.format.read(record._replace(values=others))
+        return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
+
+    def side_of(self, row: JudgedRow) -> str:
+        # Answers to the same prompt fall on the same side.
+        return json.dumps(row.chat.messages[: row.chat.first or 1], default=str)
+
+    def conversations(self, row: JudgedRow) -> list[Conversation]:
+        return [row.chat]
+
+    def texts(self, row: JudgedRow) -> Iterator[str]:
+        return map(said_in, row.chat.messages)
+
+    def render(
+        self,
+        rows: Sequence[JudgedRow],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
+    ) -> "JudgedAnswers":
+        found = []
+        labels = {row.chat.where: row.desirable for row in rows}
+        chats = [row.chat for row in rows]
+        for encoder, own in encoders(chats, folder, self.template, self.tokenizer, tokenizer):
+            for chat, answer in each(partial(_encoded, encoder), own, bad):
+                found.append(JudgedAnswer(answer, labels[chat.where], chat.where))
+        return JudgedAnswers.fitting(found, self.sequence_length, self.too_long)
+
+    def examples(self, rendered: "JudgedAnswers", tokenizer: Tokenizer) -> "JudgedExamples":
+        return JudgedExamples(
+            rendered.kept, self.sequence_length, tokenizer.pad_id, self.split_seed
+        )
+
+
+class JudgedAnswer(NamedTuple):
+    """A prompt with its answer as tokens."""
+
+    answer: Answer
+    desirable: bool
+    where: str
+    """ "file:line"."""
+
+
+class JudgedAnswers(NamedTuple):
+    """Answers that fit into rows."""
+
+    kept: list[JudgedAnswer]
+    """The answers, cut where that was asked for."""
+    limit: int
+    """The most tokens of a row."""
+    num_cut: int
+    """How many of them were longer."""
+    num_dropped: int
+    """How many were left out."""
+
+    @classmethod
+    def fitting(
+        cls, answers: Sequence[JudgedAnswer], limit: int, too_long: TooLong
+    ) -> "JudgedAnswers":
+        """Cuts, drops or refuses answers that are longer than a row.
+
+        Args:
+            answers: The answers.
+            limit: The most tokens of a row.
+            too_long: What becomes of longer ones.
+
+        Returns:
+            The answers that are left.
+
+        Raises:
+            DataError: One is too long and may not be changed, or none is left; names the line.
+        """
+        sizes = [len(row.answer.tokens) for row in answers]
+        check_sizes(sizes, [row.where for row in answers], limit, too_long, "answers")
+        num_long = sum(size > limit for size in sizes)
+        fitting = [
+            row
+            for row, size in zip(answers, sizes, strict=True)
+            if size <= limit or too_long == "cut"
+        ]
+        cut = [row._replace(answer=row.answer.cut(limit)) for row in fitting]
+        kept = [row for row in cut if row.answer.learned[1:].any()]
+        if not kept:
+            raise DataError(
+                f"no answer fits into data.sequence_length = {limit} tokens: raise it to "
+                f"{max(sizes, default=limit)}"
+            )
+        return cls(kept, limit, num_long if too_long == "cut" else 0, len(answers) - len(kept))
+
+    def in_words(self) -> str:
+        """Returns how much there is."""
+        desirable = sum(row.desirable for row in self.kept)
+        total = sum(len(row.answer.tokens) for row in self.kept)
+        learned = sum(int(row.answer.learned.sum()) for row in self.kept)
+        count = "1 answer" if len(self.kept) == 1 else f"{len(self.kept):,} answers"
+        parts = [
+            f"{count}, {desirable:,} desirable and {len(self.kept) - desirable:,} not, {total:,} "
+            f"tokens, {learned:,} of them in answers",
+            *changes_in_words(self.num_cut, self.num_dropped, self.limit),
+        ]
+        return "; ".join(parts)
+
+
+class JudgedExamples(PairExamples):
+    """Answers that are desirable or not, each beside an answer to another prompt.
+
+    Args:
+        rows: The answers, of at most T tokens.
+        length: T, to which rows are padded.
+        pad_id: The padding token.
+        seed: Chooses which other answer a prompt gets.
+    """
+
+    def __init__(self, rows: Sequence[JudgedAnswer], length: int, pad_id: int, seed: int):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        other = dict(zip(order.tolist(), np.roll(order, 1).tolist(), strict=True))
+        pairs = [
+            Pair(row.answer, _exchanged(row.answer, rows[other[n]].answer, length), row.where)
+            for n, row in enumerate(rows)
+        ]
+        super().__init__(pairs, length, pad_id)
+        self._desirable = [row.desirable for row in rows]
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns "inputs", "targets" and "weights", each [2, T], and "desirable"."""
+        return super().read(index, rng) | {DESIRABLE: np.int32(self._desirable[index])}
+
+    def blank(self) -> Batch:
+        """Returns a row of padding, whose weights are 0."""
+        return super().blank() | {DESIRABLE: np.int32(0)}
+
+
+def _encoded(encoder: ChatEncoder, chats: Sequence[Conversation]) -> list[Answer]:
+    found = []
+    for chat, encoded in zip(chats, encoder.encode_batch(chats), strict=True):
+        answer = Answer(encoded.tokens, encoded.is_answer)
+        if not answer.learned[1:].any():
+            raise DataError(f"{chat.where}: no answer: the chat template writes nothing of it")
+        end = int(np.flatnonzero(answer.learned)[-1]) + 1
+        found.append(answer.part(0, end))
+    return found
+
+
+def _exchanged(own: Answer, other: Answer, length: int) -> Answer:
+    """The prompt of one answer with another answer."""
+    start = other.prompt_size
+    prompt = own.tokens[: own.prompt_size]
+    tokens = np.concatenate([prompt, other.tokens[start:]])
+    learned = np.concatenate([np.zeros(len(prompt), bool), other.learned[start:]])
+    return Answer(tokens, learned).cut(length)

@@ -1,0 +1,1 @@
+"""Labelled images, images with texts, and images of which patches are hidden."""

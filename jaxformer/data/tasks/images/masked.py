@@ -1,0 +1,68 @@
+"""Images of which some patches are hidden."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.errors import check_field
+
+
+@dataclass(frozen=True)
+class MaskedImages(Images):
+    """Images of which patches are hidden at random, to be predicted from the others (SimMIM).
+
+    A row has "images", see `Images`, and "masked", bool [patches]: which are hidden, row by row.
+    None are in a row that only fills up a batch. The labels of the images are not learned.
+
+    References:
+        Xie et al., SimMIM, 2022, https://arxiv.org/abs/2111.09886
+    """
+
+    patch_size: tuple[int, int] = (2, 2)
+    """Height and width of a patch, those of the model."""
+
+    mask_ratio: float = 0.6
+    """The share of the patches that is hidden."""
+
+    head = "masked_pixels"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "mask_ratio", 0 < self.mask_ratio <= 1, "above 0 and at most 1")
+        sizes = zip(self.image_size or self.patch_size, self.patch_size, strict=True)
+        fits = all(0 < patch <= pixels for pixels, patch in sizes)
+        check_field(self, "patch_size", fits, f"within image_size = {self.image_size}")
+
+    @property
+    def num_patches(self) -> int:
+        """The patches of an image."""
+        (height, width), (rows, columns) = self.image_size, self.patch_size
+        return (height // rows) * (width // columns)
+
+    def _examples(self, images, chosen, labels, augmentation=()) -> "MaskedExamples":
+        examples = super()._examples(images, chosen, labels, augmentation)
+        return MaskedExamples(examples, self.num_patches, self.mask_ratio)
+
+
+class MaskedExamples(ExampleSource):
+    """Examples with an image, and a random choice of its patches."""
+
+    def __init__(self, examples: ExampleSource, num_patches: int, mask_ratio: float):
+        """Takes the examples, and how many of their patches are hidden: one at least."""
+        self._examples, self._num_patches = examples, num_patches
+        self._count = max(1, round(mask_ratio * num_patches))
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the row of `ImageExamples`, and "masked" [patches]."""
+        row = self._examples.read(index, rng)
+        hidden = rng.permutation(self._num_patches) < self._count
+        return row | {"masked": hidden}
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes, of which nothing is hidden."""
+        return self._examples.blank() | {"masked": np.zeros(self._num_patches, bool)}

@@ -1,0 +1,307 @@
+"""Sources of labelled images: scikit-learn's digits, folders, and tables of files."""
+
+import abc
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jaxformer.data.bad_rows import BadRows, OnBadRow
+from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import TABLES, read_records
+from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
+from jaxformer.data.tasks.images.pixels import FIT, EmbeddedImage, Scaling, scaled_pixels
+from jaxformer.data.tasks.records import label_of
+from jaxformer.errors import DataError
+from jaxformer.extras import optional_module
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.staging import staged
+
+_ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+_METADATA = tuple(f"metadata.{ending}" for ending in ("csv", "jsonl", "parquet"))
+"""The table of an image folder of the library `datasets`."""
+_OPTION = "--data.source.image"
+_HIDDEN = re.compile(r"/\.")
+
+Row = TypeVar("Row")
+
+
+class ImageSet(abc.ABC):
+    """Images in a fixed order, each decoded when it is asked for.
+
+    Attributes:
+        names: The name of each image, which decides its side of the validation split.
+        labels: The label of each image.
+    """
+
+    names: list[str]
+    labels: list[str]
+
+    @abc.abstractmethod
+    def decode(self, index: int) -> np.ndarray:
+        """Returns float32 [height, width, channels] between 0 and 1.
+
+        Raises:
+            DataError: It cannot be decoded.
+        """
+
+
+@dataclass(frozen=True)
+class ImageSource(abc.ABC):
+    """A place that labelled images come from; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def load(self, size: tuple[int, int], channels: int, scaling: Scaling = FIT) -> ImageSet:
+        """Finds the images.
+
+        Args:
+            size: The height and width that all are to have.
+            channels: 1 for grey, 3 for red, green and blue.
+            scaling: How they get this size.
+
+        Raises:
+            DataError: There are none, or they cannot have this form.
+        """
+
+
+@dataclass(frozen=True)
+class Digits(ImageSource):
+    """The 1797 photographs of handwritten digits that scikit-learn carries: 8 x 8, one channel.
+
+    References:
+        Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
+        Repository, https://doi.org/10.24432/C50P49
+    """
+
+    def load(self, size, channels, scaling=FIT):
+        if (*size, channels) != (8, 8, 1):
+            raise DataError(
+                f"Digits are 8 x 8 pixels of 1 channel, but image_size={size} and "
+                f"channels={channels} are asked for"
+            )
+        return _DigitSet()
+
+
+@dataclass(frozen=True)
+class ImageFolder(ImageSource):
+    """A folder with a sub-folder of images for each label."""
+
+    path: str
+    """The folder; sub-folders of sub-folders count to the one on top."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return _table_of(any_path(path, "path")) is None
+
+    def load(self, size, channels, scaling=FIT):
+        optional_module("PIL", "ImageFolder")
+        root = staged(any_path(self.path, "path"), _is_image)
+        names, labels = _labelled_by_folder(root)
+        return _FileSet([root / name for name in names], names, labels, (size, channels, scaling))
+
+
+@dataclass(frozen=True)
+class ImageTable(ImageSource):
+    """A table with the path of an image and its label in each row."""
+
+    path: str
+    """The table: .csv, .tsv, .jsonl, .parquet; or a folder of images with a metadata.csv (.jsonl,
+    .parquet). Paths may be relative to its folder."""
+
+    image: str | None = None
+    """The column of the paths, or of the images themselves, as `datasets` keeps them in Parquet;
+    None: recognised by its name ("image", "file_name", "path", ...)."""
+
+    label: str = "label"
+    """The column of the label."""
+
+    @classmethod
+    def reads(cls, path: str) -> bool:
+        """Whether a path without the name of a source stands for one of these."""
+        return _table_of(any_path(path, "path")) is not None
+
+    def load(self, size, channels, scaling=FIT):
+        optional_module("PIL", "ImageTable")
+        table = _table_of(any_path(self.path, "path"))
+        if table is None:
+            raise DataError(f"{self.path} is no table: expected {', '.join(TABLES)}, or a folder")
+        files, names, labels, named = [], [], [], NamedImages(table.parent)
+        for record in read_records(table):
+            columns = (self.image,) if self.image else None
+            (column,) = columns or recognised(record, IMAGE_COLUMNS, _OPTION, (self.label,))
+            file, name = _image_of(record, column, named)
+            files.append(file)
+            names.append(name)
+            labels.append(label_of(record, self.label))
+        if not files:
+            raise DataError(f"{table} has no rows")
+        return _FileSet(files, names, labels, (size, channels, scaling))
+
+
+class NamedImages:
+    """The images that the rows of a table name: in its folder, or anywhere else.
+
+    Args:
+        folder: The folder of the table. A store is asked once for what it holds.
+    """
+
+    def __init__(self, folder: AnyPath):
+        self._folder = folder
+        self._there = folder.files() if is_remote(folder) else {}
+
+    def file(self, record: Record, column: str) -> AnyPath:
+        """Returns the file that a row names.
+
+        Args:
+            record: The row.
+            column: The column of the paths.
+
+        Raises:
+            DataError: It does not exist; names the row.
+        """
+        name = os.path.expanduser(record.text(column))
+        file = any_path(name, column) if is_remote(name) else self._folder / name
+        if name not in self._there and not file.is_file():
+            raise DataError(f"{record.where}: {file} does not exist, or is no file")
+        return file
+
+
+class _DigitSet(ImageSet):
+    def __init__(self):
+        from sklearn.datasets import load_digits  # takes a second to import
+
+        digits = load_digits()
+        self._images = (digits.images / 16).astype(np.float32)[..., None]
+        self.labels = [str(digit) for digit in digits.target]
+        self.names = [str(number) for number in range(len(self.labels))]
+
+    def decode(self, index):
+        return self._images[index]
+
+
+class _FileSet(ImageSet):
+    def __init__(
+        self,
+        files: Sequence[AnyPath | EmbeddedImage],
+        names: list[str],
+        labels: list[str],
+        form: tuple[tuple[int, int], int, Scaling],
+    ):
+        self._files, self._form, self.names, self.labels = files, form, names, labels
+
+    def decode(self, index):
+        return scaled_pixels(self._files[index], *self._form)
+
+
+def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
+    """The names of the images below a folder, and the sub-folder on top of each, its label."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
+    names = [name for name in image_names(root) if "/" in name and not _HIDDEN.search(f"/{name}")]
+    if not names:
+        raise DataError(
+            f"{root} holds no images: expected {root}/LABEL/FILE with one of the endings "
+            f"{', '.join(sorted(_ENDINGS))}; or a table of their paths and labels"
+        )
+    labels = [name.partition("/")[0] for name in names]
+    if any(name.count("/") > 1 for name in names):
+        check_no_splits(root, sorted(set(labels)))
+    folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
+    if without := sorted(name for name in folders - set(labels) if not name.startswith(".")):
+        raise DataError(
+            f"{root / without[0]} holds no images, and every folder in {root} is a label: put "
+            f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
+        )
+    return names, labels
+
+
+def _image_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str]:
+    """The image of a row of a table, and its name."""
+    value = record.value(column)
+    if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
+        name = f"{record.number} {value.get('path') or ''}"
+        return EmbeddedImage(record.where, value["bytes"]), name
+    return named.file(record, column), record.text(column)
+
+
+def _table_of(path: AnyPath) -> AnyPath | None:
+    """The table that a path is, or that a folder of images has; None: there is none."""
+    if is_folder(path):
+        return next((path / name for name in _METADATA if (path / name).is_file()), None)
+    return path if ending_of(path) in TABLES else None
+
+
+def image_names(root: AnyPath) -> list[str]:
+    """Returns the names of the images in a folder and in the folders within, sorted.
+
+    Raises:
+        DataError: A folder cannot be read.
+    """
+    if is_remote(root):
+        return sorted(filter(_is_image, root.files()))
+    return sorted(
+        Path(folder, file).relative_to(root).as_posix()
+        for folder, files in _walk(root)
+        for file in files
+        if _is_image(file)
+    )
+
+
+def decodable(
+    rows: Sequence[Row], decode: Callable[[Row], Any], on_bad_row: OnBadRow, source: object
+) -> Sequence[Row]:
+    """Returns the rows whose images can be decoded; all, unseen, where a bad one stops the run.
+
+    Args:
+        rows: The rows.
+        decode: Decodes the image of one.
+        on_bad_row: What becomes of one that cannot be decoded. Where it is left out, each is tried.
+        source: Where they come from, for messages.
+
+    Raises:
+        DataError: Too many cannot be decoded; names the first of them.
+    """
+    if on_bad_row == "stop":
+        return rows
+
+    def error_of(row: Row) -> DataError | None:
+        try:
+            decode(row)
+        except DataError as error:
+            return error
+        return None
+
+    bad, kept = BadRows(on_bad_row), []
+    with ThreadPoolExecutor() as pool:
+        for row, error in zip(rows, pool.map(error_of, rows), strict=True):
+            if error is None:
+                kept.append(row)
+            else:
+                bad.add(error)
+    bad.settle(source, len(rows))
+    return kept
+
+
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in _ENDINGS
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder with its files; links are followed, but not in a circle."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: {error.strerror}") from error
+
+    for folder, _, files in os.walk(root, onerror=refuse, followlinks=True):
+        home = Path(folder).resolve()
+        if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
+            raise DataError(f"{folder} is a link to {home}, which contains it: take it away")
+        yield folder, files

@@ -1,0 +1,220 @@
+"""Images and their texts, which a dual encoder learns to match."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.bad_rows import advised, read_rows
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.rows import TaskData
+from jaxformer.data.tasks.images.pixels import Fit, keep_preprocessor, preprocessor, scaled_pixels
+from jaxformer.data.tasks.images.sources import NamedImages, decodable
+from jaxformer.data.tasks.records import Record
+from jaxformer.data.tasks.sequences import (
+    SpecialTokens,
+    TokenizedText,
+    add_special_tokens,
+    check_fit,
+    model_inputs,
+)
+from jaxformer.data.tokenizers.special_tokens import Frame
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.errors import DataError, check_field
+from jaxformer.extras import optional_module
+from jaxformer.io.paths import any_path
+
+
+class ImageTextPair(NamedTuple):
+    """One row of the table."""
+
+    where: str
+    """ "file:line", for messages."""
+    image: Path
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTextPairs(TaskData[ImageTextPair]):
+    """Rows of a table with the path of an image and its text; a model learns which belong together.
+
+    A row of a batch has "images" float32 [height, width, channels], "inputs", "segments" and
+    "token_types" int32 [T], and "pair_weights" float32. Every other row of a batch is a wrong
+    answer, so the batch size matters, and a text or image that is in two rows misleads.
+
+    References:
+        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.2.
+    """
+
+    head: ClassVar[str] = "contrastive"
+    has_images: ClassVar[bool] = True
+
+    train: str = "train.jsonl"
+    """The training table: .jsonl, .csv, .tsv or .parquet."""
+
+    validation: str | None = None
+    """The table for validation; None holds out a share of the training rows."""
+
+    image: str = "image"
+    """The column with the path of the image; it may be relative to the folder of the table."""
+
+    text: str = "text"
+    """The column of the text."""
+
+    tokenizer: TokenizerSpec = field(default=TrainTokenizer())
+    """How text becomes tokens. One of ours puts its end-of-text token behind each text; another
+    adds its own special tokens."""
+
+    sequence_length: int | None = 77
+    """The most tokens of a text, special tokens included; None: as many as the checkpoint takes."""
+
+    truncate: bool = False
+    """Cut longer texts; otherwise they are an error."""
+
+    reads_padding: bool = False
+    """Padding counts as text, as SigLIP was trained."""
+
+    image_size: tuple[int, int] = (224, 224)
+    """Height and width; images are scaled to fill it, and what hangs over is cut off."""
+
+    channels: int = 3
+    """1 for grey, 3 for red, green and blue."""
+
+    mean: tuple[float, ...] = (0.5,)
+    """Subtracted from the pixels, which lie between 0 and 1: one number, or one per channel."""
+
+    std: tuple[float, ...] = (0.5,)
+    """Divides the pixels after that: one number, or one per channel."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "data", sequence_length=optional(at_least(2)))
+        check_field(self, "channels", self.channels in (1, 3), "1 or 3")
+        check_field(self, "image_size", min(self.image_size) >= 1, "positive")
+        expected = f"one number, or {self.channels}"
+        for name in ("mean", "std"):
+            check_field(self, name, len(getattr(self, name)) in (1, self.channels), expected)
+        check_field(self, "std", min(self.std) > 0, "positive")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.sequence_length}
+
+    def prepare(self, folder):
+        """Reads and tokenises the rows; keeps how images are read beside the tokenizer.
+
+        Args:
+            folder: The run's folder.
+
+        Returns:
+            Both sides of the data, with the tokenizer.
+
+        Raises:
+            DataError: A file cannot be read, a text is too long, or an image is not there.
+        """
+        found = super().prepare(folder)
+        form = self.image_size, self.channels, self.mean, self.std
+        keep_preprocessor(folder, preprocessor(Fit(), *form))
+        return found
+
+    def read(self, source: str) -> list[ImageTextPair]:
+        """Returns the rows of a table.
+
+        Args:
+            source: The table.
+
+        Raises:
+            DataError: It cannot be read, lacks a column, has no rows, or an image is not there.
+        """
+        optional_module("PIL", "ImageTextPairs")
+        named = NamedImages(any_path(source, "path").parent)
+
+        def pair(record: Record) -> ImageTextPair:
+            image = named.file(record, self.image)
+            return ImageTextPair(record.where, image, record.text(self.text))
+
+        rows = read_rows(source, pair, self.on_bad_row)
+        return decodable(rows, self.pixels, self.on_bad_row, source)
+
+    def pixels(self, row: ImageTextPair) -> np.ndarray:
+        """Returns the image of a row, float32 [height, width, channels] between 0 and 1.
+
+        Args:
+            row: The row.
+
+        Raises:
+            DataError: The image cannot be decoded; names the row.
+        """
+        try:
+            return scaled_pixels(row.image, self.image_size, self.channels, Fit())
+        except DataError as error:
+            raise DataError(f"{row.where}: {error}") from error
+
+    def side_of(self, row):
+        return str(row.image)
+
+    def texts(self, row):
+        return (row.text,)
+
+    def examples(self, rows, tokenizer, labels=()):
+        del labels
+        special = _special_tokens(tokenizer)
+        texts = tokenizer.encode_batch([row.text for row in rows])
+        sizes = [len(text) + special.count(1) for text in texts]
+        places = [row.where for row in rows]
+        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
+        tokenized = [add_special_tokens((text,), special, self.sequence_length) for text in texts]
+        return PairExamples(rows, tokenized, self, tokenizer.pad_id)
+
+
+class PairExamples(ExampleSource):
+    """Images, each decoded when it is asked for, with their tokenised texts."""
+
+    def __init__(
+        self,
+        rows: Sequence[ImageTextPair],
+        texts: Sequence[TokenizedText],
+        data: ImageTextPairs,
+        pad_id: int,
+    ):
+        """Takes the rows and their texts as tokens, [rows]."""
+        self._rows, self._texts, self._data, self._pad_id = rows, texts, data, pad_id
+        self._mean, self._std = (np.array(x, np.float32) for x in (data.mean, data.std))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the image and the text of a row.
+
+        Raises:
+            DataError: The image cannot be decoded; names the row and the file.
+        """
+        del rng
+        try:
+            pixels = self._data.pixels(self._rows[index])
+        except DataError as error:
+            raise DataError(advised(error)) from error
+        return self._row((pixels - self._mean) / self._std, self._texts[index], 1.0)
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes whose weight is 0."""
+        pixels = np.zeros((*self._data.image_size, self._data.channels), np.float32)
+        return self._row(pixels, self._texts[0], 0.0)
+
+    def _row(self, pixels: np.ndarray, text: TokenizedText, weight: float) -> Batch:
+        inputs = model_inputs(text, self._data.sequence_length, self._pad_id)
+        if self._data.reads_padding:
+            inputs["segments"] = np.ones_like(inputs["segments"])
+        return inputs | {"images": pixels, "pair_weights": np.float32(weight)}
+
+
+def _special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
+    """Those that a tokenizer adds itself, or the end-of-text token behind a text."""
+    own = tokenizer.frame(1)
+    end = tokenizer.end_of_text_id
+    frame = Frame(((), (end,)), ((), (0,)), (0,)) if own is None else own
+    return SpecialTokens((frame, frame))

@@ -1,0 +1,1 @@
+"""PEFT's adapters: their files, their configuration and their effect on tensors."""

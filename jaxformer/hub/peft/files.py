@@ -1,0 +1,152 @@
+"""PEFT's files of low-rank adapters: adapter_config.json and adapter_model.safetensors."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors.numpy import save
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.peft.config import CONFIG, PeftConfig
+from jaxformer.hub.weights.layouts import Slot
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.paths import any_path
+
+TENSORS = "adapter_model.safetensors"
+ROOT = "base_model.model."
+_WEIGHT = ".weight"
+_SIDES = (".lora_A.weight", ".lora_B.weight")
+
+
+class Factors(NamedTuple):
+    """The low-rank factors of a kernel: it becomes `W + scale A B`."""
+
+    a: np.ndarray
+    """`[*layers, *inputs, r]`."""
+    b: np.ndarray
+    """`[*layers, r, *outputs]`."""
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """What an adapter changes in a model, by our names."""
+
+    factors: Mapping[str, Factors]
+    """Of the kernels that have some."""
+    whole: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Parameters that replace those of the model: heads that learned besides."""
+
+
+def is_adapter(folder: str | os.PathLike) -> bool:
+    """Whether a folder holds an adapter of PEFT, and no model."""
+    folder = any_path(folder, "folder")
+    return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
+
+
+def write_adapter(
+    folder: Path, adapter: Adapter, placements: Sequence[Placement], config: PeftConfig
+) -> PeftConfig:
+    """Writes an adapter as PEFT does.
+
+    Where one tensor of the file has several of our kernels (GPT-2's c_attn), its factors are those
+    of the kernels side by side: A has the columns of each, and B is zero outside of their blocks.
+
+    Args:
+        folder: An existing folder.
+        adapter: The adapter.
+        placements: The tensors of the model and our parameters in each.
+        config: What the file says of the rest: base, task, dropout, rank and alpha of a kernel.
+
+    Returns:
+        What was written, with the modules.
+
+    Raises:
+        ConfigError: PEFT cannot express a change.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    ranks: dict[str, int] = {}
+    transposed = False
+    for placement in placements:
+        adapted = [place.parameter in adapter.factors for place in placement.places]
+        if any(adapted):
+            module = _module(placement)
+            a, b = _joined(placement, adapter.factors)
+            ranks[module], transposed = a.shape[0], transposed or is_in_out(placement)
+            tensors |= zip((f"{ROOT}{module}{side}" for side in _SIDES), (a, b), strict=True)
+    saved = _saved_modules(adapter, placements)
+    for placement in placements:
+        if placement.tensor.startswith(tuple(f"{module}." for module in saved)):
+            arrays = [adapter.whole[p.parameter][p.row] for p in placement.places]
+            written = placement.layout.write(arrays, placement.slots)
+            tensors[ROOT + placement.tensor] = np.ascontiguousarray(written)
+    modules = [p.tensor.removesuffix(_WEIGHT) for p in placements]
+    config = config.of_modules(ranks, modules, saved, fan_in_fan_out=transposed)
+    (folder / TENSORS).write_bytes(save(tensors, metadata={"format": "pt"}))
+    config.write(folder)
+    return config
+
+
+def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.ndarray, np.ndarray]:
+    """`[R, inputs]` and `[outputs, R]` of the kernels in a tensor, of which some have factors."""
+    columns, rows = [], []
+    for index, (name, row) in enumerate(placement.places):
+        if name not in factors:
+            continue
+        a, b = (np.asarray(side[row], np.float32) for side in factors[name][:2])
+        columns.append(a.reshape(-1, a.shape[-1]).T)
+        slots = _low(placement.slots, b.shape[0])
+        parts = [b if i == index else np.zeros(s.shape, b.dtype) for i, s in enumerate(slots)]
+        written = placement.layout.write(parts, slots)
+        rows.append(written.T if is_in_out(placement) else written)
+    a, b = np.concatenate(columns, axis=0), np.concatenate(rows, axis=1)
+    return np.ascontiguousarray(a), np.ascontiguousarray(b)
+
+
+def _low(slots: Sequence[Slot], rank: int) -> tuple[Slot, ...]:
+    """The kernels of a tensor with `rank` inputs in place of their own."""
+    return tuple(Slot((rank, *slot.shape[slot.inputs :]), 1) for slot in slots)
+
+
+def is_in_out(placement: Placement) -> bool:
+    """Returns whether a tensor is `[inputs, outputs]`, as those of GPT-2's Conv1D."""
+    if len(placement.shape) != 2 or not all(slot.inputs for slot in placement.slots):
+        return False
+    rank = max(placement.shape) + 1
+    return placement.layout.shape(_low(placement.slots, rank))[0] == rank
+
+
+def _module(placement: Placement) -> str:
+    if not placement.tensor.endswith(_WEIGHT) or len(placement.shape) != 2:
+        raise ConfigError(
+            f"{placement.places[0].parameter}: its tensor {placement.tensor} is no weight of a "
+            "linear layer, and PEFT adapts nothing else: export without --adapter"
+        )
+    return placement.tensor.removesuffix(_WEIGHT)
+
+
+def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[str]:
+    """The modules that PEFT saves whole, which contain all parameters that learned."""
+    heads = {
+        place.parameter: placement.tensor
+        for placement in placements
+        for place in placement.places
+        if place.parameter in adapter.whole
+    }
+    modules = dict.fromkeys(
+        tensor.split(".")[0] if name.startswith("heads.") else tensor.rpartition(".")[0]
+        for name, tensor in heads.items()
+    )
+    for placement in placements:
+        for module in modules:
+            inside = placement.tensor.startswith(f"{module}.")
+            learned = all(place.parameter in adapter.whole for place in placement.places[:1])
+            if inside and not learned:
+                raise ConfigError(
+                    f"{module}: PEFT saves whole modules, but {placement.tensor} did not "
+                    "learn with the rest of it: export without --adapter"
+                )
+    return list(modules)

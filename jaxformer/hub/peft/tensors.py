@@ -1,0 +1,296 @@
+"""The tensors of a model with an adapter of PEFT merged into them.
+
+PEFT's files name the modules of transformers, so all that an adapter does is a change of their
+tensors. The result is read as any other file is: a table that is no longer that of the head is not
+tied to it, and one with more rows is a larger vocabulary.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.peft.changes import Change, ModuleChange
+from jaxformer.hub.peft.config import MERGE, PeftConfig, read_peft_config
+from jaxformer.hub.peft.files import ROOT, TENSORS
+from jaxformer.hub.weights.names import current_name, spellings
+from jaxformer.hub.weights.tensors import Tensor, TensorFiles
+
+_LAYER = re.compile(r"(.*\.|)(layers|layer|h)\.(\d+)\.(.*)")
+_INSIDE = re.compile(r"\.(base_layer|token_adapter|modules_to_save(\.default)?)(?=\.)")
+_WEIGHT = ".weight"
+_PARTS = {
+    ".lora_A.weight": "a",
+    ".lora_B.weight": "b",
+    ".lora_B.bias": "bias",
+    ".lora_embedding_A": "embedding_a",
+    ".lora_embedding_B": "embedding_b",
+    ".lora_magnitude_vector": "magnitude",
+    ".lora_magnitude_vector.weight": "magnitude",
+    ".ia3_l": "factors",
+    ".trainable_tokens_delta": "tokens",
+}
+"""How the name of a tensor ends -> what it is for the module before."""
+
+
+class Base(NamedTuple):
+    """The tensors of a model, under the names that transformers has for them."""
+
+    tensors: Mapping[str, Tensor]
+    read: Callable[[str], np.ndarray]
+    """Returns a tensor by its name."""
+    model_format: ModelFormat
+    """Its system."""
+    in_out: Collection[str]
+    """The tensors that are `[inputs, outputs]`, as those of GPT-2's Conv1D."""
+    table: str
+    """The tensor of the table of embeddings; "" if there is none."""
+    tied: str
+    """The tensor of a head that is tied to that table, which the model does not have; or ""."""
+    head: str
+    """The tensor of a head with a table of its own; "" if there is none."""
+
+
+@dataclass(frozen=True)
+class AdaptedTensors:
+    """The tensors of a base with the changes of an adapter, which are computed when they are read.
+
+    Attributes:
+        unused: None; a model has all of them.
+        computed: None.
+    """
+
+    folder: Path
+    """The adapter's."""
+    sources: Mapping[str, str]
+    """The name of each tensor -> its name in the base."""
+    base: Base
+    changes: Mapping[str, Sequence[Change]]
+    """The changes of some tensors, in their order."""
+    whole: Mapping[str, np.ndarray]
+    """The tensors that the adapter has in place of the base's."""
+    adapted: frozenset[str]
+    """The tensors that have low-rank factors."""
+
+    unused = computed = ()
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The tensors that are not the base's of that name."""
+        moved = (name for name, source in self.sources.items() if name != source)
+        return frozenset({*self.changes, *self.whole, *moved})
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> shape and dtype; what is changed is float32."""
+        found = {name: self.base.tensors[source] for name, source in self.sources.items()}
+        whole = {name: Tensor(array.shape, array.dtype) for name, array in self.whole.items()}
+        found |= whole
+        changed = {name: Tensor(found[name].shape, np.dtype(np.float32)) for name in self.changes}
+        return found | changed
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor: a view of the base's or the adapter's file, if it is not changed."""
+        array = self.whole[name] if name in self.whole else self.base.read(self.sources[name])
+        for change in self.changes.get(name, ()):
+            array = change(np.asarray(array, np.float32))
+        return array
+
+
+def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTensors:
+    r"""Returns the tensors of a base with those of an adapter in them.
+
+    .. math:: W' = W + w \lambda B A
+
+    Args:
+        folder: The adapter's, with both files.
+        base: The base.
+        weight: w, for the factors of a LoRA.
+
+    Raises:
+        ConfigError: The adapter is of another kind, or has a setting that is not supported.
+        DataError: Its tensors do not fit the base.
+    """
+    config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
+    sources = _replicated(folder, config, base)
+    modules, whole, at = *_sorted(files), f"{folder / TENSORS}"
+    copies = base.model_format.copies
+    names = _Names({*sources, *copies, base.tied} - {""}, base.model_format)
+    replaced = {names.tensor(own): files.read(file) for own, file in whole.items()}
+    _check_shared(at, {names.of(module) for module in modules} | replaced.keys(), base)
+    if base.tied and not _all_tied(modules, whole, names, base):
+        sources = {**sources, base.tied: base.table}
+        # The head stays as in the base, whose resized table is in the file beside the factors.
+        if base.table in replaced and _has_factors(modules, names, base.table):
+            replaced.setdefault(base.tied, replaced[base.table])
+    else:
+        modules = {m: parts for m, parts in modules.items() if names.of(m) != (base.tied or m)}
+    changes: dict[str, list[Change]] = {}
+    unknown = [own for own in whole if names.tensor(own) is None]
+    adapted = set()
+    for module, found in modules.items():
+        tensor, bias = names.of(module), names.tensor(f"{module}.bias")
+        if tensor not in sources or ("bias" in found and bias is None):
+            unknown.append(module)
+            continue
+        parts = {kind: np.asarray(files.read(file), np.float32) for kind, file in found.items()}
+        shape = (
+            replaced[tensor].shape if tensor in replaced else base.tensors[sources[tensor]].shape
+        )
+        change = ModuleChange(at, module, config, shape, tensor in base.in_out, parts, weight)
+        changes.setdefault(tensor, []).append(change.of_weight())
+        if bias is not None and (of_bias := change.of_bias()) is not None:
+            changes.setdefault(bias, []).append(of_bias)
+        adapted |= {tensor} if change.rank else set()
+    if unknown or not (changes or replaced):
+        listed = ", ".join(sorted(unknown)[:4]) or "no tensor of an adapter"
+        raise DataError(
+            f"{at}: does not fit the model: {listed}{' ...' if unknown[4:] else ''} have no place "
+            f"in it; the adapter was trained on {config.base or 'another model'}: {MERGE}"
+        )
+    modules_of = {name.removesuffix(_WEIGHT) for name in sources if name.endswith(_WEIGHT)}
+    config.check_depth(at, {name.removesuffix(_WEIGHT) for name in adapted}, sorted(modules_of))
+    result = AdaptedTensors(folder, sources, base, changes, replaced, frozenset(adapted))
+    _check_rows(at, result, base)
+    return result
+
+
+class _Names:
+    """The tensors of the base by the names of their modules in the adapter."""
+
+    def __init__(self, tensors: Collection[str], model_format: ModelFormat):
+        self._format = model_format
+        self._known = {name: name for name in tensors}
+        # The adapter of a body alone has names without the prefix, and the other way round.
+        for name in tensors:
+            for spelled in spellings(name, model_format.prefix):
+                self._known.setdefault(spelled, name)
+
+    def tensor(self, name: str) -> str | None:
+        current = current_name(name, self._format)
+        return self._known.get(name, self._known.get(current))
+
+    def of(self, module: str) -> str | None:
+        """The weight of a module."""
+        return self.tensor(f"{module}.weight")
+
+
+def weighted(
+    adapters: Mapping[str, Path], weights: str | Mapping[str, float]
+) -> list[tuple[Path, float]]:
+    """Returns the folders of some adapters with their weights.
+
+    Args:
+        adapters: The folders of all, by name.
+        weights: The name of one, or the weights of some.
+
+    Raises:
+        ConfigError: There is no such adapter; or there are weights, and one has more than low-rank
+            factors and whole modules, or two replace the same module.
+    """
+    chosen = {weights: 1.0} if isinstance(weights, str) else weights
+    if not chosen or not chosen.keys() <= adapters.keys():
+        raise ConfigError(
+            f"adapters = {list(chosen)}: must be among {', '.join(adapters) or 'none'}; "
+            "jaxformer.load(folder, adapters={NAME: ADAPTER}) reads them"
+        )
+    pairs = [(adapters[name], weight) for name, weight in chosen.items()]
+    if list(chosen.values()) != [1.0]:
+        _check_summable([folder for folder, _ in pairs])
+    return pairs
+
+
+def _check_summable(folders: Sequence[Path]) -> None:
+    """Checks that each of some adapters has low-rank factors and whole modules of its own."""
+    seen: dict[str, Path] = {}
+    for folder in folders:
+        if not read_peft_config(folder).is_lora:
+            raise ConfigError(
+                f"{folder}: must have low-rank factors alone to be one of several adapters, or to "
+                f'have a weight: merge it by itself, with load(BASE, adapter="{folder}")'
+            )
+        for name in _sorted(TensorFiles(folder, TENSORS, index=None))[1]:
+            if seen.setdefault(name, folder) != folder:
+                raise ConfigError(f"{seen[name]} and {folder}: each replaces {name}: choose one")
+
+
+def _sorted(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The names of the files' tensors: by module and kind, and those that are a tensor's own."""
+    modules: dict[str, dict[str, str]] = {}
+    whole = {}
+    for file in files.tensors:
+        name = _INSIDE.sub("", file.removeprefix(ROOT))
+        if ".original_module." in name:  # in place of which another one counts
+            continue
+        end = next((end for end in _PARTS if name.endswith(end)), None)
+        if end is None:
+            whole[name] = file
+        else:
+            modules.setdefault(name.removesuffix(end), {})[_PARTS[end]] = file
+    return modules, whole
+
+
+def _all_tied(
+    modules: Mapping[str, Mapping[str, str]], whole: Collection[str], names: _Names, base: Base
+) -> bool:
+    """Whether an adapter leaves a head tied: it changes neither, or tokens of both alike."""
+    pair = (base.table, base.tied)
+    touched = [parts for module, parts in modules.items() if names.of(module) in pair]
+    return not any(names.tensor(own) in pair for own in whole) and all(
+        set(parts) == {"tokens"} for parts in touched
+    )
+
+
+def _has_factors(modules: Mapping[str, Mapping[str, str]], names: _Names, tensor: str) -> bool:
+    return any("embedding_a" in parts and names.of(m) == tensor for m, parts in modules.items())
+
+
+def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:
+    """Refuses a change of a table that several modules of transformers share."""
+    prefix = base.model_format.prefix
+    table = base.table.removeprefix(prefix)
+    found = base.model_format.copies.items()
+    copies = [x for x, original in found if original.removeprefix(prefix) == table]
+    if base.table in changed and any(copy.endswith("embed_tokens.weight") for copy in copies):
+        raise DataError(
+            f"{at}: it changes {base.table}, which PEFT does in a module that neither the encoder "
+            "nor the decoder reads: leave it out of target_modules and modules_to_save"
+        )
+
+
+def _replicated(folder: Path, config: PeftConfig, base: Base) -> dict[str, str]:
+    """The names of the tensors of a model whose layers are some of the base's, also repeatedly."""
+    if not config.layers:
+        return {name: name for name in base.tensors}
+    found = {name: _LAYER.fullmatch(name) for name in base.tensors}
+    count = 1 + max((int(match[3]) for match in found.values() if match), default=-1)
+    if not all(0 <= layer < count for layer in config.layers):
+        raise ConfigError(
+            f"{folder}: layer_replication has the layers {list(config.layers)}: must be from 0 to "
+            f"{count - 1} for this base"
+        )
+    result = {name: name for name, match in found.items() if match is None}
+    for match in filter(None, found.values()):
+        for new, old in enumerate(config.layers):
+            if int(match[3]) == old:
+                result[f"{match[1]}{match[2]}.{new}.{match[4]}"] = match[0]
+    return result
+
+
+def _check_rows(at: str, files: AdaptedTensors, base: Base) -> None:
+    """Checks that the head of a resized vocabulary has as many rows as the table."""
+    tensors = files.tensors
+    rows = tensors[base.table].shape[0] if base.table in tensors else None
+    head = next((name for name in (base.tied, base.head) if name in tensors), None)
+    if head and tensors[head].shape[0] != rows:
+        raise DataError(
+            f"{at}: its table of embeddings has {rows} rows, and {head} has "
+            f"{tensors[head].shape[0]}, which the adapter does not hold: resize the base in "
+            "transformers (resize_token_embeddings, save_pretrained) as for its training, and load "
+            "the adapter onto that"
+        )

@@ -1,0 +1,1 @@
+"""The heads, outputs and losses of the classes of transformers."""

@@ -1,0 +1,390 @@
+"""The heads, outputs and losses of the model classes in transformers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.distributed.sharding import on_rows
+from jaxformer.errors import DataError
+from jaxformer.functional.losses.cross_entropy import binary_cross_entropy
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.tasks.label_names import ONE_LABEL, SEVERAL_LABELS
+from jaxformer.models import (
+    Classification,
+    Dense,
+    Head,
+    LanguageModel,
+    MaskedLanguageModel,
+    ModelOutput,
+    MultiLabel,
+    Projection,
+    Span,
+    TokenClassification,
+)
+from jaxformer.models.heads.base import pool
+from jaxformer.models.heads.labels import Pooling
+from jaxformer.models.model import Model
+
+IGNORED = -100
+"""The label of a token that does not count in the loss."""
+Arrays = Mapping[str, jax.Array]
+_OLD_END = 2
+_PENALTY = 1e6
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task of a class without a head; subclasses have heads."""
+
+    repeats_inputs: bool = field(default=False, kw_only=True)
+    """Whether a decoder that is given no inputs repeats those of the encoder."""
+    reads_padding: ClassVar[bool] = False
+    """Whether padding counts as text, so that all texts are padded to one length (SigLIP)."""
+    pre_trains: ClassVar[bool] = False
+    """Whether its heads are those of pre-training, which files of a body alone often lack."""
+    labels_are_decoder_targets: ClassVar[bool] = False
+    """Whether a decoder that is given no inputs reads the labels, shifted."""
+
+    def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
+        """Returns the heads of the class."""
+        del hf_config
+        return ()
+
+    def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
+        """Returns the inputs as the body of the model reads them, one text in a row.
+
+        Args:
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del hf_config
+        return inputs
+
+    def decoder_mask(
+        self, targets: jax.Array, inputs: Arrays, hf_config: HFConfig
+    ) -> jax.Array | None:
+        """Returns the decoder's mask `[B, T]` where none is given; None: all its inputs are real.
+
+        Args:
+            targets: The decoder's inputs, int `[B, T]`.
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del targets, inputs, hf_config
+        return None
+
+    def outputs(
+        self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
+    ) -> dict[str, jax.Array]:
+        """Returns the scores and, where `inputs` has labels, the loss.
+
+        Args:
+            model: The model, with these heads.
+            states: The states of the body.
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del model, states, inputs, hf_config
+        return {}
+
+
+@dataclass(frozen=True)
+class CausalLMTask(Task):
+    """The next token at each position."""
+
+    pre_trains = True
+
+    def heads(self, hf_config):
+        return (LanguageModel(),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        def loss(logits, labels):
+            return token_loss(logits[:, :-1], labels[:, 1:])
+
+        return scored(model.heads["language_model"].scores(states), inputs, loss)
+
+
+@dataclass(frozen=True)
+class UnshiftedCausalLMTask(CausalLMTask):
+    """The token that the labels have at each position, which are shifted already (BART)."""
+
+    def outputs(self, model, states, inputs, hf_config):
+        return scored(model.heads["language_model"].scores(states), inputs)
+
+
+@dataclass(frozen=True)
+class Seq2SeqLMTask(Task):
+    """The decoder's token at each position."""
+
+    labels_are_decoder_targets = True
+    pre_trains = True
+
+    def heads(self, hf_config):
+        return (LanguageModel(),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return scored(model.heads["language_model"].scores(states), inputs)
+
+
+@dataclass(frozen=True)
+class MaskedLMTask(Task):
+    """The original token at each position."""
+
+    pre_trains = True
+
+    activation: str | None = None
+    """The head's activation; None: that of the model, "hidden_act"."""
+
+    def heads(self, hf_config):
+        same = self.activation == hf_config.take("hidden_act", self.activation)
+        return (MaskedLanguageModel(activation=None if same else self.activation),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return scored(model.heads["masked_language_model"].scores(states), inputs)
+
+
+@dataclass(frozen=True)
+class PreTrainingTask(Task):
+    """The original tokens, and how two sentences are related."""
+
+    pre_trains = True
+
+    label: Literal["next_sentence", "sentence_order"]
+    """The label of the pair."""
+    scores_name: str
+    """The name of the pair's scores: "seq_relationship_logits"."""
+
+    def heads(self, hf_config):
+        return (MaskedLanguageModel(), Classification(label=self.label))
+
+    def outputs(self, model, states, inputs, hf_config):
+        tokens = model.heads["masked_language_model"].scores(states)
+        pair = model.heads[self.label].scores(states)
+        outputs = {"prediction_logits": tokens, self.scores_name: pair}
+        pair_labels = f"{self.label}_label"
+        if "labels" in inputs and pair_labels in inputs:
+            pair_loss = token_loss(pair, inputs[pair_labels])
+            outputs["loss"] = token_loss(tokens, inputs["labels"]) + pair_loss
+        return outputs
+
+
+@dataclass(frozen=True)
+class NextSentenceTask(Task):
+    """Whether one sentence follows another."""
+
+    pre_trains = True
+
+    def heads(self, hf_config):
+        return (Classification(label="next_sentence"),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return scored(model.heads["next_sentence"].scores(states), inputs)
+
+
+@dataclass(frozen=True)
+class SequenceClassificationTask(Task):
+    """A label, several labels or numbers for a whole sequence or image."""
+
+    pooling: Pooling = "first"
+    """How the state is pooled."""
+    bias: bool = True
+    """Whether the output layer has a bias."""
+    dense: Dense | None = None
+    """A layer before the output layer."""
+
+    def heads(self, hf_config):
+        options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
+        several = hf_config.take("problem_type", None) == SEVERAL_LABELS
+        kind = MultiLabel if several else Classification
+        return (kind(num_labels=num_labels(hf_config), **options),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        loss = partial(_sequence_loss, hf_config=hf_config)
+        scores = model.heads["label"].scores(states)
+        # A head for numbers has one score for each row, [B].
+        return scored(scores.reshape(scores.shape[0], -1), inputs, loss)
+
+
+@dataclass(frozen=True)
+class EndTokenClassificationTask(SequenceClassificationTask):
+    """Sequence classification by the decoder's state at the last end token of the inputs (BART)."""
+
+    pooling: Pooling = "last"
+    dense: Dense | None = Dense("tanh")
+    repeats_inputs: bool = field(default=True, kw_only=True)
+
+    def outputs(self, model, states, inputs, hf_config):
+        ends = inputs["input_ids"] == hf_config.take("eos_token_id")
+        return super().outputs(model, states._replace(valid=ends), inputs, hf_config)
+
+
+@dataclass(frozen=True)
+class TokenClassificationTask(Task):
+    """A label for each token."""
+
+    def heads(self, hf_config):
+        return (TokenClassification(num_labels=num_labels(hf_config)),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return scored(model.heads["tags"].scores(states), inputs)
+
+
+@dataclass(frozen=True)
+class QuestionAnsweringTask(Task):
+    """The first and the last token of an answer."""
+
+    def heads(self, hf_config):
+        return (Span(),)
+
+    def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
+        """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None.
+
+        Args:
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del inputs, hf_config
+
+    def outputs(self, model, states, inputs, hf_config):
+        # Transformers does not mask padding in these scores.
+        scores = model.heads["span"].scores(states._replace(valid=None))
+        excluded = self.excluded(inputs, hf_config)
+        if excluded is not None:
+            scores -= _PENALTY * excluded[:, None, :]
+        outputs = {"start_logits": scores[:, 0], "end_logits": scores[:, 1]}
+        if "start_positions" in inputs and "end_positions" in inputs:
+            length = scores.shape[-1]
+            losses = [
+                _answer_loss(outputs[f"{end}_logits"], inputs[f"{end}_positions"], length)
+                for end in ("start", "end")
+            ]
+            outputs["loss"] = sum(losses) / 2
+        return outputs
+
+
+@dataclass(frozen=True)
+class ImageEmbeddingTask(Task):
+    """A projection of the pooled state of an image (CLIP)."""
+
+    def heads(self, hf_config):
+        return (Projection(hf_config.number("projection_dim")),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return {"image_embeds": model.heads["projection"].scores(states)}
+
+
+@dataclass(frozen=True)
+class EndTokenTask(Task):
+    """The state at the end token of a text, without a projection (CLIP)."""
+
+    def heads(self, hf_config):
+        hf_config.number("eos_token_id")  # Refuses a list of several before any weight is read.
+        return ()
+
+    def outputs(self, model, states, inputs, hf_config):
+        valid = end_places(inputs["input_ids"], hf_config)
+        return {"pooler_output": pool(states.hidden, valid, "last")}
+
+
+@dataclass(frozen=True)
+class TextEmbeddingTask(EndTokenTask):
+    """A projection of the state at the end token of a text (CLIP)."""
+
+    def heads(self, hf_config):
+        width = hf_config.number("projection_dim")
+        return (*super().heads(hf_config), Projection(width, pooling="last"))
+
+    def outputs(self, model, states, inputs, hf_config):
+        valid = end_places(inputs["input_ids"], hf_config)
+        return {"text_embeds": model.heads["projection"].scores(states._replace(valid=valid))}
+
+
+@dataclass(frozen=True)
+class LastTokenTask(Task):
+    """A projection of the state at the last position of a row, even of padding (SigLIP)."""
+
+    reads_padding = True
+
+    def heads(self, hf_config):
+        width = hf_config.number("projection_size", None) or hf_config.number("hidden_size")
+        return (Projection(width, pooling="last", bias=True),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return {"pooler_output": model.heads["projection"].scores(states._replace(valid=None))}
+
+
+def num_labels(hf_config: HFConfig) -> int:
+    """Returns the number of labels; two where config.json does not have it."""
+    names = hf_config.take("id2label", None)
+    return len(names) if names else hf_config.take("num_labels", 2)
+
+
+def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns the mean cross-entropy where the label is not -100.
+
+    Args:
+        logits: float `[..., V]`.
+        labels: int `[...]`.
+    """
+    # No device could look up a label alone if the vocabulary were sharded.
+    logits, counted = on_rows(logits), labels != IGNORED
+    picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[..., None], axis=-1)[..., 0]
+    losses = jax.nn.logsumexp(logits, axis=-1) - picked
+    return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
+
+
+def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """Returns where each text ends, one position in a row: bool `[B, T]`.
+
+    That is the first end token, or the largest id in old files, which have a wrong end token (2).
+
+    Args:
+        ids: int `[B, T]`.
+        hf_config: The values of config.json.
+    """
+    end = hf_config.number("eos_token_id")
+    found = ids if end == _OLD_END else (ids == end).astype(jnp.int32)
+    return jnp.arange(ids.shape[1])[None, :] == jnp.argmax(found, axis=1, keepdims=True)
+
+
+def scored(
+    logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
+) -> dict[str, jax.Array]:
+    """Returns the scores and, where there are labels, the loss.
+
+    Args:
+        logits: The scores.
+        inputs: Arrays by their names in transformers.
+        loss: Makes a loss of scores and labels.
+    """
+    outputs = {"logits": logits}
+    if "labels" in inputs:
+        outputs["loss"] = loss(logits, inputs["labels"])
+    return outputs
+
+
+def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array:
+    places = jnp.clip(places, 0, length)  # beyond the end: the answer does not count
+    return token_loss(logits, jnp.where(places == length, IGNORED, places))
+
+
+def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) -> jax.Array:
+    kind = hf_config.take("problem_type", None)
+    if kind is None:
+        whole = jnp.issubdtype(labels.dtype, jnp.integer)
+        several = ONE_LABEL if whole else SEVERAL_LABELS
+        kind = "regression" if logits.shape[-1] == 1 else several
+    if kind == "regression":
+        return jnp.mean(jnp.square(logits.reshape(-1) - labels.reshape(-1)))
+    if kind == ONE_LABEL:
+        return token_loss(logits, labels.reshape(-1))
+    if kind == SEVERAL_LABELS:
+        return jnp.mean(binary_cross_entropy(logits, labels))
+    raise DataError(
+        f"{hf_config.path}: problem_type = {kind!r}: one of regression, {ONE_LABEL}, "
+        f"{SEVERAL_LABELS}"
+    )

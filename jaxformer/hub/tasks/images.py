@@ -1,0 +1,130 @@
+"""The heads, outputs and losses of classes for images: hidden patches, and two answers (DeiT)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.errors import DataError
+from jaxformer.functional.placement import spec_of
+from jaxformer.hub.tasks.classes import Task, num_labels, token_loss
+from jaxformer.models import Classification, MaskedAutoencoder, MaskedPixels, VisualTokens
+
+_ALMOST_NONE = 1e-5
+
+
+@dataclass(frozen=True)
+class DistilledClassificationTask(Task):
+    """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
+
+    def heads(self, hf_config):
+        labels = num_labels(hf_config)
+        return (
+            Classification(num_labels=labels),
+            Classification(num_labels=labels, label="distillation", pooling="second"),
+        )
+
+    def outputs(self, model, states, inputs, hf_config):
+        own = model.heads["label"].scores(states)
+        taught = model.heads["distillation"].scores(states)
+        return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
+
+
+@dataclass(frozen=True)
+class MaskedPixelsTask(Task):
+    """The pixels of hidden patches (SimMIM)."""
+
+    def heads(self, hf_config):
+        return (MaskedPixels(stride=hf_config.number("encoder_stride", 16)),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        head, images = model.heads["masked_pixels"], inputs["pixel_values"]
+        rows, columns = (
+            count // size for count, size in zip(images.shape[2:], head.patch_size, strict=True)
+        )
+        image = _joined(head.scores(states), rows, columns)
+        outputs = {"reconstruction": image}
+        masked = inputs.get("bool_masked_pos")
+        if masked is None:
+            return outputs
+        if (head.stride, head.stride) != head.patch_size:
+            raise DataError(
+                f"inputs: bool_masked_pos: encoder_stride = {head.stride} must be the size of the "
+                f"patches, {head.patch_size}, so that hidden pixels can be compared"
+            )
+        hidden = jnp.broadcast_to(
+            (masked > 0)[:, :, None, None, None],
+            (*masked.shape, head.stride, head.stride, 1),
+        )
+        hidden = _joined(hidden.astype(jnp.float32), rows, columns)
+        errors = jnp.abs(images[:, :, : image.shape[2], : image.shape[3]] - image) * hidden
+        count = jnp.sum(hidden) + _ALMOST_NONE
+        return outputs | {"loss": jnp.sum(errors) / count / images.shape[1]}
+
+
+@dataclass(frozen=True)
+class MaskedAutoencoderTask(Task):
+    """The pixels of the patches that were not read, by a decoder (MAE)."""
+
+    FIELDS: ClassVar = {
+        "num_layers": "decoder_num_hidden_layers",
+        "model_dim": "decoder_hidden_size",
+        "num_heads": "decoder_num_attention_heads",
+        "mlp_dim": "decoder_intermediate_size",
+        "normalize": "norm_pix_loss",
+    }
+    """The field of the head -> that of config.json."""
+
+    def heads(self, hf_config):
+        usual = MaskedAutoencoder()
+        values = {
+            ours: hf_config.take(theirs, getattr(usual, ours))
+            for ours, theirs in self.FIELDS.items()
+        }
+        return (MaskedAutoencoder(**values),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        head, images = model.heads["reconstruction"], inputs["pixel_values"]
+        scores = head.scores(states)
+        outputs = {"logits": scores.reshape(*scores.shape[:2], -1)}
+        if states.places is None:
+            return outputs  # nothing is hidden
+        errors = head.errors(scores, jnp.transpose(images, (0, 2, 3, 1)))
+        numbers = jnp.arange(errors.shape[1])[None, None, :]
+        hidden = ~jnp.any(states.places[:, :, None] == numbers, axis=1)
+        return outputs | {"loss": jnp.sum(errors * hidden) / jnp.sum(hidden)}
+
+
+@dataclass(frozen=True)
+class VisualTokensTask(Task):
+    """The tokens of an image tokenizer at hidden patches (BEiT)."""
+
+    def heads(self, hf_config):
+        return (VisualTokens(num_tokens=hf_config.number("vocab_size", 8192)),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        scores = model.heads["visual_tokens"].scores(states)
+        outputs = {"logits": scores}
+        if "labels" not in inputs:
+            return outputs
+        if "bool_masked_pos" not in inputs:
+            raise DataError("inputs: labels are those of hidden patches: give bool_masked_pos too")
+        labels = inputs["labels"]
+        # There is a label for each hidden patch, row by row.
+        hidden = (inputs["bool_masked_pos"] > 0).reshape(-1)
+        (places,) = jnp.nonzero(hidden, size=labels.shape[0])
+        return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[places], labels)}
+
+
+def _joined(patches: jax.Array, rows: int, columns: int) -> jax.Array:
+    """Patches `[B, rows columns, P, Q, C]` as images `[B, C, rows P, columns Q]`."""
+    batch, _, height, width, channels = patches.shape
+    spec = spec_of(patches)
+    by_row = None if spec is None else PartitionSpec(spec[0])
+    grid = jnp.reshape(
+        patches, (batch, rows, columns, height, width, channels), out_sharding=by_row
+    )
+    shape = (batch, channels, rows * height, columns * width)
+    return grid.transpose(0, 5, 1, 3, 2, 4).reshape(shape, out_sharding=by_row)
