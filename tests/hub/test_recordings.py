@@ -7,6 +7,7 @@ from recordings import NAMES, Recording
 from safetensors.numpy import load_file
 
 import jaxformer
+from jaxformer.hub.weights.names import current_name
 from jaxformer.parity.compare import CEILING, FLOOR, TIMES, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.zoo import FORMATS
@@ -35,9 +36,10 @@ def test_outputs_and_tensors(name, tmp_path):
     found = errors(actual, expected, expected, inputs)
     assert_rounding_alone(found, recording.rounding["outputs"])
     jaxformer.save(model, tmp_path / "ours")
-    before, after = recording.tensors(), load_file(tmp_path / "ours" / "model.safetensors")
+    after = load_file(tmp_path / "ours" / "model.safetensors")
+    before = {current_name(n, FORMATS[name]): x for n, x in recording.tensors().items()}
     assert before.keys() == after.keys()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert all(np.array_equal(before[n], after[n]) for n in before)
 
 
 @pytest.mark.optimized

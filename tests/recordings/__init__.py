@@ -50,7 +50,9 @@ class Recording:
     def save(self, name: str) -> None:
         """Writes the recording of a system."""
         arrays = {
-            f"{kind}/{name}": array for kind, of_kind in self.arrays.items() for name, array in of_kind.items()
+            f"{kind}/{name}": np.array(array, order="C")
+            for kind, of_kind in self.arrays.items()
+            for name, array in of_kind.items()
         }
         save_file(arrays, HOME / f"{name}.safetensors")
         lines = [f"  {json.dumps(name)}: {json.dumps(drawn)}" for name, drawn in self.drawn.items()]

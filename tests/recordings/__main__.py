@@ -101,7 +101,7 @@ def _largest(found) -> float:
 
 
 def _narrow(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x, np.float32) if x.dtype == np.float64 else x
+    return x.astype(np.float32) if x.dtype == np.float64 else x
 
 
 def main(names: list[str]) -> None:
