@@ -50,7 +50,7 @@ RELATIVE = {
     "alibi, falcon": ALiBi(factor=0.25),
     "t5, both ways": T5Bias(bidirectional=True),
     "t5, one way": T5Bias(num_buckets=7, max_distance=11, bidirectional=False),
-    "none": NoPosition(),
+    "no position": NoPosition(),
 }
 
 
