@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from recordings import Recording
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -11,7 +12,6 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
-from recordings import Recording
 
 WORDS = {"[UNK]": 0, "the": 1, "dog": 2, "[PAD]": 3, "runs": 4, "[CLS]": 5, "[SEP]": 6, "[MASK]": 7}
 TRAVELLERS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
 NOTEBOOKS = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))

@@ -96,6 +96,7 @@ def test_blockwise_attention_in_both_modes():
         assert_equal_derivatives(*CASES["attention"], kinds)
 
 
+@pytest.mark.more
 @pytest.mark.quick(*QUICK)
 @pytest.mark.parametrize("name", CASES)
 def test_every_derivative_is_that_of_the_plain_function(name):

@@ -23,6 +23,7 @@ def matrix(x, sides):
     return np.asarray(x, np.float64).reshape(sides)
 
 
+@pytest.mark.more
 @settings(max_examples=15)
 @given(
     layers=st.integers(0, 2),

@@ -17,6 +17,8 @@ from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.hub.hf_config import HFConfig
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.torch
 def test_rules_and_ends_are_those_of_transformers(gpt2):

@@ -12,6 +12,8 @@ from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask, UnshiftedCa
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 GENERATIVE = [
     (format, architecture)
     for format in FORMATS.values()

@@ -19,6 +19,8 @@ from jaxformer.pretrained.model import save
 from jaxformer.training.transfer.resolution import model_for
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 KINDS = {"bert": "LMHeadModel", "roberta": "CausalLM", "electra": "CausalLM", "ernie": "CausalLM"}
 
 

@@ -13,6 +13,8 @@ from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
 from jaxformer.models import AbstractModel, Decoder, DecoderConfig
 from jaxformer.nn import PostNorm, SandwichNorm
 
+pytestmark = pytest.mark.more
+
 BIASES = {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True}
 # (config, number of parameters as published)
 GPT2 = DecoderConfig(

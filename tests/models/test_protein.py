@@ -7,6 +7,8 @@ import pytest
 from jaxformer.errors import ConfigError
 from jaxformer.models.protein import TokenDropout
 
+pytestmark = pytest.mark.more
+
 DROPOUT = TokenDropout(mask_id=5, rate=0.25)
 
 

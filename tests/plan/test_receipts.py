@@ -12,6 +12,8 @@ from jaxformer.plan import compiler, receipts
 from jaxformer.plan.compiler import compile_step
 from jaxformer.plan.slices import parse_chips
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "benchmarks" / "results" / "plan_receipts.json"
 KEPT = receipts.read(FILE)

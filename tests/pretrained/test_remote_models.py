@@ -24,6 +24,8 @@ from jaxformer.training.transfer.origin import (
     with_tokenizer_of_origin,
 )
 
+pytestmark = pytest.mark.more
+
 pytest_plugins = "object_store"
 
 

@@ -42,9 +42,7 @@ def described(model_format: ModelFormat) -> Recording:
         first, second = (load_file(folder / "model.safetensors") for folder in folders)
         config = json.loads((folders[0] / "config.json").read_text())
     computed = {name: x for name, x in first.items() if np.array_equal(x, second[name])}
-    drawn = {
-        name: _statistics(x) for name, x in sorted(first.items()) if name not in computed
-    }
+    drawn = {name: _statistics(x) for name, x in sorted(first.items()) if name not in computed}
     return Recording(architecture, config, drawn, {}, {"tensors": computed})
 
 

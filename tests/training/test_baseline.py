@@ -6,6 +6,8 @@ import pytest
 from jaxformer.models import Classification, LanguageModel, Regression, Span
 from jaxformer.training.evaluation.baseline import constant_answer
 
+pytestmark = pytest.mark.more
+
 
 def batches(name, values, weights):
     weight = "weights" if name == "targets" else f"{name}_weights"

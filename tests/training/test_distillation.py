@@ -39,6 +39,8 @@ from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import distillation_loss
 
+pytestmark = pytest.mark.more
+
 RATE = 0.1
 OPTIMIZER = SGD(schedule=Constant(learning_rate=RATE, warmup_steps=0), momentum=0.0)
 SETTINGS = Distillation("teacher", temperature=1.7, soft_weight=3.0, hard_weight=0.7)

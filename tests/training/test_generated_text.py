@@ -28,6 +28,8 @@ from jaxformer.training.evaluation.generated_text import (
 from jaxformer.training.evaluation.metrics import answer_scores, error_scores, summary_scores
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
 
 

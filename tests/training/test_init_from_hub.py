@@ -20,6 +20,8 @@ from jaxformer.training.loop import train
 from jaxformer.training.transfer.origin import open_saved, origin_folder, with_commit
 from jaxformer.training.transfer.resolution import resolved
 
+pytestmark = pytest.mark.more
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 

@@ -24,6 +24,8 @@ from jaxformer.training.evaluation.metrics import multi_label_scores
 from jaxformer.training.transfer.resolution import resolved
 from jaxformer.zoo.common.bert_like import bert
 
+pytestmark = pytest.mark.more
+
 NAMES = ("toxic", "insult", "spam")
 
 
