@@ -100,7 +100,7 @@ $(NEWEST_VENV)/.installed: requirements.txt
 	touch $@
 
 test-newest: $(NEWEST_VENV)/.installed
-	$(NEWEST_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not torch" $(NEWEST_TESTS)
+	$(NEWEST_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(NEWEST_TESTS)
 
 # What a short version of it in the test suite does with a handful: docs/reliability.md
 soak: $(VENV)/.installed-more
