@@ -67,15 +67,19 @@ from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias
 from jaxformer.functional.positions.patch_rope import RoPE2D, patch_angles
 from jaxformer.functional.positions.patch_table import Learned2D
 from jaxformer.functional.positions.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
-from jaxformer.functional.positions.rope import apply_rope, inverse_frequencies, rotary_angles
+from jaxformer.functional.positions.rope import (
+    NoScaling,
+    Scaling,
+    apply_rope,
+    inverse_frequencies,
+    rotary_angles,
+)
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
     GivenFrequencies,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
-    NoScaling,
-    Scaling,
     YaRN,
 )
 from jaxformer.functional.positions.schemes import (

@@ -6,13 +6,12 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.positions.rope import NoScaling, Scaling
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
-    NoScaling,
-    Scaling,
     YaRN,
 )
 from jaxformer.functional.positions.schemes import RoPE

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.rope_scaling import GivenFrequencies, NoScaling
+from jaxformer.functional.positions.rope import NoScaling
+from jaxformer.functional.positions.rope_scaling import GivenFrequencies
 from jaxformer.functional.positions.schemes import Learned, RoPE
 from jaxformer.hub.fields import Computed, ConfigMap, Expect, NormEps, Number, Value, numbers
 from jaxformer.hub.hf_config import HFConfig

@@ -3,7 +3,8 @@
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.positions.rope_scaling import LongRoPE, NoScaling
+from jaxformer.functional.positions.rope import NoScaling
+from jaxformer.functional.positions.rope_scaling import LongRoPE
 from jaxformer.hub.fields import Activation, Expect, Number
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope

@@ -646,7 +646,6 @@ PARTS = {
     "dequantized",
     "dot",
     "everywhere",
-    "from_columns",
     "gathered",
     "joined",
     "rows_by_keys",

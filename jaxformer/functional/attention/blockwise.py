@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.activations import saveable
-from jaxformer.functional.attention import distances, reference
+from jaxformer.functional.attention import reference
 from jaxformer.functional.attention.request import Request
 from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
 from jaxformer.functional.linear import dot
@@ -436,14 +436,15 @@ def _gradients(blocks, residuals, cotangent):
         of_query, *totals = tile.over_keys(key_BKSH.shape[2], visit, start)
         return tuple(totals), of_query.astype(query.dtype)
 
-    vectors = distances.columns(request.distances)
+    # The distances' vectors [C, N, H] as columns [N, H, C] of a matrix for each head.
+    vectors = jax.tree.map(lambda x: x.transpose(1, 2, 0), request.distances)
     trained = (key_BKSH.mT, value_BKSH.mT, trained_bias, vectors)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator), trained)
     steps = jnp.arange(query_BKGTH.shape[3] // blocks.query)
     totals, of_query = jax.lax.scan(query_block, zeros, steps)
     totals = jax.tree.map(lambda g, x: g.astype(x.dtype), tuple(totals), trained)
     of_key, of_value, of_bias, of_vectors = totals
-    of_distances = distances.from_columns(of_vectors)
+    of_distances = jax.tree.map(lambda x: x.transpose(2, 0, 1), of_vectors)
     return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances
 
 

@@ -119,7 +119,7 @@ class DistanceTerms:
         """The gradients of `scores`.
 
         XLA's CPU backend has no bfloat16 kernels for products whose results are transposed, so
-        those of the keys and the vectors stay as they are computed: see `columns`.
+        those of the keys and the vectors keep the layout of the products: columns of a matrix.
 
         Args:
             query_BKGTH: The queries.
@@ -127,8 +127,8 @@ class DistanceTerms:
             of_scores: The cotangent, `[B, K, G, T, S]` in the dtype of the queries.
 
         Returns:
-            Those of the queries, of the keys `[B, K, H, S]`, and of `columns`, in the dtype of the
-            accumulator.
+            Those of the queries, of the keys `[B, K, H, S]`, and of the vectors `[N, H, C]`, in the
+            dtype of the accumulator.
         """
         batch, kv_heads, groups, length, width = query_BKGTH.shape
         accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
@@ -157,16 +157,6 @@ class DistanceTerms:
 # along its rows.
 _LAST_AXES = ((3,), (3,)), ((0, 1), (0, 1))
 _ROWS = ((3,), (2,)), ((0, 1), (0, 1))
-
-
-def columns(terms: DistanceTerms | None) -> DistanceTerms | None:
-    """The terms with vectors `[N, H, C]`, as columns of a matrix for each head."""
-    return jax.tree.map(lambda x: x.transpose(1, 2, 0), terms)
-
-
-def from_columns(terms: DistanceTerms | None) -> DistanceTerms | None:
-    """The inverse of `columns`."""
-    return jax.tree.map(lambda x: x.transpose(2, 0, 1), terms)
 
 
 def _in_rows(vectors_CNH: jax.Array, x: jax.Array) -> jax.Array:

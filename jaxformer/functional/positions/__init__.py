@@ -5,14 +5,13 @@ from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.functional.positions.patch_bias import PatchBias
 from jaxformer.functional.positions.patch_rope import RoPE2D
 from jaxformer.functional.positions.patch_table import Learned2D
+from jaxformer.functional.positions.rope import NoScaling, Scaling
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
     GivenFrequencies,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
-    NoScaling,
-    Scaling,
     YaRN,
 )
 from jaxformer.functional.positions.schemes import (

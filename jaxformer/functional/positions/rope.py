@@ -1,6 +1,8 @@
-"""Rotary position embedding: frequencies, angles, rotation."""
+"""Rotary position embedding: frequencies, angles, rotation, and what stretches frequencies."""
 
+import abc
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -8,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import FINITE, above, multiple_of
+from jaxformer.checks import FINITE, above, check_types, multiple_of
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import (
     assert_axes,
@@ -249,3 +251,46 @@ def _pull_turned(residuals, cotangent, **static):
 
 
 _turned = differentiable(_turned_value, _linearize_turned, _push_turned, _pull_turned)
+
+
+@dataclass(frozen=True)
+class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
+    """How RoPE frequencies are stretched beyond the trained length; this base class keeps them."""
+
+    def __post_init__(self):
+        check_types(self)
+
+    def frequencies(
+        self, theta: float, rotary_dim: int, length: jax.Array | int
+    ) -> tuple[Frequencies, float]:
+        """The frequencies to rotate with, a pure function of the fields and the arguments.
+
+        Args:
+            theta: The base of the unscaled frequencies.
+            rotary_dim: R, the number of channels that rotate; even.
+            length: L, the largest position of the batch + 1; may be traced.
+
+        Returns:
+            [R / 2] float32 radians per token, and the multiplier of cos and sin.
+        """
+        del length
+        return inverse_frequencies(theta, rotary_dim), 1.0
+
+    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
+        """Returns whether the frequencies change when a row reaches this length.
+
+        The result is bool, of the shape of `lengths`; None means never.
+
+        Args:
+            lengths: Integer, of any shape.
+        """
+        del lengths
+
+    def validate_rotary_dim(self, rotary_dim: int) -> None:
+        """Raises ConfigError if the scaling cannot serve this many rotating channels."""
+        del rotary_dim
+
+
+@dataclass(frozen=True)
+class NoScaling(Scaling):
+    """The frequencies as they were trained."""

@@ -1,59 +1,14 @@
 """The published ways to stretch RoPE beyond the trained length: one small frozen object each."""
 
-import abc
 import math
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_fields, check_types
+from jaxformer.checks import POSITIVE, check_fields
 from jaxformer.errors import ConfigError, check_field
-from jaxformer.functional.positions.rope import Frequencies, inverse_frequencies
-
-
-@dataclass(frozen=True)
-class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
-    """How RoPE frequencies are stretched beyond the trained length; this base class keeps them."""
-
-    def __post_init__(self):
-        check_types(self)
-
-    def frequencies(
-        self, theta: float, rotary_dim: int, length: jax.Array | int
-    ) -> tuple[Frequencies, float]:
-        """The frequencies to rotate with, a pure function of the fields and the arguments.
-
-        Args:
-            theta: The base of the unscaled frequencies.
-            rotary_dim: R, the number of channels that rotate; even.
-            length: L, the largest position of the batch + 1; may be traced.
-
-        Returns:
-            [R / 2] float32 radians per token, and the multiplier of cos and sin.
-        """
-        del length
-        return inverse_frequencies(theta, rotary_dim), 1.0
-
-    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
-        """Returns whether the frequencies change when a row reaches this length.
-
-        The result is bool, of the shape of `lengths`; None means never.
-
-        Args:
-            lengths: Integer, of any shape.
-        """
-        del lengths
-
-    def validate_rotary_dim(self, rotary_dim: int) -> None:
-        """Raises ConfigError if the scaling cannot serve this many rotating channels."""
-        del rotary_dim
-
-
-@dataclass(frozen=True)
-class NoScaling(Scaling):
-    """The frequencies as they were trained."""
+from jaxformer.functional.positions.rope import Scaling, inverse_frequencies
 
 
 @dataclass(frozen=True)

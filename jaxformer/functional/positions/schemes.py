@@ -25,8 +25,7 @@ from jaxformer.functional.positions.relative import (
     rounded_alibi_bias,
     t5_bias,
 )
-from jaxformer.functional.positions.rope import apply_rope
-from jaxformer.functional.positions.rope_scaling import NoScaling, Scaling
+from jaxformer.functional.positions.rope import NoScaling, Scaling, apply_rope
 
 _LONGEST = 2**31 - 1  # positions are int32
 
