@@ -1,5 +1,7 @@
 """One class of each system against what transformers computed, see tests/recordings."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -7,9 +9,12 @@ from recordings import NAMES, Recording
 from safetensors.numpy import load_file
 
 import jaxformer
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.names import current_name
 from jaxformer.parity.compare import CEILING, FLOOR, TIMES, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
 
 GRADIENTS = [name for name in NAMES if "gradients" in Recording.read(name).rounding]
@@ -67,25 +72,27 @@ def test_generated_tokens(name, tmp_path):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", NAMES)
 def test_transformers_makes_the_same(name, tmp_path):
-    from recordings.__main__ import described, measured
+    from recordings.__main__ import measured
 
-    recording, today = Recording.read(name), described(FORMATS[name])
-    assert today.architecture == recording.architecture
-    for values in (today.config, recording.config):
-        del values["transformers_version"]
-    assert today.config == recording.config
-    assert {n: shape for n, (shape, *_) in today.drawn.items()} == {
-        n: shape for n, (shape, *_) in recording.drawn.items()
-    }
-    folder, inputs = recording.write(tmp_path), recording.arrays["inputs"]
+    recording, system = Recording.read(name), FORMATS[name]
+    assert recording.architecture == system.architectures[0].name
+    save_random(name, recording.architecture, tmp_path / "today")
+    config = json.loads((tmp_path / "today" / "config.json").read_text())
+    version = {"transformers_version": recording.config["transformers_version"]}
+    assert config | version == recording.config
+    today, tensors = load_file(tmp_path / "today" / "model.safetensors"), recording.tensors()
+    assert {n: x.shape for n, x in today.items()} == {n: x.shape for n, x in tensors.items()}
+    for computed, array in recording.arrays.get("tensors", {}).items():
+        assert_near(today[computed], array)
+
+    folder, inputs = recording.write(tmp_path / "recorded"), recording.arrays["inputs"]
     remade = measured(recording, folder, inputs).arrays
     assert remade.keys() == recording.arrays.keys()
-    jax.tree.map(_assert_near, remade, recording.arrays)
-    jax.tree.map(_assert_near, today.arrays["tensors"], recording.arrays.get("tensors", {}))
-    fresh = example_inputs(jaxformer.load(folder).checkpoint, "left", rows=2)
+    jax.tree.map(assert_near, remade, recording.arrays)
+    fresh = example_inputs(read_checkpoint(HFConfig(config), FORMATS), "left", rows=2)
     jax.tree.map(np.testing.assert_array_equal, fresh, inputs)
 
 
-def _assert_near(remade, recorded):
+def assert_near(remade, recorded):
     largest = np.max(np.abs(recorded), initial=0.0)
     np.testing.assert_allclose(remade, recorded, rtol=0, atol=1e-6 * largest)

@@ -128,6 +128,7 @@ def test_packed_documents_are_as_separate_ones(position):
     assert jnp.isfinite(packed).all()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_shared_layers_are_copies_of_one_another(scan):
     """Equal values, and a gradient that is the sum over the copies."""

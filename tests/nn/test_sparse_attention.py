@@ -40,6 +40,7 @@ def states(dim, rows=3, seed=0):
 # BigBird ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @BOTH
 def test_a_repeated_block_counts_as_if_its_keys_were_there_as_often(implementation):
     size, times = 5, 3
