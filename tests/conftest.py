@@ -54,6 +54,10 @@ settings.register_profile("jaxformer", deadline=None, max_examples=20, derandomi
 settings.load_profile("jaxformer")
 
 
+# Fixtures that start a server from requirements-more.txt: tests/object_store.py
+SERVERS = {"s3_server", "gcs_server"}
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
     """Says which tests `make test` leaves to `make test-more` and `make test-all`.
@@ -65,7 +69,7 @@ def pytest_collection_modifyitems(items):
             marker = item.get_closest_marker(representatives)
             if marker is not None and not _matches(item.callspec.id, marker.args):
                 item.add_marker(others)
-        if item.get_closest_marker("torch") is not None:
+        if item.get_closest_marker("torch") is not None or SERVERS & set(item.fixturenames):
             item.add_marker("more")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

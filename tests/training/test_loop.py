@@ -26,6 +26,8 @@ from jaxformer.training.logging.run_logger import RunLogger, TrainingDiverged
 from jaxformer.training.logging.throughput import RunWork
 from jaxformer.training.loop import train
 
+pytestmark = pytest.mark.optimized
+
 
 def steps_in(folder, split="train"):
     return [row["step"] for row in read_metrics(folder) if row["split"] == split]
