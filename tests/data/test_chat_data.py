@@ -299,6 +299,7 @@ def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
 
 
+@pytest.mark.more
 def test_an_answer_only_loss_never_depends_on_a_prompts_label(config, tmp_path, loss_and_gradient):
     batch = rows_of(prepared(config, tmp_path / "run").train)
     loss, gradient = loss_and_gradient(batch)

@@ -157,6 +157,7 @@ def expected_metrics(arrays):
     return expected | {"loss": sum(losses)}
 
 
+@pytest.mark.first("mesh3-2")
 @each_mesh
 @pytest.mark.quick("mesh0-1", "mesh3-2")
 def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
@@ -291,6 +292,7 @@ def answers_by_brute_force(examples, params):
     return found
 
 
+@pytest.mark.first("mesh1")
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_the_best_window_answers(questions, tmp_path, mesh):
     data = questions.prepare(tmp_path / "run")

@@ -56,6 +56,7 @@ def test_the_configuration_beside_a_checkpoint_is_enough(finished):
     assert from_json(json.loads((finished / "config.json").read_text()), Config) == tiny_config()
 
 
+@pytest.mark.more
 def test_it_ends_with_what_came_out(tmp_path, capsys):
     train(tiny_config(steps=6, sample_tokens=4), tmp_path / "run")
     output = capsys.readouterr().out
@@ -217,6 +218,7 @@ def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
     assert hash_of(finished, 12) == before
 
 
+@pytest.mark.more
 def test_fresh_keeps_the_old_run_under_another_name(tmp_path):
     train(tiny_config(steps=6), tmp_path / "run")
     before = hash_of(tmp_path / "run", 6)
@@ -275,6 +277,7 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
         assert np.isfinite(array).all(), name
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
 )
