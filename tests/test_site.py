@@ -175,7 +175,3 @@ def test_every_notebook_runs_and_saves_its_pictures(path, tmp_path):
     pictures = re.findall(r"^  ([\w-]+\.png)$", done.stdout.decode(), re.MULTILINE)
     assert pictures
     assert all((folder / name).stat().st_size > 5_000 for name in pictures)
-
-
-def test_there_are_six_notebooks():
-    assert len(NOTEBOOKS) >= 6

@@ -101,15 +101,21 @@ def test_pure_functions_need_only_jax_and_chex():
 # Sizes and words --------------------------------------------------------------------------------
 
 
+def may_be_long(path):
+    """Whether a file says why it, or a function in it, is longer than others."""
+    return re.search(r"^# Long: \w", path.read_text(), flags=re.MULTILINE) is not None
+
+
 def test_files_are_short():
     for path in MODULES.values():
-        assert len(path.read_text().splitlines()) <= MAX_FILE_LINES, path
+        length = len(path.read_text().splitlines())
+        assert length <= MAX_FILE_LINES or may_be_long(path), f"{path}: split it or say # Long: why"
 
 
 def test_functions_are_short():
     nodes = [(path, node) for path in MODULES.values() for node in ast.walk(tree_of(path))]
     for path, node in nodes:
-        if not isinstance(node, ast.FunctionDef):
+        if not isinstance(node, ast.FunctionDef) or may_be_long(path):
             continue
         docstring = ast.get_docstring(node, clean=False)
         lines = node.end_lineno - node.lineno + 1
