@@ -1,7 +1,7 @@
 """CPU seconds of each file of tests: `PYTHONPATH=tests pytest -p cpu_seconds`.
 
-Unlike durations, they hardly change when the machine has other work. Processes that a test starts and
-waits for count too.
+Unlike durations, they hardly change when the machine has other work. Processes that a test starts
+and waits for count too.
 """
 
 import os

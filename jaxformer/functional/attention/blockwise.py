@@ -10,6 +10,8 @@ References:
     Dao et al., FlashAttention, 2022.
 """
 
+# Long: one algorithm, whose passes share their blocks.
+
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -7,6 +7,8 @@ skip. Queries and keys are counted by their index in the arrays; `query_offset` 
 first query sits after the first key (the length of a cache, say), so nothing assumes that T == S.
 """
 
+# Long: the masks and how they combine are one algebra.
+
 from __future__ import annotations
 
 import dataclasses
