@@ -86,6 +86,7 @@ def assert_same(state, metrics, expected=None):
 # However it is computed ---------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("mesh", "options"),
     [
@@ -275,6 +276,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_referenc
     assert ours == theirs
 
 
+@pytest.mark.more
 def test_evaluate_measures_what_training_measured(finished, tmp_path):
     _, folder = finished
     output = tmp_path / "found.json"
@@ -302,6 +304,7 @@ def continued(finished, tmp_path_factory):
     return config, folder
 
 
+@pytest.mark.more
 def test_the_reference_is_the_model_that_a_run_starts_from(continued):
     row = rows_of(continued[1], "train")[0]
     assert row["loss"] == pytest.approx(np.log(2), abs=1e-5)
@@ -373,6 +376,7 @@ def kto_config(folder, **settings):
     return replace(config, data=data, train=replace(config.train, preference=kto, **settings))
 
 
+@pytest.mark.more
 def test_a_run_learns_what_is_desirable(tmp_path):
     config = kto_config(tmp_path, gradient_accumulation=1)
     train(config, tmp_path / "run")
