@@ -157,38 +157,49 @@ def of_heads(static, bias, of_values):
 def exact(
     inputs, cotangent, mask=None, bias=None, scale=None, softcap=None, dropout_rate=0.0, **keys
 ):
-    """What `value_and_gradients` should give, as the definition says, by PyTorch in float64."""
-    import torch
-
-    query, key, value = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs)
+    """What `value_and_gradients` should give: the definition and its derivative, in float64."""
+    query, key, value, cotangent = (np.asarray(x, np.float64) for x in (*inputs, cotangent))
     group = query.shape[2] // key.shape[2]
-    key_repeated, value_repeated = (x.repeat_interleave(group, dim=2) for x in (key, value))
+    keys_of_heads, values_of_heads = (np.repeat(x, group, axis=2) for x in (key, value))
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = scale * torch.einsum("btnh,bsnh->bnts", query, key_repeated)
-    static = (tuple(logits.shape), dropout_rate)
+    logits = scale * np.einsum("btnh,bsnh->bnts", query, keys_of_heads)
     allowed, added, factors = (
-        None if x is None else torch.tensor(np.array(x))
-        for x in written_out(static, mask, bias, keys.get("dropout_key"))
+        None if x is None else np.asarray(x)
+        for x in written_out((logits.shape, dropout_rate), mask, bias, keys.get("dropout_key"))
     )
+    slope = scale
     if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
+        logits = softcap * np.tanh(logits / softcap)
+        slope = scale * (1 - np.square(logits / softcap))
     if added is not None:
-        added = added.double().requires_grad_()
         logits = logits + added
     if allowed is not None:
-        some = allowed.any(-1, keepdim=True)
-        logits = torch.where(some, logits.masked_fill(~allowed, -torch.inf), 0.0)
-    weights = torch.softmax(logits, -1)
-    if allowed is not None:
-        weights = torch.where(some, weights, 0.0)
-    if factors is not None:
-        weights = weights * factors
-    output = torch.einsum("bnts,bsnh->btnh", weights, value_repeated)
-    output.backward(torch.tensor(cotangent, dtype=torch.float64))
-    of_bias = None if added is None else added.grad.numpy()
+        logits = np.where(allowed, logits, -np.inf)
+    highest = np.max(logits, axis=-1, keepdims=True)
+    weights = np.exp(logits - np.where(np.isfinite(highest), highest, 0.0))
+    total = np.sum(weights, axis=-1, keepdims=True)
+    weights = weights / np.where(total > 0, total, 1.0)  # a query that sees nothing gives zeros
+    kept = weights if factors is None else weights * factors
+    output = np.einsum("bnts,bsnh->btnh", kept, values_of_heads)
+
+    of_weights = np.einsum("btnh,bsnh->bnts", cotangent, values_of_heads)
+    of_weights = of_weights if factors is None else of_weights * factors
+    mean = np.sum(weights * of_weights, axis=-1, keepdims=True)
+    of_logits = weights * (of_weights - mean)
+    of_query = np.einsum("bnts,bsnh->btnh", slope * of_logits, keys_of_heads)
+    of_keys = np.einsum("bnts,btnh->bsnh", slope * of_logits, query)
+    of_values = np.einsum("bnts,btnh->bsnh", kept, cotangent)
+    of_key, of_value = (
+        np.sum(x.reshape(*x.shape[:2], -1, group, x.shape[-1]), axis=3)
+        for x in (of_keys, of_values)
+    )
+    of_bias = None
+    if added is not None:
+        spread = tuple(axis for axis, size in enumerate(added.shape) if size == 1)
+        of_bias = np.sum(of_logits, axis=spread, keepdims=True)
     if isinstance(bias, Bias):
         of_bias = of_heads((), bias, of_bias)
-    return output.detach().numpy(), (tuple(x.grad.numpy() for x in (query, key, value)), of_bias)
+    return output, ((of_query, of_key, of_value), of_bias)
 
 
 def assert_trees_close(actual, expected, tolerance):

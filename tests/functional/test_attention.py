@@ -1,4 +1,4 @@
-"""Attention: values and gradients equal to those of PyTorch in float64."""
+"""Attention: values and gradients equal to the definition in float64, and to those of PyTorch."""
 
 import itertools
 from functools import partial
@@ -26,7 +26,6 @@ from jaxformer.functional import Mask, attention, causal
 from jaxformer.functional.attention import blockwise as attention_blockwise
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "lengths", "heads", "options"),
     [
@@ -62,7 +61,6 @@ SMALL_BLOCKS = mock.patch.object(attention_blockwise, "_block_sizes", small_bloc
 
 
 @SMALL_BLOCKS
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "lengths"), list(zip(KINDS, itertools.cycle(LENGTHS), strict=False))
 )
@@ -75,7 +73,7 @@ def test_blockwise_with_every_mask(kind, lengths):
 
 
 @SMALL_BLOCKS
-@pytest.mark.torch
+@pytest.mark.more
 @settings(max_examples=8)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
@@ -129,7 +127,6 @@ def test_both_equal_pytorch_scaled_dot_product_attention(options):
             assert_trees_close(actual, expected, 1e-12)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (BATCH, 1), (BATCH, 4)])
 def test_bias_arrays_of_every_broadcast_shape(shape):
     with jax.enable_x64(True):
@@ -140,7 +137,6 @@ def test_bias_arrays_of_every_broadcast_shape(shape):
         assert_trees_close(actual, exact(inputs, cotangent, **options), 1e-12)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @BOTH
 def test_lower_precision_stays_near_float64(implementation, dtype):
@@ -158,7 +154,6 @@ def test_lower_precision_stays_near_float64(implementation, dtype):
     assert_trees_close((output, (gradients, of_bias)), expected, tolerance)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["none", "causal", "left padding"])
 def test_lengths_that_its_own_blocks_do_not_divide(kind):
     with jax.enable_x64(True):
