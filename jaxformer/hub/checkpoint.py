@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint: the system, the class and the configuration of a model."""
+"""A Hugging Face checkpoint: the format, the class and the configuration of a model."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
 
-_LONGEST_MESSAGE = 1500
+_MAX_MESSAGE = 1500
 _ORDINARY_SIZE = 10**6
 _SIZES = (
     "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
@@ -22,12 +22,10 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class HFCheckpoint:
-    """The description of a model, in the terms of transformers and in ours."""
+    """The description of a model in the terms of transformers and in ours."""
 
     model_format: ModelFormat
-    """The system."""
     architecture: Architecture
-    """The class."""
     hf_config: HFConfig
     """The values of config.json."""
     config: ModelConfig
@@ -43,17 +41,17 @@ class HFCheckpoint:
 
     def part(self, name: str) -> "HFCheckpoint":
         """Returns the description of a part: "encoder" or "decoder", "text" or "image"."""
-        config = self.config.parts.get(name, self.config)  # a file may have one part alone
+        config = self.config.parts.get(name, self.config)  # a file may have one part only
         if section := self.model_format.sections.get(name):
             values = completed(section.section_of(self.hf_config), section.model_format)
             return HFCheckpoint(section.model_format, section.architecture, values, config)
-        if name not in self.model_format.parts:  # a model that no known system can say
+        if name not in self.model_format.parts:  # a model that no known format can express
             return replace(self, config=config)
         return HFCheckpoint(*self.model_format.parts[name], config)
 
     @property
     def repeats_inputs(self) -> bool:
-        """Whether a decoder that is given no inputs repeats those of the encoder."""
+        """Whether a decoder without inputs uses the encoder's."""
         return self.model_format.repeats_inputs or self.architecture.task.repeats_inputs
 
 
@@ -66,18 +64,17 @@ def read_checkpoint(
 ) -> HFCheckpoint:
     """Returns the description of the model in a config.json.
 
-    A field that transformers' class does not know changes nothing there, and nothing here.
+    Fields that the class in transformers ignores are ignored here too.
 
     Args:
         hf_config: The values of the file.
-        formats: The known systems by `model_type`.
-        relatives: Other systems -> what to say of those that are known and are like them.
-        strict: Whether a field that transformers' class does not know is refused.
-        architecture: The class; None: the one that the file names.
+        formats: `model_type` -> its format.
+        relatives: Unsupported `model_type` -> a note on supported ones that are similar.
+        strict: Whether to refuse fields that transformers ignores.
+        architecture: The class; None: the one in the file.
 
     Raises:
-        ConfigError: The system or its class is unknown, or a field has a value that is not
-            supported; names the nearest.
+        ConfigError: The model type or class is unknown, or a field has an unsupported value.
     """
     if architecture is not None:
         hf_config = hf_config.with_values(architectures=[architecture])
@@ -86,31 +83,27 @@ def read_checkpoint(
         if strict and (ignored := checkpoint.hf_config.ignored):
             raise ConfigError(
                 f"{_listed(ignored)}: not known for model_type "
-                f"{hf_config.values['model_type']!r}, and strict is true: take what other programs "
-                "need out of the file, or load it without strict"
+                f"{hf_config.values['model_type']!r}, and strict is true: remove it from the file, "
+                "or load without strict"
             )
         return checkpoint
     except ConfigError as error:
         message = str(error)
         if not message.startswith(str(hf_config.path)):
             message = f"{hf_config.path}: {message}"
-        if len(message) > _LONGEST_MESSAGE:  # a field may hold a text of any length
-            message = f"{message[:_LONGEST_MESSAGE]} ..."
+        if len(message) > _MAX_MESSAGE:  # a field may have a text of any length
+            message = f"{message[:_MAX_MESSAGE]} ..."
         raise ConfigError(message) from error
 
 
 def warn_of_ignored(hf_config: HFConfig) -> None:
-    """Warns in one line of the fields that were not read.
-
-    Args:
-        hf_config: The values of a config.json that `read_checkpoint` has read.
-    """
+    """Warns in one line of the fields that `read_checkpoint` ignored."""
     ignored, model_type = hf_config.ignored, hf_config.values.get("model_type")
     if not ignored:
         return
     message = (
         f"{hf_config.path}: fields that transformers does not know for model_type {model_type!r} "
-        f"are ignored, as there: {_listed(ignored)}"
+        f"are ignored, as they are there: {_listed(ignored)}"
     )
     readers = {
         name: HONOURED_ELSEWHERE[leaf]
@@ -119,7 +112,7 @@ def warn_of_ignored(hf_config: HFConfig) -> None:
     }
     if readers:
         listed = "; ".join(f"{name}: {what}" for name, what in readers.items())
-        message += f". ATTENTION: other programs compute something else of this file: {listed}"
+        message += f". ATTENTION: other programs compute something else from this file: {listed}"
     warn_once(message)
 
 
@@ -130,7 +123,7 @@ def _listed(fields: Mapping[str, Any]) -> str:
 def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -> HFCheckpoint:
     kind = hf_config.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
-        raise ConfigError(f"{hf_config.path}: {_unknown(kind, formats, relatives)}")
+        raise ConfigError(f"{hf_config.path}: {_unknown_message(kind, formats, relatives)}")
     model_format = formats[kind].bound(hf_config, formats)
     hf_config.check_depth()
     _check_not_quantised(hf_config)
@@ -141,24 +134,24 @@ def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -
     except ConfigError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A list, say, where a number belongs, which the field did not expect.
+        # For example, a list where the field expects a number.
         raise ConfigError(f"{hf_config.path}: {hf_config.last} cannot be used: {error}") from error
     return HFCheckpoint(model_format, architecture, hf_config, config)
 
 
-def _unknown(kind: Any, formats: Formats, relatives: Mapping[str, str]) -> str:
-    """Why a system cannot be read, and what is like it."""
-    listed = 'the page "Parity with transformers" of the documentation lists what is'
+def _unknown_message(kind: Any, formats: Formats, relatives: Mapping[str, str]) -> str:
+    """Why a `model_type` cannot be read, and which supported ones are similar."""
+    listed = 'the page "Parity with transformers" of the documentation lists supported ones'
     if not isinstance(kind, str):
         return f"model_type = {shortened(kind)}: must be the name of a system; {listed}"
-    spelled = {_bare(name): name for name in formats}
-    if (meant := spelled.get(_bare(kind))) is not None:
+    spelled = {_normalized(name): name for name in formats}
+    if (meant := spelled.get(_normalized(kind))) is not None:
         return f"model_type = {kind!r}: must be {meant!r}, as transformers spells it"
     like = f" ({relatives[kind]})" if kind in relatives else ""
     return f"model_type = {shortened(kind)} is not supported yet{like}; {listed}"
 
 
-def _bare(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -173,17 +166,7 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
 
 
 def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
-    """Checks that a model is not far larger than its files, before its arrays are described.
-
-    Missing tensors of an ordinary model are reported one by one later.
-
-    Args:
-        checkpoint: The model.
-        files: Its tensors.
-
-    Raises:
-        ConfigError: A size is larger than the number of all weights.
-    """
+    """Refuses a model that is far larger than its files, before its arrays are described."""
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
 
     def check(config: ModelConfig) -> ModelConfig:
@@ -200,7 +183,7 @@ def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
 
 
 def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architecture:
-    """The class that config.json names, or the most usual one."""
+    """The class that config.json names, or the default class."""
     named = hf_config.take("architectures", None) or [model_format.architectures[0].name]
     if not isinstance(named, list):
         raise ConfigError(
@@ -215,8 +198,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         str(x).endswith(f".{named[0]}") for x in own_code.values()
     ):
         raise ConfigError(
-            f"{hf_config.path}: architectures = {named}: auto_map says that it is code of its own, "
-            "which is never run, and no class of transformers: not supported"
+            f"{hf_config.path}: architectures = {named}: auto_map says that it is custom code, "
+            "which is never run: must be a class of transformers"
         )
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)

@@ -1,4 +1,4 @@
-"""Descriptions of our models: the config.json that says the same as our configuration."""
+"""Describes our models as checkpoints: finds the config.json that says the same."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -47,15 +47,7 @@ _OURS_ALONE = frozenset({
 def describe_model(
     config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any]
 ) -> HFCheckpoint:
-    """Returns the description of a model, also if it is none of the known systems.
-
-    A model that is none of them can be run and cannot be exported.
-
-    Args:
-        config: The model.
-        formats: The known systems.
-        extra: Other fields of config.json (token ids, names of labels).
-    """
+    """Returns the description of a model; without a known format it cannot be exported."""
     try:
         return describe(config, formats, extra)
     except ConfigError as error:
@@ -63,7 +55,7 @@ def describe_model(
 
 
 def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) -> HFCheckpoint:
-    """A description whose reading and writing fails with the message `problem`."""
+    """A description that raises ConfigError(`problem`) when it is read or written."""
 
     def refuse(*_):
         raise ConfigError(problem)
@@ -98,9 +90,9 @@ def _task(config: ModelConfig) -> Task:
 
 
 def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
-    """Returns the values of a model's config.json: those of its own file while they are still true.
+    """Returns the values of a model's config.json: its own file's, as far as they still hold.
 
-    Two spellings of one value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
+    Two spellings of a value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
     values, model_format = checkpoint.hf_config.values, checkpoint.model_format
     written = HFConfig(
@@ -112,29 +104,28 @@ def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
 def describe(
     config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any] | None = None
 ) -> HFCheckpoint:
-    """Returns the description of a model in a known system.
+    """Returns the description of a model in the first of the formats that can express it.
 
     Args:
         config: The model.
-        formats: The systems to try; the first that can express the model is used.
-        extra: Other fields of config.json (token ids, names of labels).
+        formats: The formats to try.
+        extra: Other fields of config.json (token ids, label names).
 
     Raises:
-        ConfigError: No system can; names the fields of the nearest one, and the values that it
-            would give them.
+        ConfigError: None can; names the nearest format and the fields that it cannot express.
     """
     formats = {each.model_type: each for each in formats}
     extra, lacking = extra or {}, None
     try:
         extra = _with_parts(config, formats, extra)
     except ConfigError as error:
-        # No system is its encoder alone, say: one may still have both (T5Gemma).
+        # A part may have no format by itself, while one has both parts (T5Gemma).
         formats = {kind: each for kind, each in formats.items() if each.sections}
         lacking = error
     failures: list[tuple[int, str]] = []
 
     def rank(kind: str) -> tuple[bool, bool]:
-        # An imported model is described by its own system, if possible, and an encoder by one.
+        # The imported model's own format comes first, and decoders come last for an encoder.
         decodes = isinstance(formats[kind].architectures[0].task, CausalLMTask)
         return kind != extra.get("model_type"), decodes and not config.causal
 
@@ -145,16 +136,16 @@ def describe(
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
-            # Another family: the fields do not find what they ask for.
+            # Another family: its configuration lacks some of the fields.
             failures.append((1000, f"{kind}: {error}"))
     if lacking is not None:
         raise lacking
     _check_parts(config)
-    raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
+    raise ConfigError(f"no known system can express this model; the nearest: {min(failures)[1]}")
 
 
 def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of config.json, among them those of the parts of a composite model."""
+    """The fields of config.json, including those of the parts of a composite model."""
     found = dict(extra)
     if not config.is_encoder_decoder:
         return found
@@ -169,7 +160,7 @@ def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any])
 
 
 def _alone(part: ModelConfig) -> ModelConfig:
-    """The part of a composite model as a model of its own, without cross-attention."""
+    """A part of a composite model as a separate model, without cross-attention."""
     if getattr(part, "cross_attention", None) is None:
         return part
     return replace(part, cross_attention=None, encoder_dim=None)
@@ -182,7 +173,7 @@ def _field(name: str, config: ModelConfig) -> str:
 
 
 def _check_parts(config: ModelConfig) -> None:
-    """Raises ConfigError where a sublayer or a block is none of those that most systems have."""
+    """Raises ConfigError if a sublayer or block differs from the default, which formats expect."""
     for part in config.parts.values():
         cross = getattr(part, "cross_attention", None)
         usual = cross is None or cross == DotProductCrossAttention()
@@ -191,13 +182,13 @@ def _check_parts(config: ModelConfig) -> None:
         part = getattr(config, field.name)
         if isinstance(part, SublayerConfig | BlockConfig) and part != field.default:
             raise ConfigError(
-                f"no known system can say this model: model.{field.name} = {summary(part)}, where "
-                f"they have {summary(field.default)}"
+                f"no known system can express this model: model.{field.name} = {summary(part)}, "
+                f"where they have {summary(field.default)}"
             )
 
 
 class _InexpressibleError(Exception):
-    """A system cannot express a configuration; `count` fields differ."""
+    """A format cannot express a configuration; `count` fields differ."""
 
     def __init__(self, message: str, count: int):
         super().__init__(message)
@@ -231,7 +222,7 @@ def _described(
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
-        message = f"model_type {model_format.model_type!r} cannot say {listed}"
+        message = f"model_type {model_format.model_type!r} cannot express {listed}"
         raise _InexpressibleError(message, len(changed))
     named = None
     if own:
@@ -248,16 +239,9 @@ def _described(
 def _updated(
     own: HFConfig, config: ModelConfig, written: HFConfig, model_format: ModelFormat
 ) -> HFConfig:
-    """The values of the file that a model came from, with those fields that are no longer true.
+    """Returns the values of the file that a model came from, with outdated fields replaced.
 
-    Args:
-        own: The values of that file.
-        config: The model as it is now.
-        written: Values that say all of it, in our spelling.
-        model_format: The system.
-
-    Returns:
-        The values; `written` where the file has no place for what has changed.
+    Returns `written`, which has all values in our spelling, if the file cannot express the changes.
     """
     config_map, synonyms = model_format.config_map, model_format.synonyms
     try:
@@ -280,18 +264,18 @@ def _updated(
         if resolved(config_map.read(updated)) == resolved(config_map.read(written)):
             return updated
     except ConfigError:
-        pass  # the file has a value that is not supported, which the model no longer has
+        pass  # the file has an unsupported value, which the model no longer has
     return written
 
 
 def _changed_section(
     part: Section, own: HFConfig, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The section of a part, with those of its fields that are no longer true."""
+    """The section of a part, with outdated fields replaced."""
     changes = {name: value for name, value in now.items() if before.get(name) != value}
     synonyms = part.model_format.synonyms
     kept, original = part.section_of(own).values, own.values.get(part.section) or {}
-    for name in part.shared:  # the whole has them
+    for name in part.shared:  # the top level has them
         kept.pop(name)
         kept |= {name: original[name]} if name in original else {}
     return {k: v for k, v in kept.items() if synonyms.get(k, k) not in changes} | changes
@@ -300,10 +284,10 @@ def _changed_section(
 def _merged(
     values: Mapping[str, Any], written: Mapping[str, Any], model_format: ModelFormat
 ) -> dict[str, Any]:
-    """Values of a config.json with others, which come first; sections keep their other fields."""
+    """Values of a config.json updated with `written`; sections keep their other fields."""
     merged = {**values, **written}
     for part in model_format.sections.values():
-        # A model of ours alone has one tokenizer, whose ids belong to the part that reads text.
+        # A model that was not imported has one tokenizer, for the part that reads text.
         tokens = {} if part.section in values else _tokens(values, part)
         merged[part.section] = tokens | (values.get(part.section) or {}) | written[part.section]
     return merged
@@ -317,8 +301,8 @@ def _tokens(values: Mapping[str, Any], part: Section) -> dict[str, Any]:
 def _architecture_for(
     config: ModelConfig, model_format: ModelFormat, hf_config: HFConfig
 ) -> Architecture:
-    """The class with the heads and changes of a configuration, preferably the one that is named."""
-    # Several classes may have the same heads: T5 and its encoder alone have none.
+    """The class with the heads and changes of a configuration, preferably the file's own."""
+    # Several classes may have the same heads: T5Model and T5EncoderModel have none.
     named = hf_config.values.get("architectures") or [None]
     classes = model_format.classes(hf_config.values)
     for architecture in sorted(classes, key=lambda each: each.name != named[0]):

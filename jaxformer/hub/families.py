@@ -1,4 +1,4 @@
-"""The forward pass of each family, with the names of inputs and outputs in transformers."""
+"""The forward pass of each family, with the input and output names of transformers."""
 
 from typing import ClassVar
 
@@ -32,7 +32,7 @@ from jaxformer.models.model import Model, ModelConfig
 
 _OF_DECODER = ("decoder", "labels")
 PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
-"""The inputs of a model of images that each have a grid of patches of their own."""
+"""The inputs of a vision model whose images have patch grids of different sizes (SigLIP 2)."""
 
 
 class _Decoder(HFFamily):
@@ -71,8 +71,8 @@ class _Encoder(HFFamily):
 def _not_padding(
     checkpoint: HFCheckpoint, ids: jax.Array, valid: jax.Array | None
 ) -> jax.Array | None:
-    """The tokens of which the last one is what classifiers in transformers read, bool `[B, T]`."""
-    # Without a padding token they read no batch; then the mask says which tokens are real.
+    """The tokens among which transformers' classifiers read the last one, bool `[B, T]`."""
+    # Without a padding id they read one text at a time; then the mask says which tokens are real.
     pad_id = checkpoint.hf_config.take("pad_token_id", None)
     return valid if pad_id is None else ids != pad_id
 
@@ -104,7 +104,7 @@ class _EncoderDecoder(HFFamily):
         return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 
     def decoder_checkpoint(self, checkpoint: HFCheckpoint) -> HFCheckpoint:
-        """Returns the description that says how the decoder's positions are counted."""
+        """Returns the checkpoint that says how the decoder's positions are counted."""
         return checkpoint
 
     def position(self, config, name):
@@ -155,7 +155,7 @@ class _Vision(HFFamily):
         images = jnp.transpose(required_input(inputs, "pixel_values"), (0, 2, 3, 1))
         masked = inputs.get("bool_masked_pos")
         if masked is not None and not checkpoint.config.mask_token:
-            raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
+            raise DataError("inputs: bool_masked_pos: the model has no mask token")
         options = {} if masked is None else {"masked": masked > 0}
         order = _order_of_patches(checkpoint.config, inputs)
         if order is not None:
@@ -186,13 +186,14 @@ class _Vision(HFFamily):
 
 
 def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
-    """The patches of each image, first those that are read; None where all are, in their order."""
+    """The order of each image's patches, visible ones first; None if all are read in order."""
     if config.mask_ratio is None or ("noise" not in inputs and not config.mask_ratio):
         return None
     if "noise" not in inputs:
         raise DataError(
-            "inputs: noise is missing: give a number for each patch of each image, of which the "
-            f"{config.num_read} with the smallest are read; or load the model with mask_ratio=0.0"
+            "inputs: noise is missing: give a number for each patch of each image; the "
+            f"{config.num_read} patches with the smallest are read; or load the model with "
+            "mask_ratio=0.0"
         )
     return jnp.argsort(inputs["noise"], axis=1, stable=True)
 
@@ -204,7 +205,7 @@ class _DualEncoder(HFFamily):
         "text": ("input_ids", "text_model_output."),
         "image": ("pixel_values", "vision_model_output."),
     }
-    """Field of our configuration -> what it reads, and the prefix of its own outputs."""
+    """Field of our configuration -> the input of the part, and the prefix of its outputs."""
 
     def names_of_inputs(self, config):
         names = set(super().names_of_inputs(config))
@@ -212,7 +213,7 @@ class _DualEncoder(HFFamily):
         return tuple(sorted(names - others))
 
     def forward(self, model, checkpoint, inputs):
-        """As in transformers; also for texts alone or images alone, without their similarities."""
+        """Runs both encoders; with texts or images alone, leaves out the similarities."""
         if not {"input_ids", "pixel_values"} & set(inputs):
             raise DataError("inputs: input_ids and pixel_values are missing: give both, or one")
         outputs, states, vectors = {}, {}, {}
@@ -256,7 +257,7 @@ FAMILIES: dict[type, HFFamily] = {
     EncoderDecoderConfig: _EncoderDecoder(),
     VisionConfig: _Vision(),
 }
-"""Type of a configuration -> the family."""
+"""Type of a configuration -> its family."""
 
 
 def family_of(config: ModelConfig) -> HFFamily:
@@ -272,7 +273,7 @@ def forward(
     hidden_states: bool = False,
     attentions: bool = False,
 ) -> Outputs:
-    """Returns what the model's class in transformers would return.
+    """Returns the outputs of the model's class in transformers: "logits", "loss", ...
 
     Args:
         model: The model.
@@ -280,9 +281,6 @@ def forward(
         inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
         hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
         attentions: Whether to add "attentions" `[layers, B, N, T, S]`.
-
-    Returns:
-        "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
     """
     family, task = family_of(checkpoint.config), checkpoint.architecture.task
     names = STATES * hidden_states + WEIGHTS * attentions
@@ -294,13 +292,13 @@ def forward(
 
 
 def _valid(inputs: Arrays) -> jax.Array | None:
-    """The real tokens, bool `[B, T]`; None: all are."""
+    """The real tokens, bool `[B, T]`; None if all are real."""
     given = inputs.get("attention_mask")
     return None if given is None else given > 0
 
 
 def _decoder_mask(checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array) -> jax.Array | None:
-    """The mask of the decoder's inputs `[B, T]`, or None where all are real."""
+    """The mask of the decoder's inputs `[B, T]`; None if all are real."""
     given = inputs.get("decoder_attention_mask")
     if given is not None:
         return given
@@ -308,7 +306,7 @@ def _decoder_mask(checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array) 
 
 
 def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:
-    """The decoder's inputs: those that are given, or its targets, shifted."""
+    """The decoder's inputs: as given, or its targets, shifted."""
     if "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"]
     task, repeats = checkpoint.architecture.task, checkpoint.repeats_inputs
@@ -317,5 +315,5 @@ def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:
     elif repeats and "input_ids" in inputs:
         targets = inputs["input_ids"]
     else:
-        raise DataError("inputs: decoder_input_ids (or labels, of which they are made) is missing")
+        raise DataError("inputs: decoder_input_ids (or labels) is missing")
     return checkpoint.model_format.shift(targets, checkpoint.hf_config)

@@ -1,4 +1,4 @@
-"""How models of one family are run with the inputs of transformers: the interface."""
+"""The interface that runs the models of a family with the inputs of transformers."""
 
 import abc
 from collections.abc import Mapping
@@ -18,66 +18,45 @@ from jaxformer.models.model import Model, ModelConfig
 
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
-"""Input with a segment of each token -> the table of our configuration that has its rows."""
+"""Input with segment ids -> the table in our configuration that embeds them."""
 
 
 class Stack(NamedTuple):
-    """What transformers calls the outputs of a stack of layers."""
+    """The names in transformers of the outputs of a stack of layers."""
 
     name: str
-    """Precedes "hidden_states" and "attentions"."""
+    """The prefix of "hidden_states" and "attentions"."""
     output: str
-    """The output that is the stack's last state."""
+    """The name of the last hidden state."""
 
 
 class HFFamily(abc.ABC):
-    """How models of a family are run with the inputs of transformers."""
+    """Runs the models of a family with the inputs of transformers."""
 
     name: str
-    """The name of the family."""
     inputs: tuple[str, ...] = ("attention_mask", "input_ids", "position_ids")
     """The names of the inputs, except for labels."""
     source: str = "input_ids"
-    """The input without which there is nothing to read."""
+    """The input that is required."""
     labelled: str = "input_ids"
-    """The input whose tokens have the labels."""
+    """The input whose tokens the labels belong to."""
     language_model_task: type[Task] = CausalLMTask
     """The task of a model with a language model head."""
     stacks: ClassVar[Mapping[str, Stack]] = {"": Stack("", "last_hidden_state")}
     """The stacks of layers, by the prefix of their activations."""
     normalized_states: bool = True
-    """Whether the last of the hidden states of a stack is its output, behind the last norm."""
+    """Whether the last hidden state of a stack is its output, after the final norm."""
 
     @abc.abstractmethod
     def forward(
         self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
     ) -> tuple[ModelOutput, Outputs]:
-        """Returns the states that heads read, and the outputs that need no head.
-
-        Args:
-            model: The model.
-            checkpoint: Its description.
-            inputs: Arrays by their names in transformers.
-
-        Raises:
-            DataError: An input is missing.
-        """
+        """Returns the states that heads read, and the outputs that need no head."""
 
     def encoder_inputs(
         self, checkpoint: HFCheckpoint, inputs: Arrays
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Returns the arguments with which an encoder computes its hidden states.
-
-        Args:
-            checkpoint: The description of the model.
-            inputs: Arrays by their names in transformers.
-
-        Returns:
-            The ids or images, and the options of `hidden` or `encode`; "mask" if there is padding.
-
-        Raises:
-            DataError: An input is missing.
-        """
+        """Returns the ids or images, and the keyword arguments of `hidden` or `encode`."""
         ids = required_input(inputs, "input_ids")
         positions, mask = positions_and_mask(checkpoint, inputs, ids)
         return ids, {"positions": positions, "mask": mask}
@@ -85,16 +64,7 @@ class HFFamily(abc.ABC):
     def encode(
         self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
     ) -> tuple[jax.Array, Mask]:
-        """Returns the encoder's output `[B, S, D]` in an encoder-decoder, and its padding mask.
-
-        Args:
-            model: The model.
-            checkpoint: Its description.
-            inputs: Those of the encoder.
-
-        Raises:
-            DataError: An input is missing.
-        """
+        """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
         return model.encode(source, **options), _padding_mask(inputs.get("attention_mask"))
 
@@ -104,49 +74,34 @@ class HFFamily(abc.ABC):
         return self
 
     def vocab_size(self, config: ModelConfig, name: str) -> int:
-        """Returns how many ids an input may have, see `position`."""
+        """Returns the number of ids of an input, which may be "labels"."""
         del name
         return config.vocab_size
 
     def ends_normalised(self, checkpoint: HFCheckpoint, prefix: str) -> bool:
-        """Returns whether the last of the hidden states of a stack is its output."""
+        """Returns whether the last hidden state of a stack is its normalised output."""
         del prefix
         return self.normalized_states and checkpoint.model_format.states_end_normalised
 
     def names_of_inputs(self, config: ModelConfig) -> tuple[str, ...]:
-        """Returns the names of the inputs of a model, with those of types that it has tables for.
-
-        Args:
-            config: The model.
-        """
+        """Returns the inputs of a model, with the segment ids that it has tables for."""
         tables = getattr(config, "type_sizes", {})
         own = (theirs for theirs, ours in SEGMENTS.items() if ours in tables)
         return tuple(sorted({*self.inputs, *own}))
 
     def position(self, config: ModelConfig, name: str) -> Position:
-        """Returns the position scheme of the tokens of an input.
-
-        Args:
-            config: The model.
-            name: The input, or "labels".
-        """
+        """Returns the position scheme of the tokens of an input, which may be "labels"."""
         del name
         return config.position
 
     def layer_outputs(self, checkpoint: HFCheckpoint, cache: Cache, outputs: Outputs) -> Outputs:
-        """Returns the hidden states and attention weights of all layers, as far as recorded.
-
-        Args:
-            checkpoint: The description of the model.
-            cache: The activations that match `STATES` and `WEIGHTS`.
-            outputs: What `forward` returned.
-        """
+        """Returns the hidden states and attention weights of all layers that `cache` recorded."""
         found = {}
         for prefix, stack in self.stacks.items():
             states = layer_states(cache, prefix)
             if states and self.ends_normalised(checkpoint, prefix):
                 last = outputs[stack.output]
-                # A last state narrower than the others (OPT 350M) is left out.
+                # OPT 350M's last state is narrower than the others and is left out.
                 states = states[:-1] + [last] * (last.shape == states[0].shape)
             found[f"{stack.name}hidden_states"] = states
             found[f"{stack.name}attentions"] = by_layer(cache, prefix, "attn.hook_pattern")
@@ -155,30 +110,21 @@ class HFFamily(abc.ABC):
 
 
 def required_input(inputs: Arrays, name: str) -> jax.Array:
-    """Returns an input of a name; raises DataError where it is missing."""
+    """Returns an input, or raises DataError if it is missing."""
     if name not in inputs:
         raise DataError(f"inputs: {name} is missing; there are {', '.join(inputs) or 'none'}")
     return inputs[name]
 
 
 def type_ids_of(inputs: Arrays) -> dict[str, jax.Array]:
-    """Returns the segments of the tokens, by the names of our tables."""
+    """Returns the segment ids by the names of our tables."""
     return {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
 
 
 def positions_and_mask(
     checkpoint: HFCheckpoint, inputs: Arrays, ids: jax.Array
 ) -> tuple[jax.Array | None, Mask]:
-    """Returns the positions and the mask of the encoder's or the decoder's tokens.
-
-    Args:
-        checkpoint: The description of the model.
-        inputs: "attention_mask" and "position_ids", where they are given.
-        ids: int `[B, T]`.
-
-    Returns:
-        The positions, or None to count from 0, and the mask.
-    """
+    """Returns the positions `[B, T]` of tokens, or None to count from 0, and their padding mask."""
     mask = inputs.get("attention_mask")
     positions = inputs.get("position_ids")
     counted = checkpoint.model_format.positions

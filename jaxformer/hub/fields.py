@@ -1,4 +1,4 @@
-"""How a system's config.json maps to our configuration: one table of fields for both directions."""
+"""How config.json maps to our configuration: one table of fields for both directions."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Field(abc.ABC):
 
 @dataclass(frozen=True)
 class ConfigMap:
-    """The map between the config.json of a system and our configuration, in both directions."""
+    """The map between a config.json and our configuration, in both directions."""
 
     build: Callable[..., ModelConfig]
     """Makes our configuration from the fields that were read."""
@@ -34,14 +34,7 @@ class ConfigMap:
     """The fields; where two read or write the same name, the later one wins."""
 
     def read(self, hf_config: HFConfig) -> ModelConfig:
-        """Returns our configuration, without heads.
-
-        Args:
-            hf_config: The values of a config.json.
-
-        Raises:
-            ConfigError: A field is missing or has a value that is not supported.
-        """
+        """Returns our configuration, without heads."""
         values: dict[str, Any] = {}
         for each in self.fields:
             values |= each.read(hf_config)
@@ -50,7 +43,7 @@ class ConfigMap:
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Returns the fields of config.json.
 
-        What config.json cannot express is lost; `describe` finds it by reading the result again.
+        What config.json cannot express is lost; `describe` notices it by reading the result.
         """
         values: dict[str, Any] = {}
         for each in self.fields:
@@ -67,9 +60,9 @@ class Value(Field):
     theirs: str
     """The field of config.json."""
     default: Any = REQUIRED
-    """The value where config.json does not have the field; without one it must have it."""
+    """The value if config.json does not have the field; `REQUIRED`: it must have it."""
     also: tuple[str, ...] = ()
-    """Others of our fields that have the same value."""
+    """Further fields of ours with the same value."""
 
     def read(self, hf_config):
         return dict.fromkeys((self.ours, *self.also), self._decode(hf_config))
@@ -85,7 +78,7 @@ class Value(Field):
 
 
 class Number(Value):
-    """A number; with None for `default` it may also be null."""
+    """A number; it may be null if `default` is None."""
 
     def _decode(self, hf_config):
         return hf_config.number(self.theirs, self.default)
@@ -109,9 +102,9 @@ class Switch(Value):
     """A flag of config.json that selects one of two values of our field."""
 
     on: Any = True
-    """Our value where the flag is true."""
+    """Our value if the flag is true."""
     off: Any = False
-    """Our value where it is false."""
+    """Our value if the flag is false."""
 
     def _decode(self, hf_config):
         return self.on if hf_config.take(self.theirs, self.default) else self.off
@@ -159,23 +152,23 @@ class LearnedPositions(Value):
     ours: str = "position"
     theirs: str = "max_position_embeddings"
     offset: int = 0
-    """Rows of the table before that of position 0."""
+    """The row of position 0 in the table."""
     learns: bool = True
-    """Whether they learn; False: the file has a constant table."""
+    """Whether they are trained; False: the file has a constant table."""
 
     def _decode(self, hf_config):
         length = hf_config.number(self.theirs, self.default)
         return Learned(length, offset=self.offset, learns=self.learns)
 
     def write(self, config):
-        # Another scheme has no length. That it is another is found when this is read again.
+        # Other schemes have no length; `describe` finds the difference when it reads this again.
         length = getattr(config, self.ours).max_length
         return {} if length is None else {self.theirs: length}
 
 
 @dataclass(frozen=True)
 class PaddingId(Number):
-    """The id of the padding token, which `describe` writes."""
+    """The id of the padding token; `describe` writes it."""
 
     ours: str = "padding_id"
     theirs: str = "pad_token_id"
@@ -185,15 +178,10 @@ class PaddingId(Number):
 
 
 class Expect(Field):
-    """A field of config.json that may only have the values that are supported."""
+    """A field of config.json with only some supported values."""
 
     def __init__(self, theirs: str, *allowed: Any):
-        """Names the field.
-
-        Args:
-            theirs: The field of config.json.
-            *allowed: The values it may have, the default first.
-        """
+        """Takes the field of config.json and the values it may have, the default first."""
         self._theirs, self._allowed = theirs, allowed
 
     def read(self, hf_config):
@@ -211,7 +199,7 @@ class Constant(Field):
     theirs: str
     """The field of config.json."""
     value: Any
-    """The value, also where config.json does not have the field."""
+    """The value, which is also the default."""
 
     def read(self, hf_config):
         hf_config.expect(self.theirs, self.value)
@@ -226,9 +214,9 @@ class Computed(Field):
     """Fields that are computed from several others."""
 
     from_hf: Callable[[HFConfig], dict[str, Any]]
-    """From the values of a config.json to fields of our configuration."""
+    """Config.json -> fields of our configuration."""
     to_hf: Callable[[Any], dict[str, Any]] | None = None
-    """From our configuration to fields of config.json; None: there are none to write."""
+    """Our configuration -> fields of config.json; None: nothing is written."""
 
     def read(self, hf_config):
         return self.from_hf(hf_config)
@@ -238,18 +226,13 @@ class Computed(Field):
 
 
 def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None) -> list[Number]:
-    """Returns number fields.
-
-    Args:
-        names: Our field -> the field of config.json.
-        defaults: Field of config.json -> its default, where it has one.
-    """
+    """Returns `Number` fields: our field -> the field of config.json, with its default if any."""
     defaults = defaults or {}
     return [Number(ours, theirs, defaults.get(theirs, REQUIRED)) for ours, theirs in names.items()]
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """Returns the same model with the numbers that None stands for in its configuration."""
+    """Returns the same model, with explicit numbers where its configuration has None."""
     if config.parts:
         return replace(config, **{name: resolved(part) for name, part in config.parts.items()})
     encoder = getattr(config, "encoder", config)
@@ -288,30 +271,16 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""The name of an activation in transformers -> ours; the first of several names is written."""
+"""Name of an activation in transformers -> ours; the first name with that value is written."""
 
 
 def read_activation(hf_config: HFConfig, name: str, default: Any = REQUIRED) -> str:
-    """Returns our name of the activation in a field of config.json.
-
-    Args:
-        hf_config: The values of the file.
-        name: The field.
-        default: The value where the file does not have the field.
-
-    Raises:
-        ConfigError: The activation is not known.
-    """
+    """Returns our name of the activation in a field of config.json."""
     return hf_config.choose(name, ACTIVATIONS, default)
 
 
 def write_activation(activation: str, names: Mapping[str, str] = ACTIVATIONS) -> str:
-    """Returns the name of an activation in transformers.
-
-    Args:
-        activation: Our name.
-        names: The names in transformers -> ours.
-    """
+    """Returns the name of an activation in transformers."""
     return {ours: theirs for theirs, ours in reversed(names.items())}.get(activation, activation)
 
 
@@ -322,21 +291,12 @@ Windows = tuple[int | None, ...]
 
 
 def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
-    """Returns `layer_windows` in the shortest pattern that repeats to the depth."""
+    """Returns `layer_windows` as the shortest pattern that repeats to the full depth."""
     return shortest_pattern(layer_windows(hf_config, usual, window))
 
 
 def layer_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
-    """Returns the window of each layer.
-
-    Args:
-        hf_config: The values of a config.json, whose "layer_types" has the type of each layer.
-        usual: The types where the file does not have them.
-        window: How many tokens a "sliding_attention" layer sees, including the current one.
-
-    Raises:
-        ConfigError: There are not as many types as layers, one is unknown, or there is no window.
-    """
+    """Returns the window of each layer, with the current token, from "layer_types" or `usual`."""
     kinds = hf_config.take("layer_types", None) or usual
     if len(kinds) != len(usual) or not set(kinds) <= {FULL, SLIDING}:
         raise ConfigError(
@@ -361,7 +321,7 @@ def write_windows(windows: Windows, num_layers: int) -> dict[str, Any]:
 
 
 def shortest_pattern(layers: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the shortest pattern that gives these values of successive layers when repeated."""
+    """Returns the shortest pattern that yields these values when repeated."""
     count = len(layers)
     lengths = (length for length in range(1, count + 1) if count % length == 0)
     patterns = (tuple(layers[:length]) for length in lengths)

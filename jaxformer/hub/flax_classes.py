@@ -1,4 +1,4 @@
-"""The Flax classes of transformers 4.55, the last release that had any."""
+"""The Flax classes of transformers 4.55, the last release with Flax support."""
 
 _NAMES = {
     "albert": (
@@ -84,4 +84,4 @@ _NAMES = {
 FLAX_CLASSES: dict[str, tuple[str, ...]] = {
     model_type: tuple(names.split()) for model_type, names in _NAMES.items()
 }
-"""`model_type` -> the names of its classes without "Flax"; "Auto" classes are not among them."""
+"""`model_type` -> the names of its classes without "Flax" in front; "Auto" classes are left out."""

@@ -1,4 +1,4 @@
-"""The values of a config.json, each of which is used or known not to change the outputs."""
+"""The values of a config.json; each is read, known not to change the outputs, or ignored."""
 
 import fnmatch
 import json
@@ -17,9 +17,9 @@ CONFIG = "config.json"
 _WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
 _DEEPEST = 20
 REQUIRED = object()
-"""The default of a field that must be there."""
+"""The default of a required field."""
 
-# What shared code of transformers asks of every file, and what changes nothing.
+# Fields that shared code of transformers reads for every class -> the value that has no effect.
 _HONOURED_BY_ALL = {
     "head_dim": None, "token_classification_bias": True, "transformers_weights": None
 }  # fmt: skip
@@ -28,12 +28,12 @@ HONOURED_ELSEWHERE = {
     "dual_chunk_attention_config": "vLLM attends within chunks of long texts",
     "layer_types": "vLLM gives the layers the windows that it names",
     "original_max_position_embeddings": "vLLM scales dynamically from this length on",
-    "position_embedding_type": "transformers 4 computes positions so",
+    "position_embedding_type": "transformers 4 encodes positions with it",
     "rope_interleaved": "nanotron rotates neighbouring channels",
     "sliding_window": "vLLM bounds the attention with it",
-    "use_sliding_window": "vLLM bounds the attention where it is true",
+    "use_sliding_window": "vLLM bounds the attention if it is true",
 }
-"""Fields that transformers ignores where the class does not have them -> what reads them."""
+"""Fields that transformers ignores if the class does not have them -> what reads them."""
 
 # Fields that do not change the outputs of a forward pass.
 _HARMLESS = (
@@ -58,11 +58,11 @@ class HFConfig:
     """The values of a config.json, and which of them have been read.
 
     Attributes:
-        values: The values in the file.
+        values: The values, with defaults filled in.
         path: The file, for messages.
-        given: The values that the file itself has, under the names that they have there.
-        ignored: The fields that transformers' class does not know, with their values: those of the
-            file and of the objects in it ("text_config.dropout").
+        given: The values that the file itself has, under the names used there.
+        ignored: The fields that transformers ignores, and their values; fields of nested objects
+            by their path ("text_config.dropout").
     """
 
     def __init__(self, values: Mapping[str, Any], path: str | Path = CONFIG):
@@ -75,15 +75,7 @@ class HFConfig:
 
     @classmethod
     def of_folder(cls, folder: str | Path) -> "HFConfig":
-        """Returns the values of a folder's config.json.
-
-        Args:
-            folder: The folder.
-
-        Raises:
-            ConfigError: There is none.
-            DataError: It is no JSON object, or no file of the folder.
-        """
+        """Returns the values of a folder's config.json, or raises ConfigError if there is none."""
         path, values = Path(folder, CONFIG), read_object(folder, CONFIG)
         if values is None:
             raise ConfigError(
@@ -93,49 +85,31 @@ class HFConfig:
         return cls(values, path)
 
     def with_values(self, **values: Any) -> "HFConfig":
-        """Returns the values with others for some fields, in the file too."""
+        """Returns a copy with other values for some fields, as if the file had them."""
         other = self.completed(self.values | values)
         other.given = self.given | values
         return other
 
     def completed(self, values: Mapping[str, Any]) -> "HFConfig":
-        """Returns the same file with other names of its fields, and the defaults of the rest.
-
-        Args:
-            values: All values.
-        """
+        """Returns the same file with these values: fields renamed and defaults filled in."""
         other = HFConfig(values, self.path)
         other.given, other.ignored, other._prefix = self.given, self.ignored, self._prefix
         return other
 
     def section(self, name: str, values: Mapping[str, Any]) -> "HFConfig":
-        """Returns the values of an object in the file; what it ignores, the file has ignored.
-
-        Args:
-            name: The field with the object.
-            values: The object.
-        """
+        """Returns the values of a nested object, whose ignored fields count for the file too."""
         inner = HFConfig(values, f"{self.path}: {name}")
         inner.ignored, inner._prefix = self.ignored, f"{self._prefix}{name}."
         return inner
 
     @property
     def last(self) -> str:
-        """The last field that was read and is in the file, with its value, for messages."""
+        """The field of the file that was read last and its value, for messages."""
         given = [name for name in self._read if name in self.values]
         return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
 
     def take(self, name: str, default: Any = REQUIRED) -> Any:
-        """Returns the value of a field.
-
-        Args:
-            name: The field.
-            default: The value in transformers where the file does not have the field; without a
-                default it must have it.
-
-        Raises:
-            ConfigError: The field is missing, or has a number that no model has.
-        """
+        """Returns the value of a field, or its default in transformers; `REQUIRED` means none."""
         self._read.pop(name, None)
         self._read[name] = None
         if name in self.values:
@@ -146,7 +120,7 @@ class HFConfig:
         return default
 
     def _check_number(self, name: str, value: Any) -> None:
-        """Refuses numbers that no model has, before anything of that size is made."""
+        """Refuses numbers that no model has, before an array of that size is made."""
         if isinstance(value, list | tuple):
             for each in value:
                 self._check_number(name, each)
@@ -154,17 +128,13 @@ class HFConfig:
             raise ConfigError(f"{self.path}: {name} = {value}: must be finite")
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ConfigError(
-                f"{self.path}: {name} has {value.bit_length()} bits: must be a number of 64"
+                f"{self.path}: {name} has {value.bit_length()} bits: must be a 64-bit number"
             )
         elif isinstance(value, int) and "layer" in name and value > MOST_LAYERS:
             raise ConfigError(f"{self.path}: {name} = {value}: must be {MOST_LAYERS:,} at most")
 
     def check_depth(self) -> None:
-        """Refuses objects and lists that are nested too deeply to be looked into.
-
-        Raises:
-            ConfigError: One is.
-        """
+        """Refuses objects and lists that are nested too deeply."""
         pending = [(name, value, 0) for name, value in self.values.items()]
         while pending:
             name, value, depth = pending.pop()
@@ -176,15 +146,7 @@ class HFConfig:
                 pending += [(name, inner, depth + 1) for inner in value]
 
     def number(self, name: str, default: Any = REQUIRED) -> Any:
-        """Returns the value of a field that must be a number.
-
-        Args:
-            name: The field.
-            default: As for `take`; with None the field may also be null.
-
-        Raises:
-            ConfigError: The field is missing, or not a number.
-        """
+        """Returns the value of a field that must be a number, or null if the default is None."""
         value = self.take(name, default)
         whole = isinstance(value, int | float) and not isinstance(value, bool)
         if not whole and not (value is None and default is None):
@@ -192,16 +154,7 @@ class HFConfig:
         return value
 
     def choose(self, name: str, choices: Mapping[str, Any], default: Any = REQUIRED) -> Any:
-        """Returns the choice that a field names.
-
-        Args:
-            name: The field.
-            choices: Value of the field -> what it stands for.
-            default: As for `take`.
-
-        Raises:
-            ConfigError: The value is none of the choices; names the nearest.
-        """
+        """Returns what the value of a field stands for in `choices`."""
         value = self.take(name, default)
         if not isinstance(value, Hashable) or value not in choices:
             hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
@@ -212,16 +165,7 @@ class HFConfig:
         return choices[value]
 
     def expect(self, name: str, *allowed: Any, default: Any = REQUIRED) -> None:
-        """Checks a field of which only some values are supported.
-
-        Args:
-            name: The field.
-            *allowed: The values.
-            default: As for `take`; the first of the values if it is left out.
-
-        Raises:
-            ConfigError: It has another value.
-        """
+        """Checks that a field has a supported value; the default is the first, or the one given."""
         default = allowed[0] if default is REQUIRED else default
         if (value := self.take(name, default)) not in allowed:
             raise ConfigError(
@@ -230,16 +174,16 @@ class HFConfig:
             )
 
     def finish(self, harmless: Sequence[str] = ()) -> None:
-        """Notes which fields were not read: they are `ignored`, unless they change the outputs.
+        """Records the fields that were not read as `ignored`.
 
-        Every field that the class of transformers knows is read or harmless, so what is left is a
-        field that it does not know, and ignores.
+        Every field that the class in transformers reads has been read or is harmless, so any other
+        field is one that transformers ignores.
 
         Args:
-            harmless: Patterns of fields that do not change the outputs in this system.
+            harmless: Patterns of fields that do not change the outputs of this model type.
 
         Raises:
-            ConfigError: Shared code of transformers reads a field for every class; names it.
+            ConfigError: Code that all classes of transformers share reads the field.
         """
         patterns = (*_HARMLESS, *harmless)
         for name, value in self.values.items():
@@ -273,14 +217,7 @@ def is_hf_checkpoint(folder: AnyPath) -> bool:
 
 
 def write_hf_config(folder: Path, values: Mapping[str, Any], source: Path | None = None) -> None:
-    """Writes the config.json of a folder.
-
-    Args:
-        folder: The folder.
-        values: What the file is to say.
-        source: The folder of a config.json that is copied as it is if it says the same; None:
-            there is none.
-    """
+    """Writes the config.json of a folder, or copies that of `source` if it has the same values."""
     kept = None if source is None else file_in(source, CONFIG)
     if kept is not None and read_json_object(kept) == dict(values):
         shutil.copyfile(kept, folder / CONFIG)

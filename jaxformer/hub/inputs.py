@@ -1,4 +1,4 @@
-"""Checks of the inputs that a user gives, before anything compiles."""
+"""Checks of a user's inputs, before anything compiles."""
 
 import math
 from collections.abc import Mapping
@@ -37,25 +37,25 @@ _INTEGERS = (jnp.integer,), "integers"
 _INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
 _FLOATS = (jnp.floating,), "floats"
 _NUMBERS = (jnp.integer, jnp.bool_, jnp.floating), "numbers"
-_MAY_HOLD = {
+_ALLOWED_DTYPES = {
     **dict.fromkeys(("noise", "pixel_values"), _FLOATS),
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
-"""The dtypes that each array may have; all others may have integers or bool."""
+"""Input -> the dtypes that it may have; the others may have integers or bool."""
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:
-    """Returns the inputs of a model as arrays of int32 and float32.
+    """Returns the inputs of a model as int32 and float32 arrays, after checking them.
 
     Args:
-        inputs: Arrays, or lists of lists of one length, by their names in transformers.
+        inputs: Arrays, or nested lists, by their names in transformers.
         config: The model.
 
     Raises:
-        DataError: A name is not known or not an input of this model, an array has a wrong shape or
-            dtype, has values out of range (ids, labels or positions beyond their table, a mask
-            of other values than 0 and 1, NaN), or rows are longer than the model's positions.
+        DataError: A name is unknown or not an input of this model; an array has a wrong
+            shape or dtype, or values out of range (ids, labels, positions, masks, NaN), or
+            rows are too long.
     """
     if not isinstance(inputs, Mapping):
         raise DataError(
@@ -69,7 +69,7 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             continue
         if isinstance(array, jax.core.Tracer):
             _check_shape(name, array, arrays)
-            continue  # Inside `jit`, `vmap` or `grad` there are no values.
+            continue  # Inside `jit`, `vmap` or `grad`, arrays have no values.
         _check_dtype(name, array)
         if name.endswith("input_ids"):
             _check_ids(name, array, config)
@@ -115,12 +115,12 @@ def _check_name(name: str, config: ModelConfig) -> None:
     names = family_of(config).names_of_inputs(config)
     if name not in (*names, *_LABELS):
         raise DataError(
-            f"inputs: {name} is nothing that this model reads, which is {', '.join(names)}"
+            f"inputs: {name} is not an input of this model, which has {', '.join(names)}"
         )
 
 
 def _check_dtype(name: str, array: np.ndarray) -> None:
-    kinds, word = _MAY_HOLD.get(name, _INTEGERS_OR_BOOL)
+    kinds, word = _ALLOWED_DTYPES.get(name, _INTEGERS_OR_BOOL)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):
         raise DataError(f"inputs: {name} must hold {word}, not {array.dtype}")
     if not array.size:
@@ -178,7 +178,7 @@ def _check_length(name: str, length: int, config: Any) -> None:
 
 
 def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
-    # A model without segments has one of them.
+    # A model without segment embeddings takes segment 0 only.
     sizes = getattr(config.parts.get("encoder", config), "type_sizes", {})
     _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
@@ -193,7 +193,9 @@ def _check_labels(
     elif name.endswith("_positions"):
         _check_rows(name, labels)
         if labels.min() < 0:
-            raise DataError(f"inputs: {name} holds {labels.min()}: must be places from 0 on")
+            raise DataError(
+                f"inputs: {name} holds {labels.min()}: must be positions of tokens, 0 or more"
+            )
     elif head is None:
         _check_counted(labels, getattr(config, "vocab_size", 1))  # no head reads them
     elif isinstance(head, MultipleChoice):
@@ -211,14 +213,14 @@ def _check_labels(
 
 
 def _check_visual_tokens(labels: np.ndarray, arrays: Mapping[str, np.ndarray], size: int) -> None:
-    """Checks the tokens of the hidden patches of all images, one after another."""
+    """Checks the labels of masked patches, concatenated over all images."""
     hidden = arrays.get("bool_masked_pos")
     if hidden is None:
-        raise DataError("inputs: labels are those of hidden patches: give bool_masked_pos too")
+        raise DataError("inputs: labels belong to masked patches: give bool_masked_pos too")
     if labels.shape != (count := int((hidden > 0).sum()),):
         raise DataError(
             f"inputs: labels has shape {labels.shape}: must be [{count}], one for each patch that "
-            "bool_masked_pos hides, row by row"
+            "bool_masked_pos masks, row by row"
         )
     _check_counted(labels, size)
 
@@ -229,7 +231,7 @@ def _check_rows(name: str, labels: np.ndarray) -> None:
 
 
 def _check_classes(labels: np.ndarray, size: int) -> None:
-    """Checks a class, a number, or a number for each of several labels, of each row."""
+    """Checks the label of each row: a class, a number, or a float for each of several labels."""
     one_each = labels.ndim == 1 or labels.shape[1:] == (1,)
     whole = not _is_floating(labels)
     if labels.shape[1:] != (size,) and not (one_each and (whole or size == 1)):
@@ -262,9 +264,9 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-    """Checks that an array fits the ids (or images) it belongs to."""
+    """Checks that an array has the shape or the rows of its ids (or images)."""
     if name in PATCHES:
-        return  # In a dual encoder there may be more images than texts.
+        return  # A dual encoder may get more images than texts.
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = arrays.get(owner, arrays.get("pixel_values"))
     if other is None or array is other:
@@ -272,13 +274,13 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
     if name in _PER_TOKEN and array.shape != other.shape:
         raise DataError(f"inputs: {name} has shape {array.shape}, its ids {other.shape}")
     if name == "labels" and "bool_masked_pos" in arrays:
-        return  # there is one for each hidden patch
+        return  # one for each masked patch
     if array.shape[:1] != other.shape[:1]:
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
 
 
 def _image_model(config: ModelConfig) -> Any:
-    """The model, or that of its parts that reads images."""
+    """The model, or the part of it that reads images."""
     return next((x for x in config.parts.values() if "images" in x.required), config)
 
 
@@ -295,16 +297,15 @@ def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
     if pixels.shape[1] != channels:
         last = pixels.shape[3] == channels
         hint = (
-            "; transpose it with (0, 3, 1, 2)" if last else f"; the model reads {channels} colours"
+            "; transpose it with (0, 3, 1, 2)" if last else f"; the model has {channels} channels"
         )
-        raise DataError(f"{given}, and so {pixels.shape[1]} channels: {wanted}{hint}")
+        raise DataError(f"{given}, which has {pixels.shape[1]} channels: {wanted}{hint}")
     size = pixels.shape[2:]
     if getattr(config, "interpolate_positions", False):
         patch = config.patch_size
         if size[0] < patch[0] or size[1] < patch[1]:
             raise DataError(
-                f"{given}: must have {patch[0]} rows and {patch[1]} columns at least, those of one "
-                "patch"
+                f"{given}: must have {patch[0]} rows and {patch[1]} columns at least, one patch"
             )
     elif size != (height, width):
         raise DataError(
@@ -314,7 +315,7 @@ def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
 
 
 def _check_patches_of_images(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    """Checks images that are cut into patches, their grids, and which patches are real."""
+    """Checks images that are cut into patches, their grids, and their mask."""
     pixels = arrays["pixel_values"]
     size = math.prod(config.patch_size) * config.channels
     if pixels.ndim != 3 or pixels.shape[2] != size:
@@ -344,7 +345,7 @@ def _check_patches(
 ) -> None:
     pixels = arrays.get("pixel_values")
     if pixels is None or np.ndim(pixels) != 4:
-        return  # which is reported by itself
+        return  # reported separately
     patch_size = _image_model(config).patch_size
     sizes = zip(pixels.shape[2:], patch_size, strict=True)
     expected = (len(pixels), math.prod(count // size for count, size in sizes))

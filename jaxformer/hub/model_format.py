@@ -1,4 +1,4 @@
-"""The files of a system in transformers: its configuration, tensors and classes."""
+"""A model family of transformers: how its configuration, tensors and classes map to ours."""
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
@@ -24,36 +24,32 @@ class Architecture:
     """One model class of transformers: a body with heads."""
 
     name: str
-    """The name of the class: "BertForMaskedLM"."""
+    """The name of the class, such as "BertForMaskedLM"."""
     task: Task
     """The heads, their outputs and the loss."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of our configuration that differ from those of the body: {"pooler": None}."""
+    """Fields of our configuration that differ from the body's: {"pooler": None}."""
     prefix: str | None = None
-    """The prefix of the body's tensors, where it is not the format's."""
+    """The prefix of the body's tensors; None: the prefix of the format."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of config.json that set the class apart from the others of its system, which are
-    false there: {"is_decoder": True}."""
+    """Fields of config.json that only this class sets, such as {"is_decoder": True}; they are false
+    for the other classes of the model type."""
     aliases: tuple[str, ...] = ()
-    """Other names of the class in files: "BertForCausalLM" in Flax, "T5WithLMHeadModel" once."""
+    """Other names of the class in files: "BertForCausalLM" in Flax, "T5WithLMHeadModel" in old
+    files."""
 
 
 class Shift(abc.ABC):
-    """Makes a decoder's inputs of its targets; subclasses are frozen dataclasses."""
+    """Shifts targets to the right to get a decoder's inputs; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def __call__(self, targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-        """Returns the inputs, int `[B, T]`.
-
-        Args:
-            targets: int `[B, T]`; those that do not count (-100) become padding.
-            hf_config: The values of config.json.
-        """
+        """Returns the inputs, int `[B, T]` as `targets`; ignored targets (-100) become padding."""
 
 
 @dataclass(frozen=True)
 class StartToken(Shift):
-    """The start token, then the targets except for the last."""
+    """The start token, then all targets but the last."""
 
     def __call__(self, targets, hf_config):
         first = jnp.full_like(targets[:, :1], hf_config.take("decoder_start_token_id"))
@@ -76,22 +72,16 @@ def _padded(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
 
 
 class Positions(abc.ABC):
-    """Counts the positions of tokens; subclasses are frozen dataclasses."""
+    """Computes the position ids of tokens; subclasses are frozen dataclasses."""
 
     def applies(self, config: ModelConfig) -> bool:
-        """Whether a model counts its positions so; otherwise from 0, including padding."""
+        """Whether this model uses the rule; otherwise positions count from 0, including padding."""
         del config
         return True
 
     @abc.abstractmethod
     def __call__(self, ids: jax.Array, mask: jax.Array, pad_id: int | None) -> jax.Array:
-        """Returns the positions, int `[B, T]`.
-
-        Args:
-            ids: int `[B, T]`.
-            mask: The attention mask `[B, T]`.
-            pad_id: The id of the padding token, if there is one.
-        """
+        """Returns the positions of `ids` under the attention mask `mask`, all int `[B, T]`."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +97,7 @@ class CountedByMask(Positions):
 
 @dataclass(frozen=True)
 class CountedByIds(Positions):
-    """The number of tokens before each whose id is not the padding's (RoBERTa)."""
+    """The number of tokens before each that are not padding by their id (RoBERTa)."""
 
     def __call__(self, ids, mask, pad_id):
         real = jnp.ones_like(ids) if pad_id is None else (ids != pad_id).astype(jnp.int32)
@@ -116,53 +106,36 @@ class CountedByIds(Positions):
 
 @dataclass(frozen=True)
 class Section:
-    """A model within a dual encoder, with a section of config.json and a prefix of its tensors."""
+    """A part of a dual encoder: a section of config.json and a prefix of tensor names."""
 
     section: str
-    """The field of config.json with its own: "text_config"."""
+    """The field of config.json with the values of the part: "text_config"."""
     prefix: str
-    """What precedes the names of its tensors: "text_model."."""
+    """The prefix of the part's tensors: "text_model."."""
     model_format: "ModelFormat"
-    """Its system."""
     architecture: Architecture
-    """Its class."""
     shared: tuple[str, ...] = ()
-    """The fields of the whole that count in this section too: "projection_dim"."""
+    """Top-level fields that apply to this section too: "projection_dim"."""
     projection: str = ""
-    """The tensor of its projection in files of the whole, where it is not its own."""
+    """The tensor of the part's projection, if it lies outside of the part."""
     older_section: str = ""
-    """The field that old files have beside `section`, whose values come first."""
+    """A second field that old files have for the section; its values take precedence."""
     reads_text: bool = True
-    """Whether the ids of special tokens belong to its section."""
+    """Whether the section has the ids of special tokens."""
 
     def section_of(self, hf_config: HFConfig) -> HFConfig:
-        """Returns the values of this part.
-
-        Args:
-            hf_config: Those of the whole.
-
-        Raises:
-            ConfigError: The section is no object.
-        """
+        """Returns the values of this part, from those of the whole file."""
         values = section(hf_config, self.section)
         older = hf_config.take(self.older_section, None) if self.older_section else None
         if older is not None:
-            # Transformers completes these before they replace the others.
+            # Transformers fills in the defaults of these values before they replace the others.
             values |= {**self.model_format.defaults, **section(hf_config, self.older_section)}
         values |= {name: hf_config.take(name) for name in self.shared}
         return hf_config.section(self.section, values)
 
 
 def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
-    """Returns the values of a section of a config.json; nothing where it is not there.
-
-    Args:
-        hf_config: The values of the whole file.
-        name: The field with the section.
-
-    Raises:
-        ConfigError: It is no JSON object.
-    """
+    """Returns the values of a section of config.json; empty if the section is missing."""
     values = hf_config.take(name, None)
     if values is None:
         return {}
@@ -172,7 +145,7 @@ def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
 
 
 def _unchanged(config: ModelConfig, files: Tensors) -> ModelConfig:
-    """The configuration that config.json describes."""
+    """Returns the configuration as config.json describes it."""
     del files
     return config
 
@@ -181,92 +154,84 @@ class Part(NamedTuple):
     """The encoder or the decoder of a composite model."""
 
     model_format: "ModelFormat"
-    """Its system."""
     architecture: Architecture
-    """Its class."""
     hf_config: HFConfig
-    """The values of its part of config.json."""
+    """The part's values in config.json."""
 
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """The files of one `model_type`."""
+    """How transformers stores the models of one `model_type`."""
 
     model_type: str
-    """The system's name in config.json."""
+    """The name in config.json, such as "bert"."""
     config_map: ConfigMap
-    """The fields of config.json, except for those of heads."""
+    """The fields of config.json, without those of heads."""
     weight_map: Callable[[ModelConfig], WeightMap]
     """Returns the names of the tensors of a model."""
     architectures: tuple[Architecture, ...]
-    """The classes, the most usual one for a trained model first; one has no head."""
+    """The classes; the first is the default, and one has no head."""
     prefix: str = ""
     """The prefix of the body's tensors in models with heads: "bert."."""
     positions: Positions | None = None
-    """How positions are counted; None: from 0, including padding."""
+    """How position ids are computed; None: counted from 0, including padding."""
     hides_padding: bool = False
-    """Whether tokens with the padding's id are hidden where no mask is given (T5Gemma)."""
+    """Whether padding tokens are masked where no attention mask is given (T5Gemma)."""
     buffers: tuple[str, ...] = ()
-    """Patterns of tensors in files that are computed and not learned, and are ignored."""
+    """Patterns of non-learned tensors in files, which are ignored."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of old names of tensors -> the new ones."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that some files store twice -> the tensors that they must be equal to, which may be
-    copies themselves."""
+    """Tensor that some files store in addition -> the tensor that it duplicates, which may be a
+    duplicate too."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
     fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
-    """Corrects our configuration by the tensors, where config.json is not enough."""
+    """Completes our configuration from the tensors, where config.json is not enough."""
     fitted_fields: tuple[str, ...] = ()
-    """The fields of which config.json says nothing: the tensors alone have them."""
+    """Fields of our configuration that only the tensors determine."""
     shift: Shift = StartToken()
-    """Makes the decoder's inputs of its targets."""
+    """How a decoder's inputs are made from its targets."""
     repeats_inputs: bool = False
-    """Whether a decoder without inputs repeats those of the encoder (BART)."""
+    """Whether a decoder without inputs uses the encoder's (BART)."""
     states_end_normalised: bool = True
-    """Whether the last of a text model's hidden states is normalised (not in CLIP)."""
+    """Whether the last hidden state of a text model is normalised (not in CLIP)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The values of fields that a config.json leaves out, before those of `config_map`."""
+    """Defaults of missing fields; they take precedence over the defaults in `config_map`."""
     inherited: tuple[str, ...] = ()
-    """Fields of which null means what a missing one does: their value in `defaults`."""
+    """Fields where null means the value in `defaults`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other names of fields in files -> the name that `config_map` reads."""
+    """Other name of a field in files -> the name that `config_map` reads."""
     flax: FlaxFormat = FlaxFormat()
-    """What its Flax class kept or computed in another way."""
+    """How its Flax class differs from PyTorch's."""
     reads_encoder: bool = False
-    """Whether its causal class can have cross-attention, whose names `weight_map` then has."""
+    """Whether its causal class can have cross-attention, which `weight_map` then names."""
     bind: "Callable[[ModelFormat, HFConfig, Formats, Any], ModelFormat] | None" = None
-    """Returns the format of one model whose config.json names its parts."""
+    """Makes the format of one model from a config.json that names its parts; see `bound`."""
     parts: Mapping[str, Part] = field(default_factory=dict)
-    """The parts of a composite model, "encoder" and "decoder", in a format that it is bound to."""
+    """The parts "encoder" and "decoder" of a composite model; only in a bound format."""
     sections: Mapping[str, Section] = field(default_factory=dict)
-    """The models that a dual encoder is made of, by our fields."""
+    """Field of our configuration -> part of a dual encoder."""
 
     def bound(
         self, hf_config: HFConfig, formats: "Formats", config: ModelConfig | None = None
     ) -> "ModelFormat":
-        """Returns the format of the model of a config.json: this one, unless it has parts.
+        """Returns the format of one model: this one, unless config.json names its parts.
 
-        Args:
-            hf_config: The values of the file.
-            formats: The known systems by `model_type`.
-            config: Our configuration, of which the parts are that the file does not name.
-
-        Raises:
-            ConfigError: A part is missing, or is of a system that cannot be that part.
+        Parts that config.json does not name are taken from `config`.
         """
         return self if self.bind is None else self.bind(self, hf_config, formats, config)
 
     def architecture(self, name: str) -> Architecture | None:
-        """Returns the class with a name, in large or small letters; None if there is no such."""
-        # MPT was published with its own code, which calls the class MPTForCausalLM.
+        """Returns the class with this name, ignoring case; None if there is none."""
+        # MPT was published with custom code, which calls the class MPTForCausalLM.
         for each in self.architectures:
             if name.lower() in (known.lower() for known in (each.name, *each.aliases)):
                 return each
         return None
 
     def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
-        """Returns the classes that a config.json with these values may name, see `fields`."""
+        """Returns the classes that fit these values of config.json, see `Architecture.fields`."""
         names = {name for each in self.architectures for name in each.fields}
         wanted = {name: values.get(name) or False for name in names}
         return [
@@ -276,34 +241,25 @@ class ModelFormat:
         ]
 
     def originals(self, copy: str) -> Iterator[str]:
-        """Yields the tensors of which one is a copy: its source, and whatever that is a copy of."""
+        """Yields the tensor that `copy` duplicates, the one that this duplicates, and so on."""
         while copy in self.copies:
             copy = self.copies[copy]
             yield copy
 
 
 Formats = Mapping[str, ModelFormat]
-"""Systems by their `model_type`."""
+"""`model_type` -> its format."""
 
 
 def read_config(
     hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
 ) -> ModelConfig:
-    """Returns our configuration; every field was read, or noted as ignored.
-
-    Args:
-        hf_config: The values of a config.json, with defaults.
-        model_format: The system.
-        architecture: The class.
-
-    Raises:
-        ConfigError: A field is missing or has a value that is not supported.
-    """
+    """Returns our configuration; fields that transformers does not know are noted as ignored."""
     config = model_format.config_map.read(hf_config)
     if config.causal or isinstance(config, EncoderDecoderConfig):
-        hf_config.expect("is_causal", True)  # of all else transformers makes another mask
+        hf_config.expect("is_causal", True)  # transformers masks differently otherwise
     if hf_config.values.get("head_dim") == getattr(config, "head_width", None):
-        hf_config.take("head_dim", None)  # says what its class derives
+        hf_config.take("head_dim", None)  # repeats the value that the class derives
     heads = architecture.task.heads(hf_config)
     config = config.with_fields(heads=heads, **architecture.changes)
     hf_config.finish(model_format.harmless)
@@ -311,22 +267,14 @@ def read_config(
 
 
 def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
-    """Returns the values under the names that the format reads, with the defaults of the others.
-
-    Args:
-        hf_config: The values of a config.json.
-        model_format: The system.
-
-    Raises:
-        ConfigError: Two names of one field have different values.
-    """
+    """Returns the values under the names that the format reads, with its defaults filled in."""
     given = {}
     for spelling, value in hf_config.values.items():
         name = model_format.synonyms.get(spelling, spelling)
         if (other := given.setdefault(name, value)) is not value and other != value:
             raise ConfigError(
                 f"{hf_config.path}: {spelling} = {value!r} and {name} = {other!r} are two "
-                "names of one thing: they must agree"
+                "names of one thing: must have the same value"
             )
     inherited = {k for k in model_format.inherited if given.get(k) is None}
     given = {name: value for name, value in given.items() if name not in inherited}

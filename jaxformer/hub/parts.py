@@ -1,4 +1,4 @@
-"""Models of several parts: their config.json and tensors, composed of those of the parts."""
+"""Models of several parts: config.json and tensors are composed from those of the parts."""
 
 import re
 from collections.abc import Mapping
@@ -15,20 +15,13 @@ from jaxformer.models.model import ModelConfig
 
 @dataclass(frozen=True)
 class PartsMap(ConfigMap):
-    """The map of a model of several parts; `fields` are those of the whole."""
+    """The config map of a model of several parts; `fields` are the fields outside of the parts."""
 
     parts: Mapping[str, Section] = field(default_factory=dict)
-    """The parts by our fields."""
+    """Field of our configuration -> the part."""
 
     def read(self, hf_config: HFConfig) -> ModelConfig:
-        """Returns our configuration, without the heads of the whole.
-
-        Args:
-            hf_config: The values of a config.json.
-
-        Raises:
-            ConfigError: A field is missing or has a value that is not supported.
-        """
+        """Returns our configuration, without the heads of the whole model."""
         values: dict[str, Any] = {}
         for name, part in self.parts.items():
             section = completed(part.section_of(hf_config), part.model_format)
@@ -54,15 +47,9 @@ class PartsMap(ConfigMap):
 def with_parts(
     model_format: ModelFormat, parts: Mapping[str, Section], own: WeightMap
 ) -> ModelFormat:
-    """Returns a format whose files are composed of those of its parts.
-
-    Args:
-        model_format: The format, with the fields of the whole.
-        parts: The parts by our fields.
-        own: The names of the tensors of the whole.
-    """
+    """Returns a format whose files combine those of its parts with the tensors of `own`."""
     aliases = {
-        # Older files repeat the prefix that a part has in files of its own.
+        # Older files repeat the prefix that a part has when it is saved alone.
         f"^{re.escape(part.prefix + part.model_format.prefix)}": part.prefix
         for part in parts.values()
         if part.model_format.prefix
@@ -96,7 +83,7 @@ def _weight_map(config: ModelConfig, parts: Mapping[str, Section], own: WeightMa
 
 
 def _renamed(tensor: str, part: Section) -> str:
-    """The name of a part's tensor in files of the whole; those of heads keep theirs."""
+    """The name of a part's tensor in files of the whole model; heads keep their names."""
     bare = tensor.removeprefix(part.model_format.prefix)
     is_body = bare != tensor or not part.model_format.prefix
     return part.prefix + bare if is_body else tensor

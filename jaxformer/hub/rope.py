@@ -24,7 +24,7 @@ _FRACTION = "partial_rotary_factor"
 
 
 class _Kind(NamedTuple):
-    """A scaling, and its fields: name in transformers -> ours."""
+    """A scaling, and its fields: name in transformers -> name in our class."""
 
     scaling: type[Scaling]
     names: Mapping[str, str]
@@ -67,7 +67,7 @@ _KINDS = {
         },
     ),
 }
-# Published files also have these; they do not change the outputs.
+# Fields of published files that do not change the outputs.
 _HARMLESS = ("type", "finetuned")
 
 
@@ -81,21 +81,7 @@ def read_rope(
     synonyms: Mapping[str, str] | None = None,
     layout: str = "half",
 ) -> RoPE:
-    """Returns the scheme in a config.json, in either spelling.
-
-    Args:
-        hf_config: The values of the file.
-        theta: The base where the file does not have it.
-        fraction: The share of the channels that rotate where the file does not have it; None: all
-            rotate in this system, and the file may not have another share.
-        theta_field: The name of the base in version 4 ("rotary_emb_base" in GPT-NeoX).
-        fraction_field: The name of the share in version 4 ("rotary_pct" in GPT-NeoX).
-        synonyms: Names of scalings in old files -> the current ones.
-        layout: Which channels are a pair in this system, see `RoPE`.
-
-    Raises:
-        ConfigError: A scaling is not known, or a field of it is missing, unknown or out of range.
-    """
+    """Returns the scheme in a config.json, in the spelling of either version; see `Rope`."""
     current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
     where = "rope_scaling" if old else "rope_parameters"
     # As in transformers, the old spelling takes precedence.
@@ -111,29 +97,29 @@ def read_rope(
 def read_layer_ropes(
     hf_config: HFConfig, bases: Mapping[str, tuple[str | None, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
-    """Returns the schemes of a model whose layer types ("full_attention", ...) have their own.
+    """Returns the scheme of each layer type ("full_attention", ...).
 
     Args:
         hf_config: The values of the file.
-        bases: Layer type -> the name of its base in version 4, or None where it has none there, and
-            its default.
+        bases: Layer type -> the name of its base in version 4, or None if it has none there, and
+            the default base.
         scaled: The layer types that `rope_scaling` of version 4 applies to.
 
     Raises:
-        ConfigError: As `read_rope`.
+        ConfigError: As in `read_rope`.
     """
     current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
     current = _dictionary(current, "rope_parameters", hf_config)
     if unknown := sorted(set(current) - set(bases)):
         raise ConfigError(
-            f"{hf_config.path}: rope_parameters has {', '.join(unknown)}; in a model of this kind "
-            f"it has {', '.join(bases)}, and the rest within them"
+            f"{hf_config.path}: rope_parameters has {', '.join(unknown)}; in this model "
+            f"it has {', '.join(bases)}, and all other fields within them"
         )
     old = _dictionary(old, "rope_scaling", hf_config)
     if old and "rope_type" not in old:
-        # As in transformers, for these models alone.
+        # As in transformers, which does so for these models only.
         warnings.warn(
-            f"{hf_config.path}: rope_scaling = {old!r} is ignored: a model of this kind reads "
+            f"{hf_config.path}: rope_scaling = {old!r} is ignored: this model reads "
             "rope_type, and not type",
             stacklevel=2,
         )
@@ -148,7 +134,7 @@ def read_layer_ropes(
         if getattr(ropes[kind].scaling, "truncate", True) is not True:
             raise ConfigError(
                 f"{hf_config.path}: {where}.truncate = False is not supported: transformers "
-                "ignores it where kinds of layers have their own parameters"
+                "ignores it where layer types have their own parameters"
             )
     return ropes
 
@@ -158,10 +144,7 @@ def write_rope(
 ) -> dict[str, Any]:
     """Returns the fields of a scheme in both spellings, so that old and new versions read it.
 
-    Args:
-        rope: The scheme.
-        theta_field: The name of the base in version 4.
-        fraction_field: The name of the share of channels that rotate in version 4; None: all do.
+    If `fraction_field` is None, all channels rotate and no share is written.
     """
     scaling = write_scaling(rope.scaling)
     old = {theta_field: rope.theta, "rope_scaling": scaling}
@@ -176,13 +159,7 @@ def write_rope(
 def write_layer_ropes(
     ropes: Mapping[str, RoPE], theta_fields: Mapping[str, str | None], scaled: str
 ) -> dict[str, Any]:
-    """Returns the fields that `read_layer_ropes` reads, in both spellings.
-
-    Args:
-        ropes: Layer type -> its scheme.
-        theta_fields: Layer type -> the name of its base in version 4, or None.
-        scaled: The layer type that `rope_scaling` of version 4 applies to.
-    """
+    """Returns the fields that `read_layer_ropes` reads, in both spellings."""
     values: dict[str, Any] = {"rope_parameters": {}}
     for kind, rope in ropes.items():
         field = theta_fields[kind]
@@ -196,19 +173,14 @@ def write_layer_ropes(
 
 
 def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
-    """Returns the object `rope_scaling` of a scaling, or None if there is none.
-
-    Args:
-        scaling: The scaling.
-
-    Raises:
-        ConfigError: Transformers does not have it.
-    """
+    """Returns the `rope_scaling` object of a scaling that transformers knows, or None."""
     if type(scaling) is NoScaling:
         return None
     name = next((name for name, kind in _KINDS.items() if kind.scaling is type(scaling)), None)
     if name is None:
-        raise ConfigError(f"the scaling {scaling!r} is none of {', '.join(_KINDS)}")
+        raise ConfigError(
+            f"the scaling {scaling!r} is not in transformers: must be one of {', '.join(_KINDS)}"
+        )
     usual = {field.name: field.default for field in fields(scaling)}
     values = {theirs: (getattr(scaling, ours), ours) for theirs, ours in _KINDS[name].names.items()}
     return {"rope_type": name} | {
@@ -231,7 +203,7 @@ def _rope(
     partial: bool,
     synonyms: Mapping[str, str],
 ) -> RoPE:
-    """The scheme in one complete object of `rope_parameters`."""
+    """Reads the scheme from one complete object of `rope_parameters`."""
     kind = found.get("rope_type") or found.get("type") or "default"
     model_type = hf_config.values.get("model_type")
     own = hf_config.section(
@@ -247,7 +219,7 @@ def _rope(
 
 
 def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
-    """The scaling in an object of `rope_parameters`."""
+    """Reads the scaling from an object of `rope_parameters`."""
     kind = own.choose("rope_type", _KINDS)
     given = {ours: _value(own, theirs) for theirs, ours in kind.names.items()}
     longest, outside = hf_config.number(_LONGEST, None), hf_config.number(_ORIGINAL, None)
@@ -270,7 +242,7 @@ def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
 
 
 def _value(own: HFConfig, name: str) -> Any:
-    """A field of a scaling, or None."""
+    """Reads a field of a scaling; None if it is missing."""
     if name == "truncate":
         own.expect(name, None, True, False)
         return own.take(name, None)
@@ -285,20 +257,20 @@ def _value(own: HFConfig, name: str) -> Any:
 
 @dataclass(frozen=True)
 class Rope(Field):
-    """The rotary scheme of all layers, see `read_rope`."""
+    """The rotary scheme of all layers."""
 
     theta: float = 10_000.0
-    """The base where config.json does not have it."""
+    """The base if config.json does not have it."""
     fraction: float | None = None
-    """The share of the channels that rotate by default; None: all channels always rotate."""
+    """The default share of rotating channels; None: all channels always rotate."""
     theta_field: str = "rope_theta"
     """The name of the base in version 4."""
     fraction_field: str = _FRACTION
     """The name of the share in version 4."""
     synonyms: Mapping[str, str] | None = None
-    """Names of scalings in old files -> the current ones."""
+    """Old name of a scaling -> its current name."""
     layout: str = "half"
-    """Which channels are a pair in this system, see `RoPE`."""
+    """Which channels form a pair, see `RoPE`."""
 
     def read(self, hf_config):
         return {"position": read_rope(hf_config, **vars(self))}

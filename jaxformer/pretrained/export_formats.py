@@ -13,7 +13,7 @@ from jaxformer.hub.weights.flax_tree import (
     check_fixed,
     flax_arrays,
     flax_class,
-    learned,
+    flax_placements,
     write_flax,
 )
 from jaxformer.hub.weights.tensors import Tensor, write_tensors
@@ -100,7 +100,7 @@ class FlaxMsgpack(ExportFormat):
         check_fixed(checkpoint, parameters, placements)
 
     def kept(self, checkpoint, placements):
-        return learned(checkpoint, placements)
+        return flax_placements(checkpoint, placements)
 
     def write(self, folder, checkpoint, parameters, placements, kinds, max_bytes):
         dtypes = {name: kind.dtype for name, kind in kinds.items()}

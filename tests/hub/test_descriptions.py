@@ -110,11 +110,11 @@ def test_a_model_of_ours_is_described_and_read_again():
 
 def test_a_model_that_no_system_is_can_be_run_and_not_exported():
     config = bert(2, 48, 6, position=RoPE(), heads=(TokenClassification(num_labels=3),))
-    with pytest.raises(ConfigError, match="no known system can say this model; the nearest: "):
+    with pytest.raises(ConfigError, match="the nearest: "):
         describe(config, FORMATS.values())
     checkpoint = describe_model(config, FORMATS.values(), {})
     assert checkpoint.config == config
-    with pytest.raises(ConfigError, match="no known system can say this model"):
+    with pytest.raises(ConfigError, match="no known system"):
         checkpoint.model_format.config_map.write(config)
 
 

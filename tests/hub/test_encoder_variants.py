@@ -149,7 +149,7 @@ def test_masked_patches(model_type, tmp_path):
 def test_patches_cannot_be_masked_without_a_token(tmp_path):
     ours = load(save_tiny("vit", tmp_path))
     masked = {"bool_masked_pos": np.ones((3, 8), bool)}
-    with pytest.raises(DataError, match="no token for masked patches"):
+    with pytest.raises(DataError, match="bool_masked_pos"):
         forward(ours, example_inputs(ours.checkpoint) | masked)
 
 

@@ -81,7 +81,7 @@ def test_a_model_that_no_format_can_say(llama, tmp_path):
     model = load(llama)
     config = replace(model.config, logit_softcap=30.0)
     checkpoint = describe_model(config, [FORMATS["bert"], FORMATS["llama"]], {})
-    with pytest.raises(ConfigError, match=r"nearest: .*'llama' cannot say logit_softcap = 30\.0"):
+    with pytest.raises(ConfigError, match=r"nearest: .*'llama' .*logit_softcap = 30\.0"):
         save(Pretrained(checkpoint, model.parameters), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -89,7 +89,7 @@ def test_sizes_are_refused_unless_asked_for(tmp_path):
     pixels = given["pixel_values"]
     with pytest.raises(DataError, match=r"transpose it with \(0, 3, 1, 2\)"):
         forward(flexible, {"pixel_values": pixels.transpose(0, 2, 3, 1)})
-    with pytest.raises(DataError, match=r"1 channels: must be .*; the model reads 2 colours"):
+    with pytest.raises(DataError, match=r"1 channels: must be .*2 channels"):
         forward(flexible, {"pixel_values": pixels[:, :1]})
     with pytest.raises(DataError, match=r"\(2, 20, 12\): must be \[B, 2, 12, 12\]"):
         forward(flexible, {"pixel_values": pixels[0]})

@@ -16,7 +16,7 @@ from jaxformer.hub.weights.layouts import (
     PerKeyHead,
     Same,
     Slot,
-    usual,
+    default_layout,
 )
 
 SIZES = st.integers(1, 4)
@@ -78,4 +78,4 @@ def test_where_the_numbers_go():
     ("leaf", "layout"), [("kernel", OutIn()), ("bias", Flat()), ("scale", Flat()), ("x", Same())]
 )
 def test_what_is_usual(leaf, layout):
-    assert usual(leaf) == layout
+    assert default_layout(leaf) == layout

@@ -74,7 +74,7 @@ def test_tensors_are_turned_and_cast(tmp_path):
 
 def test_what_comes_must_be_what_was_announced(tmp_path):
     kinds = {"x": Tensor((3,), np.dtype(np.float32))}
-    with pytest.raises(ValueError, match=r"y .* comes where x"):
+    with pytest.raises(ValueError, match=r"y .* x"):
         write_tensors(tmp_path, kinds, [("y", np.zeros(3, np.float32))], 1000)
 
 
@@ -90,7 +90,7 @@ def test_tensors_that_do_not_begin_at_a_multiple_of_their_size(tmp_path):
 
 def test_a_dtype_that_no_array_has(tmp_path):
     save_file({"x": random((4,), ml_dtypes.float8_e4m3fn)}, tmp_path / SINGLE)
-    with pytest.raises(DataError, match=r"x is kept as F8_E4M3.*quantised: only one of F64, F32"):
+    with pytest.raises(DataError, match=r"x .*F8_E4M3.*F64, F32"):
         TensorFiles(tmp_path)
 
 

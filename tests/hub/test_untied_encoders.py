@@ -117,7 +117,7 @@ def test_the_table_of_angles_is_written_and_checked(tmp_path):
     np.testing.assert_array_equal(saved, table)
     assert name not in gradients(ours, example_inputs(ours.checkpoint))  # it is not learned
     change_tensors(folder, lambda tensors: tensors.update({name: table + 0.01}))
-    with pytest.raises(DataError, match=f"{name} is no table of the model"):
+    with pytest.raises(DataError, match=name):
         load(folder)
     # Nothing of that size is made.
     change_settings(folder, max_position_embeddings=10**9)

@@ -61,7 +61,7 @@ def test_inputs_that_cannot_be_read_are_refused(tmp_path):
     for others, message in (
         ({}, "noise is missing"),
         ({"noise": np.zeros((3, 8), np.float32)}, "noise has shape"),
-        ({"bool_masked_pos": np.zeros((3, 9), bool)}, "bool_masked_pos is nothing"),
+        ({"bool_masked_pos": np.zeros((3, 9), bool)}, "bool_masked_pos"),
     ):
         with pytest.raises(DataError, match=message):
             forward(model, pixels | others)

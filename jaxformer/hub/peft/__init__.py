@@ -1,1 +1,1 @@
-"""PEFT's adapters: their files, their configuration and their effect on tensors."""
+"""PEFT adapters: their files, their configuration and their effect on tensors."""

@@ -1,4 +1,4 @@
-"""What an adapter of PEFT does to the weight and the bias of one module."""
+"""The changes that a PEFT adapter makes to the weight and the bias of one module."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,63 +10,62 @@ from jaxformer.errors import DataError
 from jaxformer.hub.peft.config import MERGE, PeftConfig
 
 Change = Callable[[np.ndarray], np.ndarray]
-"""From a tensor to another one, in float32."""
+"""Maps a tensor to the changed tensor, in float32."""
 
 
 @dataclass(frozen=True)
 class ModuleChange:
-    """What an adapter has for one module."""
+    """The adapter's tensors for one module, and the changes that they make."""
 
     at: str
     """The adapter's file, for messages."""
     module: str
-    """Its name."""
+    """The name of the module."""
     config: PeftConfig
-    """What the adapter's tensors mean."""
     shape: tuple[int, ...]
-    """That of its weight."""
+    """The shape of the module's weight."""
     in_out: bool
-    """Whether its weight is `[inputs, outputs]`."""
+    """Whether the weight is `[inputs, outputs]`."""
     parts: Mapping[str, np.ndarray]
-    """The adapter's tensors, by what they are."""
+    """The adapter's tensors by kind: "a", "b", "magnitude", ..."""
     weight: float
-    """What multiplies the product of its factors, besides their scale."""
+    """The weight of the adapter, which multiplies the scale of the factors."""
 
     @property
     def rank(self) -> int:
-        """The columns of the factors; 0: there are none."""
+        """The rank of the factors; 0 if there are none."""
         first = self.parts.get("a", self.parts.get("embedding_a"))
         return 0 if first is None else len(first)
 
     @property
     def scale(self) -> np.float32:
-        """What multiplies the product of the factors."""
+        """The factor of the product of the low-rank factors."""
         return np.float32(self.weight * self.config.scale_of(self.module, self.rank))
 
     def of_weight(self) -> Change:
-        """The change of the module's weight."""
+        """Returns the change of the module's weight."""
         if "tokens" in self.parts:
             return self._with_tokens(self.config.tokens_of(self.module))
         if "factors" in self.parts:
             return self._scaled(self.parts["factors"])
         if not self.config.has_factors or self.config.use_dora > ("magnitude" in self.parts):
             raise DataError(
-                f"{self.at}: what it has for {self.module} ({', '.join(self.parts)}) is not what "
-                "adapter_config.json says of it (peft_type, use_dora): fetch both files again"
+                f"{self.at}: the tensors of {self.module} ({', '.join(self.parts)}) do not match "
+                "peft_type and use_dora in adapter_config.json: fetch both files again"
             )
         return self._with_factors(*self._factors())
 
     def of_bias(self) -> Change | None:
-        """The change of its bias, if there is one."""
+        """Returns the change of the module's bias, or None."""
         if (bias := self.parts.get("bias")) is not None:
             return lambda value: value + self.scale * bias
         factors = self.parts.get("factors")
-        if factors is None or factors.shape[0] == 1:  # of the inputs
+        if factors is None or factors.shape[0] == 1:  # scales the inputs, not the outputs
             return None
         return lambda value: value * factors[:, 0]
 
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """`[rows, r]` and `[r, columns]` of the weight."""
+        """Returns the factors `[rows, r]` and `[r, columns]` of the weight."""
         pair, embeds = ("a", "b"), "embedding_a" in self.parts
         if embeds:
             pair = ("embedding_a", "embedding_b")
@@ -74,7 +73,7 @@ class ModuleChange:
         turned = embeds or self.in_out
         rows, columns = self.shape[0], math.prod(self.shape[1:])
         inputs, outputs = (rows, columns) if turned else (columns, rows)
-        # A convolution's inputs are the pixels of a patch.
+        # The inputs of a convolution are the pixels of a patch.
         flat = [None if side is None else side.reshape(len(side), -1) for side in (a, b)]
         wanted = (self.rank, inputs), (outputs, self.rank)
         if tuple(getattr(side, "shape", None) for side in flat) != wanted:
@@ -102,7 +101,7 @@ class ModuleChange:
         return change
 
     def _scaled(self, factors: np.ndarray) -> Change:
-        # (1, inputs) of a feed-forward layer, (outputs, 1) of others.
+        # (1, inputs) in feed-forward layers, (outputs, 1) in others.
         by = factors.T if self.in_out else factors
         if len(self.shape) != 2 or any(
             size not in (1, whole) for size, whole in zip(by.shape, self.shape, strict=True)
@@ -120,7 +119,7 @@ class ModuleChange:
         ):
             raise DataError(
                 f"{self.at}: {self.module} has {len(delta)} tokens of width {delta.shape[1:]}: "
-                f"must be the {len(rows)} that the config names, of a table of {self.shape}"
+                f"must be the {len(rows)} tokens that the config names, for a table of {self.shape}"
             )
 
         def change(value: np.ndarray) -> np.ndarray:

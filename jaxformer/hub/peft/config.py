@@ -1,4 +1,4 @@
-"""adapter_config.json: what PEFT says of an adapter besides its tensors."""
+"""adapter_config.json: the settings of a PEFT adapter."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from jaxformer.io.model_files import read_object
 
 CONFIG = "adapter_config.json"
 
-# The value that means "not used" is the first; others of these change what the factors mean.
+# Unsupported field -> the values that leave it unused, the default first.
 _UNSUPPORTED = {
     "target_parameters": (None, []),
     "alora_invocation_tokens": (None, []),
@@ -26,12 +26,12 @@ _UNSUPPORTED = {
     "monteclora_config": (None,),
 }
 _KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
-_FURTHER = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
-"""The fields of a LoRA by which it has more than factors and whole modules."""
+_EXTRAS = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
+"""The fields that add more to a LoRA than factors and whole modules."""
 MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
-"""What can be done about most adapters that cannot be read."""
-# Other ways to start also change the base's weights, and the adapter is relative to those.
-_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+"""The remedy for most adapters that cannot be read."""
+# Other initialisations also change the base's weights, which the adapter then relies on.
+_SUPPORTED_INITS = (True, False, None, "gaussian", "orthogonal", "eva")
 _TASKS = {
     "ForCausalLM": "CAUSAL_LM",
     "LMHeadModel": "CAUSAL_LM",
@@ -44,7 +44,7 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """The fields of adapter_config.json that say what the tensors mean."""
+    """The fields of adapter_config.json that determine what the tensors mean."""
 
     rank: int
     """`r`."""
@@ -57,52 +57,43 @@ class PeftConfig:
     task: str | None = None
     """`task_type`."""
     targets: tuple[str, ...] = ()
-    """`target_modules`: ends of the modules' names; () also where only some layers are meant."""
+    """`target_modules`: suffixes of module names; () also if only some layers are adapted."""
     saved: tuple[str, ...] = ()
     """`modules_to_save`."""
     ranks: Mapping[str, int] | None = None
-    """`rank_pattern`: the rank of modules with another one, by the end of their names."""
+    """`rank_pattern`: suffix of a module's name -> its rank, if it is not `rank`."""
     alphas: Mapping[str, float] | None = None
     """`alpha_pattern`."""
     fan_in_fan_out: bool = False
     layers: tuple[int, ...] = ()
-    """The layers of the base that the model has one after another, by `layer_replication`; (): all
-    of them, once each."""
+    """`layer_replication`: the base's layers in the order of the model; (): each layer once."""
     tokens: Mapping[str, tuple[int, ...]] | tuple[int, ...] = ()
-    """The ids of tokens with rows of their own: by the end of a module's name, or of all."""
+    """The ids of tokens whose rows are replaced, perhaps by the suffix of a module's name."""
     use_dora: bool = False
     has_factors: bool = True
-    """Whether it is a LoRA."""
+    """Whether the adapter is a LoRA."""
     is_lora: bool = True
-    """Whether all that it has besides whole modules is low-rank factors."""
+    """Whether it has only low-rank factors and whole modules."""
 
     def tokens_of(self, module: str) -> tuple[int, ...]:
-        """Returns the ids of tokens whose rows in a table are the adapter's.
-
-        Args:
-            module: The name of the table's module.
-        """
-        return _of(self.tokens, module, ()) if isinstance(self.tokens, Mapping) else self.tokens
+        """Returns the ids of the tokens whose rows in a table the adapter replaces."""
+        return _match(self.tokens, module, ()) if isinstance(self.tokens, Mapping) else self.tokens
 
     def check_depth(self, at: str, adapted: Collection[str], modules: Iterable[str]) -> None:
-        """Checks that no layer of the base lacks the factors that the same ones of others have.
+        """Checks that the adapter covers every layer of the base, not of a shallower model.
 
-        PEFT adapts every module that `targets` name, so the adapter of a shallower model would
-        leave the further layers as they are.
-
-        Args:
-            at: The file, for the message.
-            adapted: The names of the modules that have factors.
-            modules: Those of all modules of the base.
+        PEFT adapts every module that `targets` name, so no layer may lack factors for a module
+        that has them in other layers. `adapted` are the modules with factors, and `modules` all
+        modules of the base.
 
         Raises:
-            DataError: One lacks them.
+            DataError: A layer lacks factors.
         """
-        places = {_in_any_layer(module) for module in adapted}
+        places = {_without_layer(module) for module in adapted}
         lacking = [
             module
             for module in modules
-            if _in_any_layer(module) in places
+            if _without_layer(module) in places
             and module not in adapted
             and any(f".{module}".endswith(f".{target}") for target in self.targets)
         ]
@@ -115,16 +106,8 @@ class PeftConfig:
             )
 
     def scale_of(self, module: str, rank: int) -> float:
-        """What multiplies the product of a module's factors.
-
-        Args:
-            module: Its name.
-            rank: The columns of its factors.
-
-        Returns:
-            The scale.
-        """
-        alpha = _of(self.alphas or {}, module, self.alpha)
+        """Returns the scale of the product of a module's factors, which have this rank."""
+        alpha = _match(self.alphas or {}, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def of_modules(
@@ -134,16 +117,13 @@ class PeftConfig:
         saved: Sequence[str],
         fan_in_fan_out: bool,
     ) -> "PeftConfig":
-        """The configuration of an adapter of certain modules, with the scale of this one.
+        """Returns the configuration of an adapter of certain modules, with the scale of this one.
 
         Args:
             ranks: The rank of each module that has factors.
             modules: The names of all modules.
-            saved: Those that are saved whole.
-            fan_in_fan_out: Whether a kernel is stored as `[inputs, outputs]`.
-
-        Returns:
-            The configuration.
+            saved: The modules that are saved whole.
+            fan_in_fan_out: Whether kernels are stored as `[inputs, outputs]`.
         """
         scale = self.scale_of("", self.rank)
 
@@ -151,7 +131,7 @@ class PeftConfig:
             exact = scale * (math.sqrt(rank) if self.use_rslora else rank)
             return self.alpha if rank == self.rank else exact
 
-        ends = _ends(ranks, modules)
+        ends = _unique_suffixes(ranks, modules)
         usual = max(ranks.values(), key=list(ranks.values()).count)
         other = {ends[module]: rank for module, rank in ranks.items() if rank != usual}
         if any(ranks[module] == usual and end in other for module, end in ends.items()):
@@ -196,22 +176,15 @@ class PeftConfig:
 
 
 def task_of(architecture: str) -> str | None:
-    """PEFT's `task_type` of a class of transformers; None where there is none."""
+    """Returns PEFT's `task_type` for a class of transformers; None if it has none."""
     return next((task for end, task in _TASKS.items() if architecture.endswith(end)), None)
 
 
 def read_peft_config(folder: Path) -> PeftConfig:
-    """Reads adapter_config.json.
-
-    Args:
-        folder: The adapter's.
-
-    Returns:
-        The fields.
+    """Returns the fields of adapter_config.json.
 
     Raises:
-        ConfigError: It is no LoRA, or has a setting that is not supported.
-        DataError: The file is damaged.
+        ConfigError: The file is missing, or its peft_type or a setting is not supported.
     """
     path, values = folder / CONFIG, read_object(folder, CONFIG)
     if values is None:
@@ -219,13 +192,13 @@ def read_peft_config(folder: Path) -> PeftConfig:
     kind = values.get("peft_type")
     if kind not in _KINDS:
         raise ConfigError(
-            f"{path}: peft_type = {kind!r}: must be one of {', '.join(_KINDS)}{_merge(kind)}"
+            f"{path}: peft_type = {kind!r}: must be one of {', '.join(_KINDS)}{_merge_hint(kind)}"
         )
     for name, without in _UNSUPPORTED.items():
         if values.get(name, without[0]) not in without:
             raise ConfigError(f"{path}: {name} = {values[name]!r}: must be {without[0]!r}; {MERGE}")
     start = values.get("init_lora_weights", True)
-    if start not in _STARTS:
+    if start not in _SUPPORTED_INITS:
         raise ConfigError(
             f"{path}: init_lora_weights = {start!r} changes the weights of the base: convert the "
             "adapter with PEFT (save_pretrained with path_initial_model_for_weight_conversion)"
@@ -255,32 +228,32 @@ def read_peft_config(folder: Path) -> PeftConfig:
         use_dora=bool(values.get("use_dora")),
         layers=_layers(path, values.get("layer_replication")),
         tokens=_tokens(path, values.get("trainable_token_indices")),
-        is_lora=not any(values.get(name) not in (None, False, "none", [], {}) for name in _FURTHER),
+        is_lora=not any(values.get(name) not in (None, False, "none", [], {}) for name in _EXTRAS),
     )
 
 
 def _targets(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ends of the names of modules that are adapted in every layer; (): it does not say."""
+    """The name suffixes of the modules that are adapted in every layer; () if not stated."""
     ends, some = values.get("target_modules"), ("layers_to_transform", "exclude_modules")
     if not isinstance(ends, list) or any(values.get(name) not in (None, []) for name in some):
         return ()
     return tuple(end for end in ends if isinstance(end, str))
 
 
-def _in_any_layer(module: str) -> str:
+def _without_layer(module: str) -> str:
     """The name of a module without the number of its layer."""
     return re.sub(r"(?<=\.)\d+(?=\.)", "#", module, count=1)
 
 
-def _merge(kind: object) -> str:
-    """What can be done about an adapter of another kind."""
+def _merge_hint(kind: object) -> str:
+    """The remedy for an adapter of another type."""
     if any(part in str(kind) for part in ("PROMPT", "PREFIX", "P_TUNING")):
-        return "; this one adds states to each text, which no weights of a model can say"
+        return "; this one adds states to each text, which weights cannot express"
     return f"; {MERGE}"
 
 
 def _layers(path: Path, ranges: Any) -> tuple[int, ...]:
-    """The layers that some ranges [start, end) name, one after another."""
+    """The layers in some ranges [start, end), one after another."""
     try:
         return tuple(layer for start, end in ranges or () for layer in range(start, end))
     except (TypeError, ValueError) as error:
@@ -298,15 +271,15 @@ def _tokens(path: Path, given: Any) -> Mapping[str, tuple[int, ...]] | tuple[int
     return tuple(given or ())
 
 
-def _of(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """The value of the first pattern that a module's name ends with, as PEFT finds it."""
+def _match(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
+    """The value of the first pattern that matches the end of a module's name, as in PEFT."""
     return next(
         (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), default
     )
 
 
-def _ends(adapted: Mapping[str, int], modules: Sequence[str]) -> dict[str, str]:
-    """The shortest ends of the adapted modules' names that no other module's name has."""
+def _unique_suffixes(adapted: Mapping[str, int], modules: Sequence[str]) -> dict[str, str]:
+    """The shortest suffix of each adapted module's name that no other module's name has."""
     others = [module.split(".") for module in modules if module not in adapted]
     ends = {}
     for module in adapted:

@@ -22,7 +22,7 @@ _SIDES = (".lora_A.weight", ".lora_B.weight")
 
 
 class Factors(NamedTuple):
-    """The low-rank factors of a kernel: it becomes `W + scale A B`."""
+    """The low-rank factors of a kernel, which becomes `W + scale A B`."""
 
     a: np.ndarray
     """`[*layers, *inputs, r]`."""
@@ -33,12 +33,12 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """What an adapter changes in a model, by our names."""
+    """The changes that an adapter makes to a model, by our parameter names."""
 
     factors: Mapping[str, Factors]
-    """Of the kernels that have some."""
+    """The low-rank factors of the kernels that have any."""
     whole: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Parameters that replace those of the model: heads that learned besides."""
+    """Parameters that replace those of the model, such as newly trained heads."""
 
 
 def is_adapter(folder: str | os.PathLike) -> bool:
@@ -50,19 +50,19 @@ def is_adapter(folder: str | os.PathLike) -> bool:
 def write_adapter(
     folder: Path, adapter: Adapter, placements: Sequence[Placement], config: PeftConfig
 ) -> PeftConfig:
-    """Writes an adapter as PEFT does.
+    """Writes an adapter as PEFT does, and returns its configuration.
 
-    Where one tensor of the file has several of our kernels (GPT-2's c_attn), its factors are those
-    of the kernels side by side: A has the columns of each, and B is zero outside of their blocks.
+    If one tensor of the file stores several of our kernels (GPT-2's c_attn), their factors are put
+    side by side: A has the columns of each, and B is zero outside of their blocks.
 
     Args:
         folder: An existing folder.
         adapter: The adapter.
         placements: The tensors of the model and our parameters in each.
-        config: What the file says of the rest: base, task, dropout, rank and alpha of a kernel.
+        config: The base, task and dropout, and the rank and alpha of a kernel.
 
     Returns:
-        What was written, with the modules.
+        The configuration that was written, with the modules.
 
     Raises:
         ConfigError: PEFT cannot express a change.
@@ -91,14 +91,14 @@ def write_adapter(
 
 
 def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.ndarray, np.ndarray]:
-    """`[R, inputs]` and `[outputs, R]` of the kernels in a tensor, of which some have factors."""
+    """`[R, inputs]` and `[outputs, R]` of the kernels in a tensor, some of which have factors."""
     columns, rows = [], []
     for index, (name, row) in enumerate(placement.places):
         if name not in factors:
             continue
         a, b = (np.asarray(side[row], np.float32) for side in factors[name][:2])
         columns.append(a.reshape(-1, a.shape[-1]).T)
-        slots = _low(placement.slots, b.shape[0])
+        slots = _low_rank_slots(placement.slots, b.shape[0])
         parts = [b if i == index else np.zeros(s.shape, b.dtype) for i, s in enumerate(slots)]
         written = placement.layout.write(parts, slots)
         rows.append(written.T if is_in_out(placement) else written)
@@ -106,30 +106,30 @@ def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.nd
     return np.ascontiguousarray(a), np.ascontiguousarray(b)
 
 
-def _low(slots: Sequence[Slot], rank: int) -> tuple[Slot, ...]:
-    """The kernels of a tensor with `rank` inputs in place of their own."""
+def _low_rank_slots(slots: Sequence[Slot], rank: int) -> tuple[Slot, ...]:
+    """The kernels of a tensor, with `rank` inputs instead of their own."""
     return tuple(Slot((rank, *slot.shape[slot.inputs :]), 1) for slot in slots)
 
 
 def is_in_out(placement: Placement) -> bool:
-    """Returns whether a tensor is `[inputs, outputs]`, as those of GPT-2's Conv1D."""
+    """Returns whether a tensor is `[inputs, outputs]`, as in GPT-2's Conv1D."""
     if len(placement.shape) != 2 or not all(slot.inputs for slot in placement.slots):
         return False
     rank = max(placement.shape) + 1
-    return placement.layout.shape(_low(placement.slots, rank))[0] == rank
+    return placement.layout.shape(_low_rank_slots(placement.slots, rank))[0] == rank
 
 
 def _module(placement: Placement) -> str:
     if not placement.tensor.endswith(_WEIGHT) or len(placement.shape) != 2:
         raise ConfigError(
-            f"{placement.places[0].parameter}: its tensor {placement.tensor} is no weight of a "
-            "linear layer, and PEFT adapts nothing else: export without --adapter"
+            f"{placement.places[0].parameter}: its tensor {placement.tensor} is not the weight of "
+            "a linear layer, as PEFT requires: export without --adapter"
         )
     return placement.tensor.removesuffix(_WEIGHT)
 
 
 def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[str]:
-    """The modules that PEFT saves whole, which contain all parameters that learned."""
+    """The modules that PEFT saves whole, which contain all replaced parameters."""
     heads = {
         place.parameter: placement.tensor
         for placement in placements
@@ -146,7 +146,7 @@ def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[st
             learned = all(place.parameter in adapter.whole for place in placement.places[:1])
             if inside and not learned:
                 raise ConfigError(
-                    f"{module}: PEFT saves whole modules, but {placement.tensor} did not "
-                    "learn with the rest of it: export without --adapter"
+                    f"{module}: PEFT saves whole modules, but {placement.tensor} was not "
+                    "trained with the rest of it: export without --adapter"
                 )
     return list(modules)

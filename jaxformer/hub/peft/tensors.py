@@ -1,8 +1,8 @@
-"""The tensors of a model with an adapter of PEFT merged into them.
+"""Merges a PEFT adapter into the tensors of a model.
 
-PEFT's files name the modules of transformers, so all that an adapter does is a change of their
-tensors. The result is read as any other file is: a table that is no longer that of the head is not
-tied to it, and one with more rows is a larger vocabulary.
+PEFT's files name the modules of transformers, so an adapter is a change of their tensors. The
+result is read like any other file: a head that now differs from the embedding table is not tied,
+and a table with more rows is a larger vocabulary.
 """
 
 import re
@@ -24,7 +24,7 @@ from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 _LAYER = re.compile(r"(.*\.|)(layers|layer|h)\.(\d+)\.(.*)")
 _INSIDE = re.compile(r"\.(base_layer|token_adapter|modules_to_save(\.default)?)(?=\.)")
 _WEIGHT = ".weight"
-_PARTS = {
+_KINDS = {
     ".lora_A.weight": "a",
     ".lora_B.weight": "b",
     ".lora_B.bias": "bias",
@@ -35,59 +35,58 @@ _PARTS = {
     ".ia3_l": "factors",
     ".trainable_tokens_delta": "tokens",
 }
-"""How the name of a tensor ends -> what it is for the module before."""
+"""The suffix of a tensor's name -> its kind in the module."""
 
 
 class Base(NamedTuple):
-    """The tensors of a model, under the names that transformers has for them."""
+    """The tensors of a model, under their names in transformers."""
 
     tensors: Mapping[str, Tensor]
     read: Callable[[str], np.ndarray]
     """Returns a tensor by its name."""
     model_format: ModelFormat
-    """Its system."""
     in_out: Collection[str]
-    """The tensors that are `[inputs, outputs]`, as those of GPT-2's Conv1D."""
+    """The tensors that are `[inputs, outputs]`, as in GPT-2's Conv1D."""
     table: str
-    """The tensor of the table of embeddings; "" if there is none."""
+    """The tensor of the embedding table; "" if there is none."""
     tied: str
-    """The tensor of a head that is tied to that table, which the model does not have; or ""."""
+    """The name of a head's tensor that is tied to that table and therefore not stored; or ""."""
     head: str
-    """The tensor of a head with a table of its own; "" if there is none."""
+    """The tensor of an untied head; "" if there is none."""
 
 
 @dataclass(frozen=True)
 class AdaptedTensors:
-    """The tensors of a base with the changes of an adapter, which are computed when they are read.
+    """The tensors of a base with the changes of an adapter, applied when they are read.
 
     Attributes:
-        unused: None; a model has all of them.
-        computed: None.
+        unused: Empty; a model must use all of them.
+        computed: Empty.
     """
 
     folder: Path
-    """The adapter's."""
+    """The folder of the adapter."""
     sources: Mapping[str, str]
-    """The name of each tensor -> its name in the base."""
+    """Name of a tensor -> its name in the base."""
     base: Base
     changes: Mapping[str, Sequence[Change]]
-    """The changes of some tensors, in their order."""
+    """Name of a tensor -> its changes, in order."""
     whole: Mapping[str, np.ndarray]
-    """The tensors that the adapter has in place of the base's."""
+    """The tensors of the adapter that replace the base's."""
     adapted: frozenset[str]
-    """The tensors that have low-rank factors."""
+    """The names of tensors with low-rank factors."""
 
     unused = computed = ()
 
     @property
     def changed(self) -> frozenset[str]:
-        """The tensors that are not the base's of that name."""
+        """The tensors that differ from the base's tensor of that name."""
         moved = (name for name, source in self.sources.items() if name != source)
         return frozenset({*self.changes, *self.whole, *moved})
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Name -> shape and dtype; what is changed is float32."""
+        """Name -> shape and dtype, which is float32 for changed tensors."""
         found = {name: self.base.tensors[source] for name, source in self.sources.items()}
         whole = {name: Tensor(array.shape, array.dtype) for name, array in self.whole.items()}
         found |= whole
@@ -95,7 +94,7 @@ class AdaptedTensors:
         return found | changed
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor: a view of the base's or the adapter's file, if it is not changed."""
+        """Returns a tensor, as a view of the base's or the adapter's file if it is not changed."""
         array = self.whole[name] if name in self.whole else self.base.read(self.sources[name])
         for change in self.changes.get(name, ()):
             array = change(np.asarray(array, np.float32))
@@ -103,29 +102,28 @@ class AdaptedTensors:
 
 
 def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTensors:
-    r"""Returns the tensors of a base with those of an adapter in them.
+    r"""Returns the tensors of a base with those of an adapter merged in.
 
     .. math:: W' = W + w \lambda B A
 
     Args:
-        folder: The adapter's, with both files.
+        folder: The adapter's folder, with both files.
         base: The base.
         weight: w, for the factors of a LoRA.
 
     Raises:
-        ConfigError: The adapter is of another kind, or has a setting that is not supported.
-        DataError: Its tensors do not fit the base.
+        DataError: The adapter's tensors do not fit the base.
     """
     config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
     sources = _replicated(folder, config, base)
-    modules, whole, at = *_sorted(files), f"{folder / TENSORS}"
+    modules, whole, at = *_by_module(files), f"{folder / TENSORS}"
     copies = base.model_format.copies
     names = _Names({*sources, *copies, base.tied} - {""}, base.model_format)
     replaced = {names.tensor(own): files.read(file) for own, file in whole.items()}
     _check_shared(at, {names.of(module) for module in modules} | replaced.keys(), base)
-    if base.tied and not _all_tied(modules, whole, names, base):
+    if base.tied and not _stays_tied(modules, whole, names, base):
         sources = {**sources, base.tied: base.table}
-        # The head stays as in the base, whose resized table is in the file beside the factors.
+        # The head stays as in the base; its resized table is in the file next to the factors.
         if base.table in replaced and _has_factors(modules, names, base.table):
             replaced.setdefault(base.tied, replaced[base.table])
     else:
@@ -150,8 +148,8 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     if unknown or not (changes or replaced):
         listed = ", ".join(sorted(unknown)[:4]) or "no tensor of an adapter"
         raise DataError(
-            f"{at}: does not fit the model: {listed}{' ...' if unknown[4:] else ''} have no place "
-            f"in it; the adapter was trained on {config.base or 'another model'}: {MERGE}"
+            f"{at}: does not fit the model: {listed}{' ...' if unknown[4:] else ''} are not in "
+            f"it; the adapter was trained on {config.base or 'another model'}: {MERGE}"
         )
     modules_of = {name.removesuffix(_WEIGHT) for name in sources if name.endswith(_WEIGHT)}
     config.check_depth(at, {name.removesuffix(_WEIGHT) for name in adapted}, sorted(modules_of))
@@ -161,12 +159,12 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
 
 
 class _Names:
-    """The tensors of the base by the names of their modules in the adapter."""
+    """Finds the tensors of the base by the names of their modules in the adapter."""
 
     def __init__(self, tensors: Collection[str], model_format: ModelFormat):
         self._format = model_format
         self._known = {name: name for name in tensors}
-        # The adapter of a body alone has names without the prefix, and the other way round.
+        # The adapter of a body has names without the prefix of models with heads.
         for name in tensors:
             for spelled in spellings(name, model_format.prefix):
                 self._known.setdefault(spelled, name)
@@ -176,7 +174,7 @@ class _Names:
         return self._known.get(name, self._known.get(current))
 
     def of(self, module: str) -> str | None:
-        """The weight of a module."""
+        """Returns the weight of a module."""
         return self.tensor(f"{module}.weight")
 
 
@@ -186,12 +184,12 @@ def weighted(
     """Returns the folders of some adapters with their weights.
 
     Args:
-        adapters: The folders of all, by name.
-        weights: The name of one, or the weights of some.
+        adapters: The folders of all adapters, by name.
+        weights: The name of one adapter, or the weights of some.
 
     Raises:
-        ConfigError: There is no such adapter; or there are weights, and one has more than low-rank
-            factors and whole modules, or two replace the same module.
+        ConfigError: There is no such adapter; or, if there are weights, an adapter has more than
+            low-rank factors and whole modules, or two adapters replace the same module.
     """
     chosen = {weights: 1.0} if isinstance(weights, str) else weights
     if not chosen or not chosen.keys() <= adapters.keys():
@@ -201,44 +199,44 @@ def weighted(
         )
     pairs = [(adapters[name], weight) for name, weight in chosen.items()]
     if list(chosen.values()) != [1.0]:
-        _check_summable([folder for folder, _ in pairs])
+        _check_mergeable([folder for folder, _ in pairs])
     return pairs
 
 
-def _check_summable(folders: Sequence[Path]) -> None:
-    """Checks that each of some adapters has low-rank factors and whole modules of its own."""
+def _check_mergeable(folders: Sequence[Path]) -> None:
+    """Checks that adapters have only low-rank factors and whole modules, each its own."""
     seen: dict[str, Path] = {}
     for folder in folders:
         if not read_peft_config(folder).is_lora:
             raise ConfigError(
-                f"{folder}: must have low-rank factors alone to be one of several adapters, or to "
+                f"{folder}: must have only low-rank factors to be one of several adapters, or to "
                 f'have a weight: merge it by itself, with load(BASE, adapter="{folder}")'
             )
-        for name in _sorted(TensorFiles(folder, TENSORS, index=None))[1]:
+        for name in _by_module(TensorFiles(folder, TENSORS, index=None))[1]:
             if seen.setdefault(name, folder) != folder:
                 raise ConfigError(f"{seen[name]} and {folder}: each replaces {name}: choose one")
 
 
-def _sorted(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The names of the files' tensors: by module and kind, and those that are a tensor's own."""
+def _by_module(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Splits the files' tensors into those of a module, by module and kind, and whole tensors."""
     modules: dict[str, dict[str, str]] = {}
     whole = {}
     for file in files.tensors:
         name = _INSIDE.sub("", file.removeprefix(ROOT))
-        if ".original_module." in name:  # in place of which another one counts
+        if ".original_module." in name:  # it has been replaced
             continue
-        end = next((end for end in _PARTS if name.endswith(end)), None)
+        end = next((end for end in _KINDS if name.endswith(end)), None)
         if end is None:
             whole[name] = file
         else:
-            modules.setdefault(name.removesuffix(end), {})[_PARTS[end]] = file
+            modules.setdefault(name.removesuffix(end), {})[_KINDS[end]] = file
     return modules, whole
 
 
-def _all_tied(
+def _stays_tied(
     modules: Mapping[str, Mapping[str, str]], whole: Collection[str], names: _Names, base: Base
 ) -> bool:
-    """Whether an adapter leaves a head tied: it changes neither, or tokens of both alike."""
+    """Whether the head stays tied: the adapter changes neither tensor, or tokens of both alike."""
     pair = (base.table, base.tied)
     touched = [parts for module, parts in modules.items() if names.of(module) in pair]
     return not any(names.tensor(own) in pair for own in whole) and all(
@@ -258,13 +256,13 @@ def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:
     copies = [x for x, original in found if original.removeprefix(prefix) == table]
     if base.table in changed and any(copy.endswith("embed_tokens.weight") for copy in copies):
         raise DataError(
-            f"{at}: it changes {base.table}, which PEFT does in a module that neither the encoder "
+            f"{at}: it changes {base.table} in a module that neither the encoder "
             "nor the decoder reads: leave it out of target_modules and modules_to_save"
         )
 
 
 def _replicated(folder: Path, config: PeftConfig, base: Base) -> dict[str, str]:
-    """The names of the tensors of a model whose layers are some of the base's, also repeatedly."""
+    """The tensors of a model that repeats or omits layers of the base -> the base's tensors."""
     if not config.layers:
         return {name: name for name in base.tensors}
     found = {name: _LAYER.fullmatch(name) for name in base.tensors}
@@ -289,8 +287,8 @@ def _check_rows(at: str, files: AdaptedTensors, base: Base) -> None:
     head = next((name for name in (base.tied, base.head) if name in tensors), None)
     if head and tensors[head].shape[0] != rows:
         raise DataError(
-            f"{at}: its table of embeddings has {rows} rows, and {head} has "
-            f"{tensors[head].shape[0]}, which the adapter does not hold: resize the base in "
+            f"{at}: its embedding table has {rows} rows, but {head} has "
+            f"{tensors[head].shape[0]}, and the adapter does not have it: resize the base in "
             "transformers (resize_token_embeddings, save_pretrained) as for its training, and load "
             "the adapter onto that"
         )

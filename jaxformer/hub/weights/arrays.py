@@ -1,4 +1,4 @@
-"""Large arrays of weights: fast copies, and checks for values that no model has."""
+"""Large arrays of weights: fast copies and checks of their values."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +8,10 @@ from jaxformer.errors import DataError
 _ALIGNMENT = 64
 """The alignment in bytes of buffers that JAX uses without a copy."""
 _COPY_BLOCK = (32, 512)
-"""Rows and columns that a transposing copy reads at once: a cache line of 16-bit values, and what
-fits in the second-level cache."""
+"""Rows and columns that a transposing copy reads at once: a cache line of 16-bit values, and as
+many as fit in the second-level cache."""
 _CHECK_BLOCK = 2**16
-"""The number of values that are checked at once, which fit in the processor's cache."""
+"""The number of values that are checked at once; they fit in the processor's cache."""
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -26,18 +26,15 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     """Copies and casts an array into another of its shape; fast also if axes are permuted.
 
-    Values too large for the target's dtype become infinite, which `check_finite` finds.
-
-    Args:
-        target: An array whose last axis is contiguous.
-        source: A view of a contiguous array, with its axes in any order.
+    The last axis of `target` must be contiguous. Values too large for its dtype become infinite,
+    which `check_finite` detects.
     """
     fastest = min(range(source.ndim), key=lambda axis: source.strides[axis], default=-1)
     last = source.ndim - 1
     if fastest == last or min(source.shape) == 0:
         np.copyto(target, source, casting="unsafe")
         return
-    # NumPy would go along the target's rows, where each element is in another row of the source.
+    # NumPy would go along the target's rows, whose elements are in different rows of the source.
     target, source = (np.moveaxis(array, fastest, -2) for array in (target, source))
     rows, width = _COPY_BLOCK
     for place in np.ndindex(source.shape[:-2]):
@@ -52,14 +49,14 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
 def all_finite(array: np.ndarray) -> bool:
     """Returns whether a contiguous array of any dtype has neither NaN nor infinities.
 
-    It is several times as fast as `np.isfinite` for dtypes that NumPy does not have (bfloat16).
+    It is several times as fast as `np.isfinite` for dtypes that NumPy lacks (bfloat16).
     """
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return True
     bits = f"{8 * array.dtype.itemsize}"
     signed, unsigned = (array.reshape(-1).view(kind + bits) for kind in ("int", "uint"))
     top, bottom = (int(np.array(end, array.dtype).view(f"uint{bits}")) for end in (np.inf, -np.inf))
-    # The bits of floats of one sign, as integers, have the same order; infinity and NaN are last.
+    # Floats of one sign have the same order as their bits; infinity and NaN come last.
     return all(
         signed[start : start + _CHECK_BLOCK].max() < top
         and unsigned[start : start + _CHECK_BLOCK].max() < bottom
@@ -68,22 +65,13 @@ def all_finite(array: np.ndarray) -> bool:
 
 
 def only_zeros(array: np.ndarray) -> bool:
-    """Whether a contiguous array has only zeros; fast if it has not."""
+    """Whether a contiguous array has only zeros; fast if it does not."""
     held = array.reshape(-1).view(np.uint8)
     return not held[:_CHECK_BLOCK].any() and not held.any()
 
 
 def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = None) -> None:
-    """Checks weights, perhaps after a cast.
-
-    Args:
-        where: The file and the tensor, for messages.
-        array: The weights, contiguous.
-        original: The weights before a cast, if there was one.
-
-    Raises:
-        DataError: Some are NaN or infinite, or too large for the new dtype.
-    """
+    """Refuses weights that are NaN or infinite, or became so in a cast from `original`."""
     if all_finite(array):
         return
     original = array if original is None else original
@@ -91,7 +79,7 @@ def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = No
     if nans or infinite:
         raise DataError(
             f"{where} has {nans:,} NaN and {infinite:,} infinite values among {original.size:,}: "
-            "nothing that is computed with them is right; fetch or train the model again"
+            "results would be wrong; fetch or train the model again"
         )
     largest = float(np.max(np.abs(original.astype(np.float64))))
     raise DataError(

@@ -1,4 +1,4 @@
-"""How a checkpoint's files lay out its tensors, so that an export can write the same bytes."""
+"""The layout of a checkpoint's safetensors files, so that an export can write the same bytes."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import file_in
 
-_MOST_COUNTED = 2**20
+_LARGEST_ARANGE = 2**20
 LAYOUT = "weights.json"
 """The file of a run's imported folder with the layout of the weights that it started from."""
 
@@ -36,41 +36,33 @@ class FileLayout:
     """The headers of safetensors files, and their index."""
 
     headers: Mapping[str, str]
-    """The name of a file -> its header, as it is in the file."""
+    """The name of a file -> its header, byte for byte."""
     index: str | None = None
-    """The text of the index of several files."""
+    """The text of the index, if there are several files."""
     counted: Sequence[str] = ()
-    """Tensors that only count 0, 1, 2, ... along their last axis, such as BERT's position_ids: no
-    model reads them, but the files have them."""
+    """Tensors in the files that no model reads: 0, 1, 2, ... along the last axis, such as BERT's
+    position_ids."""
 
     kind = "hf"
     """The format of `save` that writes such files."""
 
     @classmethod
     def of_folder(cls, folder: Path) -> "FileLayout":
-        """Returns the layout of the files in a folder.
-
-        Raises:
-            DataError: There are none, or one is damaged.
-        """
+        """Returns the layout of the files in a folder; raises DataError if there are none."""
         names = weight_names_in(folder)
         index = file_in(folder, names.index)
         files = TensorFiles(folder, names.single, names.index)
         paths = shards_of(folder, names.single, names.index)
         return cls(
-            # An export has no variants: no other file of it would be named so.
+            # An export has no variants, so the names are those without one.
             {names.plain(path.name): header_bytes(path).decode() for path in paths},
             None if index is None else names.plain(index.read_text(encoding="utf-8")),
-            [name for name in files.tensors if _counts(files, name)],
+            [name for name in files.tensors if _is_arange(files, name)],
         )
 
     @classmethod
     def read(cls, file: Path) -> "FileLayout":
-        """Returns what `write` wrote.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Returns the layout that `write` wrote."""
         try:
             return cls(**read_json(file))
         except TypeError as error:
@@ -103,7 +95,7 @@ class FileLayout:
 
     @property
     def largest(self) -> int:
-        """The bytes of the tensors of the largest file."""
+        """The number of bytes of the tensors in the largest file."""
         ends = [
             max((entry["data_offsets"][1] for entry in _entries(header).values()), default=0)
             for header in self.headers.values()
@@ -113,33 +105,17 @@ class FileLayout:
     def sources(
         self, model_format: ModelFormat, placements: list[Placement]
     ) -> dict[str, Placement] | None:
-        """Returns what each tensor of the files holds, in a model that may be another.
-
-        Args:
-            model_format: The system.
-            placements: The parameters in each tensor of the model's own files.
-
-        Returns:
-            Name in the files -> the placement; None if the model has other tensors than the files.
-        """
+        """Returns the placement of each tensor of the files in a model, see `sources_of`."""
         return sources_of(self.tensors, model_format, placements)
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
-        """Writes files with these headers.
-
-        Args:
-            folder: An existing folder.
-            read: Returns a tensor by its name in the files, in any dtype.
-
-        Raises:
-            DataError: A weight is not finite in the dtype that it has in the files.
-        """
+        """Writes files with these headers; `read` returns a tensor by its name in the files."""
         for file, header in self.headers.items():
             entries = _entries(header)
             names = sorted(entries, key=lambda name: entries[name]["data_offsets"])
             kinds = {name: _described(entries[name]) for name in names}
             tensors = (
-                (name, _count(kinds[name]) if name in self.counted else read(name))
+                (name, _arange(kinds[name]) if name in self.counted else read(name))
                 for name in names
             )
             write_with_header(folder / file, header.encode(), kinds, tensors)
@@ -150,15 +126,9 @@ class FileLayout:
 def sources_of(
     tensors: Mapping[str, Tensor], model_format: ModelFormat, placements: list[Placement]
 ) -> dict[str, Placement] | None:
-    """Returns what each tensor of some files holds, in a model that may be another.
+    """Returns the placement of each tensor of some files, in a model that may be another one.
 
-    Args:
-        tensors: The tensors of the files.
-        model_format: The system.
-        placements: The parameters in each tensor of the model's own files.
-
-    Returns:
-        Name in the files -> the placement; None if the model has other tensors than the files.
+    `placements` are the tensors of the model's own files. Returns None if it has other tensors.
     """
     known = KnownNames(tensors, model_format)
     named = known.find
@@ -172,7 +142,7 @@ def sources_of(
         for source in map(named, model_format.originals(copy)):
             if (name := named(copy)) is not None and source in found:
                 found.setdefault(name, found[source])
-    # Files may have a constant table once for each layer (ESM).
+    # Files may repeat a constant table in each layer (ESM).
     for name, tensor in tensors.items():
         source = found.get(known.current[current_name(name, model_format)])
         if source is not None and not source.places and tensor.shape == source.shape:
@@ -180,17 +150,17 @@ def sources_of(
     return found if found.keys() == tensors.keys() else None
 
 
-def _counts(files: TensorFiles, name: str) -> bool:
+def _is_arange(files: TensorFiles, name: str) -> bool:
     """Whether a tensor holds 0, 1, 2, ... along its last axis."""
     tensor = files.tensors[name]
     if not (np.issubdtype(tensor.dtype, np.integer) and 0 < len(tensor.shape) <= 2):
         return False
-    return math.prod(tensor.shape) <= _MOST_COUNTED and np.array_equal(
-        files.read(name), _count(tensor)
+    return math.prod(tensor.shape) <= _LARGEST_ARANGE and np.array_equal(
+        files.read(name), _arange(tensor)
     )
 
 
-def _count(tensor: Tensor) -> np.ndarray:
+def _arange(tensor: Tensor) -> np.ndarray:
     return np.broadcast_to(np.arange(tensor.shape[-1]).astype(tensor.dtype), tensor.shape)
 
 

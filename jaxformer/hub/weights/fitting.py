@@ -1,4 +1,4 @@
-"""Fits the description of a model to the tensors that its files have, as transformers does."""
+"""Completes the description of a model from the tensors in its files, as transformers does."""
 
 import fnmatch
 import re
@@ -19,13 +19,9 @@ _POOLER = "pooler"
 
 
 def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
-    """Returns the description with what the tensors say and config.json does not.
+    """Returns the description, completed with what only the tensors determine.
 
-    Warns of a head with a table of its own where config.json ties it to that of the embeddings.
-
-    Args:
-        checkpoint: The description.
-        files: The tensors.
+    Warns if a head differs from the embedding table that config.json ties it to.
     """
     model_format = checkpoint.model_format
     config = model_format.fitted(checkpoint.config, files)
@@ -36,8 +32,8 @@ def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
         if not ignored and table and not same(files, head, table):
             config = untied
             warn_once(
-                f"{files.folder}: {head} differs from {table}, so the head keeps a table of its "
-                "own, as in transformers, although tie_word_embeddings is true"
+                f"{files.folder}: {head} differs from {table}, so they are not tied, as in "
+                "transformers, although tie_word_embeddings is true"
             )
     for unread, counts in model_format.weight_map(config).twins.items():
         first, second = known.find(unread), known.find(counts)
@@ -48,22 +44,18 @@ def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
 
 
 class TiedTables(NamedTuple):
-    """A head that is tied to the table of embeddings."""
+    """A head that is tied to the embedding table."""
 
     untied: ModelConfig
-    """The model in which it has a table of its own."""
+    """The same model without tying."""
     head: str
-    """The tensor that this would be."""
+    """The tensor of the head when untied."""
     table: str
-    """The tensor of the table of embeddings."""
+    """The tensor of the embedding table."""
 
 
 def tied_tables(checkpoint: HFCheckpoint) -> Iterator[TiedTables]:
-    """Yields the tied tables of a model and of its parts.
-
-    Args:
-        checkpoint: The description.
-    """
+    """Yields the tied tables of a model and of its parts."""
     config, model_format = checkpoint.config, checkpoint.model_format
     for name, part in (config.parts or {"": config}).items():
         heads = any(head.over_vocabulary for head in part.heads)
@@ -83,7 +75,7 @@ def head_of(names: Mapping[str, str], part: str = "") -> str:
 
 
 def table_of(names: Mapping[str, str], part: str = "") -> str:
-    """Returns the tensor of the table of embeddings, by the names of a weight map."""
+    """Returns the tensor of the embedding table, by the names of a weight map."""
     modules = [f"{part}{name}" for name in ("decoder_embedding", "embedding")]
     paths = [path for module in modules for path in (f"{module}.table", module)]
     return next((_weight(path, names[path], ".table") for path in paths if path in names), "")
@@ -100,15 +92,10 @@ def _with_unread_bias(head: Any) -> Any:
 def without(
     checkpoint: HFCheckpoint, lacking: Sequence[str], may_change_class: bool
 ) -> HFCheckpoint | None:
-    """Returns the description of what is there, where files lack parts that can be done without.
+    """Returns the description without the `lacking` parts, or None if the model needs them.
 
-    A body alone often has the name of the class that it was trained with: its heads are left out.
-    So is a pooler that no head reads. Heads of another task are what the model is for.
-
-    Args:
-        checkpoint: The description.
-        lacking: The parts that the files lack, see `parts_without`.
-        may_change_class: Whether the class may be another one.
+    A body often has the class name that it was trained with: its pre-training heads are left out,
+    with another class. A pooler that no head reads is left out too. Other heads are needed.
     """
     heads = {part.removeprefix("heads.") for part in lacking} - {_POOLER}
     task = checkpoint.architecture.task
@@ -122,7 +109,7 @@ def without(
 
 
 def _class_with(checkpoint: HFCheckpoint, heads: set[str]) -> Architecture:
-    """The class with these heads, or else the one without any."""
+    """The class with these heads, or else the class without heads."""
     model_format, values = checkpoint.model_format, checkpoint.hf_config.values
     for each in model_format.classes(values):
         names = {head.name for head in each.task.heads(checkpoint.hf_config)}
@@ -140,13 +127,7 @@ def _of_class(checkpoint: HFCheckpoint, architecture: Architecture) -> HFCheckpo
 
 
 def explained(before: HFCheckpoint, after: HFCheckpoint, lacking: Sequence[str]) -> str:
-    """Returns a sentence on what is read in place of a class whose parts are not all there.
-
-    Args:
-        before: The description by config.json.
-        after: That of what is read.
-        lacking: The parts that the files lack.
-    """
+    """Returns a sentence on the class that is read because the files lack parts of another."""
     parts = ", ".join(part.removeprefix("heads.") for part in lacking)
     named, read = before.architecture.name, after.architecture.name
     pooler = "" if getattr(after.config, _POOLER, "") is not None else " without a pooler"

@@ -1,4 +1,4 @@
-"""How the files of a Flax checkpoint lay out its arrays, so that an export has the same bytes."""
+"""The layout of the files of a Flax checkpoint, so that an export can write the same bytes."""
 
 import json
 import math
@@ -28,20 +28,16 @@ class FlaxLayout:
     """The arrays of each file in their order, and the index."""
 
     files: Mapping[str, list[list]]
-    """The name of a file -> path joined by ".", shape, dtype and extension type of each array."""
+    """Name of a file -> for each array the path joined by ".", shape, dtype and extension type."""
     index: str | None = None
-    """The text of the index of several files."""
+    """The text of the index, if there are several files."""
 
     kind = "flax"
     """The format of `save` that writes such files."""
 
     @classmethod
     def of_files(cls, files: MsgpackFiles) -> "FlaxLayout":
-        """Returns the layout of a folder's files.
-
-        Args:
-            files: The arrays.
-        """
+        """Returns the layout of a folder's msgpack files."""
         index = file_in(files.folder, INDEX)
         return cls(
             {
@@ -53,11 +49,7 @@ class FlaxLayout:
 
     @classmethod
     def read(cls, file: Path) -> "FlaxLayout":
-        """Returns what `write` wrote.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Returns the layout that `write` wrote."""
         try:
             return cls(**read_json(file))
         except TypeError as error:
@@ -70,7 +62,7 @@ class FlaxLayout:
 
     @cached_property
     def views(self) -> dict[str, View]:
-        """The place of each of PyTorch's tensors, by its name."""
+        """Name of a PyTorch tensor -> its view of an array."""
         arrays = [array for file in self.files.values() for array in file]
         return {
             tensor: view
@@ -80,7 +72,7 @@ class FlaxLayout:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The shape and dtype of each of PyTorch's tensors, by its name."""
+        """Name of a PyTorch tensor -> shape and dtype."""
         arrays = {
             name: Tensor(tuple(shape), _DTYPES[dtype])
             for file in self.files.values()
@@ -98,7 +90,7 @@ class FlaxLayout:
 
     @property
     def largest(self) -> int:
-        """The bytes of the arrays of the largest file."""
+        """The number of bytes of the arrays in the largest file."""
         return max(
             sum(math.prod(shape) * _DTYPES[dtype].itemsize for _, shape, dtype, _ in file)
             for file in self.files.values()
@@ -107,27 +99,11 @@ class FlaxLayout:
     def sources(
         self, model_format: ModelFormat, placements: list[Placement]
     ) -> dict[str, Placement] | None:
-        """Returns what each tensor holds, in a model that may be another.
-
-        Args:
-            model_format: The system.
-            placements: The parameters in each tensor of PyTorch's file.
-
-        Returns:
-            Name of PyTorch's -> the placement; None if the model has other tensors.
-        """
+        """Returns the placement of each tensor in a model, see `sources_of`."""
         return sources_of(self.tensors, model_format, placements)
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
-        """Writes files of this layout.
-
-        Args:
-            folder: An existing folder.
-            read: Returns one of PyTorch's tensors by its name, in any dtype.
-
-        Raises:
-            DataError: A weight is not finite in the dtype that it has in the files.
-        """
+        """Writes files of this layout; `read` returns a PyTorch tensor by its name."""
         names: dict[str, list[str]] = {}
         for tensor, view in self.views.items():
             names.setdefault(view.source, []).append(tensor)

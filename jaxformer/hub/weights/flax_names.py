@@ -1,8 +1,8 @@
-"""The names and layouts of Flax's arrays, in the terms of PyTorch's tensors.
+"""The names and layouts of Flax's arrays, in terms of PyTorch's tensors.
 
-The path of an array in a Flax checkpoint, joined by ".", is the name of PyTorch's tensor but for
-its end: a `kernel`, a norm's `scale` and a table's `embedding` are a `weight`. Kernels have their
-inputs before their outputs, in PyTorch it is the other way round.
+The path of an array in a Flax checkpoint, joined by ".", is the name of PyTorch's tensor except
+for the end: a `kernel`, a norm's `scale` and a table's `embedding` become `weight`. Flax's kernels
+have their inputs before their outputs, and PyTorch's the other way round.
 """
 
 import re
@@ -19,9 +19,9 @@ from jaxformer.nn.config import MOST_LAYERS
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 _AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 2, 0, 1)}
-"""The number of axes of a kernel -> PyTorch's order of them."""
+"""Number of axes of a kernel -> their order in PyTorch."""
 _SCANNED = re.compile(r"(Scan|Flax)[A-Z]\w*")
-"""The key of layers that are stacked along a leading axis, in place of the number of each."""
+"""The key of layers that are stacked along a leading axis, instead of their numbers."""
 _TABLE = "embedding"
 
 
@@ -31,12 +31,12 @@ class View(NamedTuple):
     source: str
     """The path of the array, joined by "."."""
     row: tuple[int, ...]
-    """Its layer in an array of stacked layers; ()."""
+    """Its layer in an array of stacked layers; or ()."""
     axes: tuple[int, ...]
-    """The order of its axes; (): as they are."""
+    """The order of its axes; (): unchanged."""
 
     def described(self, array: Tensor) -> Tensor:
-        """Returns the shape and dtype of the tensor in an array."""
+        """Returns the shape and dtype of the tensor, from those of the array."""
         kept = array.shape[len(self.row) :]
         return array._replace(shape=tuple(kept[axis] for axis in self.axes) or kept)
 
@@ -45,20 +45,12 @@ class View(NamedTuple):
         return array[self.row].transpose(self.axes) if self.axes else array[self.row]
 
     def write(self, tensor: np.ndarray) -> np.ndarray:
-        """Returns the array, or its row, that holds a tensor."""
+        """Returns the array, or the row of it, that stores a tensor."""
         return tensor.transpose(np.argsort(self.axes)) if self.axes else tensor
 
 
 def views_of(name: str, shape: Shape) -> dict[str, View]:
-    """Returns PyTorch's tensors in an array: one, or one for each of its layers.
-
-    Args:
-        name: The path of the array, joined by ".".
-        shape: Its shape.
-
-    Raises:
-        DataError: It has too many layers.
-    """
+    """Returns PyTorch's tensors in an array with this path: one, or one for each of its layers."""
     *modules, last = name.split(".")
     stacked = [number for number, key in enumerate(modules) if _SCANNED.fullmatch(key)]
     if any(size > MOST_LAYERS for size in shape[: len(stacked)]):
@@ -74,11 +66,9 @@ def views_of(name: str, shape: Shape) -> dict[str, View]:
 
 
 def view_for(placement: Placement, norm: str) -> View:
-    """Returns where a Flax checkpoint keeps one of PyTorch's tensors.
+    """Returns where a Flax checkpoint stores one of PyTorch's tensors.
 
-    Args:
-        placement: The tensor.
-        norm: What the scale of a norm is called: "scale", or "weight".
+    `norm` is the name of a norm's scale: "scale" or "weight".
     """
     *modules, last = placement.tensor.split(".")
     leaf = placement.places[0].parameter.rpartition(".")[2]
@@ -96,23 +86,14 @@ class FlaxTensors:
         tensors: Name of a tensor -> shape and dtype.
         source: The arrays.
         views: Name of a tensor -> its array.
-        unused: Names of tensors that a model need not have.
-        computed: Names of tables that Flax computes, and of tensors that it has no place for.
+        unused: Names of tensors that a model may ignore.
+        computed: Names of tables that Flax computes, and of tensors that it does not store.
     """
 
     def __init__(
         self, source: Tensors, fixed: Mapping[str, np.ndarray], unused: Sequence[str] = ()
     ):
-        """Names the tensors.
-
-        Args:
-            source: The arrays.
-            fixed: Tables that Flax computes and PyTorch stores, by their names there.
-            unused: Tensors that a model need not have, by PyTorch's names.
-
-        Raises:
-            DataError: Two arrays are one tensor.
-        """
+        """Names the tensors of `source`, and those of `fixed`, which Flax computes itself."""
         self.source, self.folder, self.views = source, source.folder, {}
         self._fixed, self.unused, self.computed = fixed, unused, frozenset(fixed)
         self.tensors = {name: Tensor(x.shape, x.dtype) for name, x in fixed.items()}
@@ -120,12 +101,12 @@ class FlaxTensors:
             for name, view in views_of(own, tensor.shape).items():
                 if name in self.views:
                     both = " and ".join(x.replace(".", "/") for x in (self.views[name].source, own))
-                    raise DataError(f"{self.folder}: {both} are two arrays for {name}")
+                    raise DataError(f"{self.folder}: {both} are both arrays for {name}")
                 self.views[name] = view
                 self.tensors[name] = view.described(tensor)
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor: a view of its file."""
+        """Returns a tensor, as a view of its file if it is stored there."""
         if name not in self.views:
             return self._fixed[name]
         return self.views[name].read(self.source.read(self.views[name].source))

@@ -1,4 +1,4 @@
-"""The tree of arrays that a Flax class of transformers 4 has, made of our parameters."""
+"""Builds the tree of arrays of a Flax class of transformers 4 from our parameters."""
 
 import json
 import math
@@ -27,85 +27,55 @@ class FlaxArray(NamedTuple):
     """An array of the tree."""
 
     path: tuple[str, ...]
-    """The keys that lead to it."""
+    """The keys of the tree that lead to it."""
     shape: Shape
     view: View | None
-    """How PyTorch's tensor lies in it; None: nothing is computed with it, and it has zeros."""
+    """How it stores PyTorch's tensor; None: it is unused and has zeros."""
     placement: Placement | None
-    """The parameters in that tensor."""
+    """The parameters in that tensor; None if unused."""
 
     def read(self, parameters: Parameters, dtype: Any) -> np.ndarray:
-        """Returns the array, as a view of a parameter if possible.
-
-        Args:
-            parameters: The parameters of the model.
-            dtype: The dtype of zeros.
-        """
+        """Returns the array, as a view of a parameter if possible, or zeros of this dtype."""
         if self.placement is None:
             return np.zeros(self.shape, dtype)
         return self.view.write(tensor_of(parameters, self.placement))
 
 
 def flax_class(checkpoint: HFCheckpoint) -> str:
-    """Returns the name of a model's Flax class in transformers 4.
-
-    Args:
-        checkpoint: The model.
-
-    Raises:
-        ConfigError: It had none.
-    """
+    """Returns the name of a model's Flax class in transformers 4, or raises ConfigError."""
     own = checkpoint.architecture.name
     names = (own, *checkpoint.architecture.aliases)
     name = next((each for each in names if each in _CLASSES), None)
     if name is None:
         raise ConfigError(
-            f"format = 'flax': transformers never had a Flax class for {own}, so nothing could "
-            "read such a file: use 'hf'"
+            f"format = 'flax': transformers never had a Flax class for {own} that could read "
+            "the file: use 'hf'"
         )
     return f"Flax{name}"
 
 
-def left_out(checkpoint: HFCheckpoint) -> list[str]:
-    """Returns the tensors of a Flax checkpoint that a model need not have, by PyTorch's names.
-
-    Args:
-        checkpoint: The model.
-    """
+def optional_tensors(checkpoint: HFCheckpoint) -> list[str]:
+    """Returns the tensors of a Flax checkpoint that a model may ignore, by PyTorch's names."""
     flax = checkpoint.model_format.flax
     unused = flax.unused(checkpoint.hf_config, checkpoint.architecture.name)
     named = [name for path, shape in unused.items() for name in views_of(path, shape)]
     return [*named, *flax.untied]
 
 
-def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
-    """Returns the placements of the tensors that a Flax checkpoint has: no table that is computed.
-
-    Args:
-        checkpoint: The model.
-        placements: Those of PyTorch's file.
-    """
+def flax_placements(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
+    """Returns the placements of the tensors that a Flax checkpoint stores."""
     model_format = checkpoint.model_format
     lacking = model_format.flax.lacking(checkpoint.hf_config, checkpoint.architecture.name)
     unwritten = {spelling for name in lacking for spelling in spellings(name, model_format.prefix)}
-    unwritten |= _fixed(checkpoint).keys()
+    unwritten |= _computed_tables(checkpoint).keys()
     return [each for each in placements if each.places and each.tensor not in unwritten]
 
 
 def check_fixed(
     checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
 ) -> None:
-    """Checks that tables that Flax's class computes are those of the model.
-
-    Args:
-        checkpoint: The model.
-        parameters: Its parameters.
-        placements: The tensors of PyTorch's file.
-
-    Raises:
-        ConfigError: One has other values.
-    """
-    fixed = _fixed(checkpoint)
+    """Refuses a model whose tables differ from the ones that its Flax class computes."""
+    fixed = _computed_tables(checkpoint)
     for placement in placements:
         if (table := fixed.get(placement.tensor)) is None:
             continue
@@ -114,11 +84,11 @@ def check_fixed(
         if own.shape != table.shape or np.abs(own - table).max() > tolerance:
             raise ConfigError(
                 f"{placement.tensor}: must be the sinusoids that Flax's class computes, because it "
-                "reads no such table; use format = 'hf'"
+                "does not read this table; use format = 'hf'"
             )
 
 
-def _fixed(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
+def _computed_tables(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
     """The tables that Flax computes, by every spelling of their names."""
     return {
         spelling: table
@@ -128,19 +98,11 @@ def _fixed(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
 
 
 def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[FlaxArray]:
-    """Returns the arrays of a model's tree, in Flax's order.
-
-    Args:
-        checkpoint: The model.
-        placements: The tensors of PyTorch's file.
-
-    Raises:
-        ConfigError: Transformers had no such Flax class.
-    """
+    """Returns the arrays of a model's tree, in Flax's order, from the tensors of PyTorch's file."""
     flax_class(checkpoint)
     flax = checkpoint.model_format.flax
     bare = "" if checkpoint.prefix else flax.bare_prefix
-    placed = {placement.tensor: placement for placement in learned(checkpoint, placements)}
+    placed = {placement.tensor: placement for placement in flax_placements(checkpoint, placements)}
     views = [
         (view_for(each._replace(tensor=bare + each.tensor), flax.norm), each)
         for each in placed.values()
@@ -170,16 +132,8 @@ def write_flax(
 ) -> None:
     """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
 
-    Args:
-        folder: An existing folder.
-        arrays: The arrays of the tree.
-        parameters: The parameters of the model.
-        dtypes: The dtype of each of PyTorch's tensors, by its name.
-        usual: The dtype of arrays that are no such tensor.
-        max_bytes: The largest size of a file, unless a single array is larger.
-
-    Raises:
-        DataError: A weight is not finite, perhaps only in its new dtype.
+    `dtypes` are by the names of PyTorch's tensors, and `usual` is the dtype of unused arrays. A
+    file is larger than `max_bytes` only if it has a single array.
     """
     shards: list[list[tuple[FlaxArray, Array]]] = [[]]
     held = total = 0

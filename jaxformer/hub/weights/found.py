@@ -1,4 +1,4 @@
-"""Which files of a folder hold its weights, and what lies there instead that cannot be read."""
+"""Finds the weight files of a folder, and files in other formats that cannot be read."""
 
 import re
 from collections.abc import Collection
@@ -17,15 +17,15 @@ _CONVERT = ".save_pretrained(FOLDER), and name that FOLDER"
 
 
 class WeightNames(NamedTuple):
-    """The names of the files with weights: one, or several and their index."""
+    """The names of weight files: a single file, or several and their index."""
 
     single: str = SINGLE
     index: str = INDEX
     variant: str | None = None
-    """What `save_pretrained(variant=...)` put into the names: "fp16"."""
+    """The `variant` of `save_pretrained` in the names, such as "fp16"."""
 
     def plain(self, name: str) -> str:
-        """Returns the name of a file, or a text with such names, without the variant."""
+        """Returns a file name, or a text with such names, without the variant."""
         if self.variant is None:
             return name
         dotted = re.escape(f".{self.variant}")
@@ -33,10 +33,9 @@ class WeightNames(NamedTuple):
 
 
 def weight_names(names: Collection[str]) -> WeightNames:
-    """Returns the names of the safetensors files that a folder has, or would have.
+    """Returns the names of the safetensors files in a folder with these files.
 
-    Args:
-        names: The names of all its files. Those without a variant come first, then float32's.
+    Files without a variant come first, then float32's.
     """
     if SINGLE in names or INDEX in names:
         return WeightNames()
@@ -58,11 +57,11 @@ def weight_names_in(folder: Path) -> WeightNames:
 
 
 def other_weights(names: Collection[str], load: str) -> str | None:
-    """Returns which weights are there that cannot be read, and what to do; None: there are none.
+    """Returns which weights in another format are there and the remedy; None if there are none.
 
     Args:
         names: The paths of all files in the folder.
-        load: What loads it in transformers: 'from_pretrained("org/name"'; without its ")".
+        load: The call that loads it in transformers, without the ")": 'from_pretrained("org/name"'.
     """
     if any(PurePosixPath(name).parts[0] == OLD_FOLDER for name in names):
         return (
@@ -90,21 +89,21 @@ def other_weights(names: Collection[str], load: str) -> str | None:
         )
     if name := first(".onnx", ".tflite", ".mlmodel"):
         return (
-            f"{name}, a program that was compiled of a model: fetch the safetensors of the model "
+            f"{name}, a program that was compiled from a model: fetch the safetensors of the model "
             "that it was exported from"
         )
     if "adapter_model.safetensors" in names:
         return (
-            "adapter_model.safetensors, an adapter of PEFT and not its base: "
+            "adapter_model.safetensors, a PEFT adapter without its base model: "
             'load(BASE, adapter="FOLDER") merges it'
         )
     if name := first(".safetensors"):
-        return f"{name}, which is not named as transformers names weights: rename it to {SINGLE}"
+        return f"{name}, which is not a name that transformers uses: rename it to {SINGLE}"
     return None
 
 
 def other_weights_in(folder: Path) -> str | None:
-    """Returns `other_weights` of the files in a folder and in those directly below."""
+    """Returns `other_weights` of the files in a folder and its direct subfolders."""
     if not folder.is_dir():
         return None
     found = [*folder.glob("*"), *folder.glob("*/*.onnx"), *folder.glob(f"{OLD_FOLDER}/*")]

@@ -12,11 +12,11 @@ Shape = tuple[int, ...]
 
 
 class Slot(NamedTuple):
-    """A parameter, or one layer of a stacked one."""
+    """A parameter, or one layer of a stacked parameter."""
 
     shape: Shape
     inputs: int
-    """The number of leading axes that are a kernel's inputs; 0: it is not a kernel."""
+    """The number of leading axes that are a kernel's inputs; 0 if it is not a kernel."""
 
     @property
     def matrix(self) -> Shape:
@@ -25,7 +25,7 @@ class Slot(NamedTuple):
 
 
 class Layout(abc.ABC):
-    """A way to store parameters in one tensor; subclasses are frozen dataclasses."""
+    """How one tensor stores parameters; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def shape(self, slots: Sequence[Slot]) -> Shape:
@@ -42,7 +42,7 @@ class Layout(abc.ABC):
 
 @dataclass(frozen=True)
 class Constant(Layout):
-    """A tensor without parameters: a table that is computed when it is compared or written."""
+    """A tensor without parameters: a table that is computed when needed."""
 
     sizes: Shape
     compute: Callable[[], np.ndarray]
@@ -62,14 +62,14 @@ class Single(Layout):
 
     @abc.abstractmethod
     def shape_of(self, slot: Slot) -> Shape:
-        """The shape of the tensor."""
+        """Returns the shape of the tensor."""
 
     def read_one(self, tensor: np.ndarray, slot: Slot) -> np.ndarray:
-        """The parameter."""
+        """Returns the parameter in a tensor."""
         return tensor.reshape(slot.shape)
 
     def write_one(self, array: np.ndarray, slot: Slot) -> np.ndarray:
-        """The tensor."""
+        """Returns the tensor of a parameter."""
         return array.reshape(self.shape_of(slot))
 
     def shape(self, slots):
@@ -139,7 +139,7 @@ class Patches(Single):
 
 @dataclass(frozen=True)
 class Taps(Single):
-    """`[outputs, inputs, taps]`: the kernel of a convolution along a row."""
+    """`[outputs, inputs, taps]`: the kernel of a 1D convolution."""
 
     def shape_of(self, slot):
         return slot.shape[::-1]
@@ -153,7 +153,7 @@ class Taps(Single):
 
 @dataclass(frozen=True)
 class PixelShuffle(Single):
-    """`[channels rows columns, inputs, 1, 1]`: a convolution of one pixel before PyTorch's shuffle.
+    """`[channels rows columns, inputs, 1, 1]`: the 1x1 convolution before PyTorch's `PixelShuffle`.
 
     Its bias is `[channels rows columns]`.
     """
@@ -204,7 +204,7 @@ class Concatenated(Layout):
 
 @dataclass(frozen=True)
 class PerKeyHead(Layout):
-    """`[(K, G + 2, H), inputs]`: the G queries of each key head, then its key and its value.
+    """`[(K, G + 2, H), inputs]`: for each key head, its G queries, its key and its value.
 
     GPT-NeoX and BLOOM have G = 1, and Falcon's multi-query attention has K = 1.
     """
@@ -217,17 +217,17 @@ class PerKeyHead(Layout):
         heads, groups, width = self._sizes(slots)
         view = tensor.reshape(heads, groups + 2, width, *self._inputs(slots))
         parts = (view[:, :groups], view[:, groups], view[:, groups + 1])
-        kept = _kept(slots)
+        single = _projection_layout(slots)
         return [
-            kept.read_one(part.reshape(kept.shape_of(slot)), slot)
+            single.read_one(part.reshape(single.shape_of(slot)), slot)
             for part, slot in zip(parts, slots, strict=True)
         ]
 
     def write(self, arrays, slots):
         heads, _, width = self._sizes(slots)
-        kept, inputs = _kept(slots), self._inputs(slots)
+        single, inputs = _projection_layout(slots), self._inputs(slots)
         parts = [
-            kept.write_one(array, slot).reshape(heads, -1, width, *inputs)
+            single.write_one(array, slot).reshape(heads, -1, width, *inputs)
             for array, slot in zip(arrays, slots, strict=True)
         ]
         return np.concatenate(parts, axis=1).reshape(-1, *inputs)
@@ -238,15 +238,15 @@ class PerKeyHead(Layout):
 
     @staticmethod
     def _sizes(slots) -> Shape:
-        """(K, G, H)."""
+        """Returns (K, G, H)."""
         (queries, width), (heads, _) = slots[0].shape[-2:], slots[1].shape[-2:]
         return heads, queries // heads, width
 
 
-def _kept(slots: Sequence[Slot]) -> Single:
+def _projection_layout(slots: Sequence[Slot]) -> Single:
     return OutIn() if slots[0].inputs else Flat()
 
 
-def usual(leaf: str) -> Single:
-    """Returns the layout of a parameter whose name ends so, unless the weight map has another."""
+def default_layout(leaf: str) -> Single:
+    """Returns the layout of a parameter with this last name, unless the weight map has another."""
     return {"kernel": OutIn(), "bias": Flat(), "scale": Flat()}.get(leaf, Same())

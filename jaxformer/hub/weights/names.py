@@ -7,7 +7,7 @@ from jaxformer.hub.model_format import ModelFormat
 
 
 def current_name(name: str, model_format: ModelFormat) -> str:
-    """Returns the current name of a tensor, which may have an old one in a file."""
+    """Returns the current name of a tensor, which may have an old name in a file."""
     for old, new in model_format.aliases.items():
         name = re.sub(old, new, name)
     return name
@@ -22,30 +22,27 @@ def spellings(name: str, prefix: str) -> tuple[str, ...]:
 
 
 class KnownNames:
-    """The tensors of some files, by every name that they may have."""
+    """Finds the tensors of some files by any name that they may have."""
 
     def __init__(self, names: Iterable[str], model_format: ModelFormat):
-        """Takes the names in the files, and the system that they belong to."""
+        """Takes the names in the files, and the format that they belong to."""
         current = {name: current_name(name, model_format) for name in names}
-        # Of two names for one tensor the current one counts.
+        # If a tensor is there under two names, the current name is used.
         older_first = sorted(current, key=lambda name: current[name] == name)
         self.current = {current[name]: name for name in older_first}
-        """The current name of each tensor -> its name in the files."""
+        """Current name of a tensor -> its name in the files."""
         self._format = model_format
 
     def find(self, tensor: str) -> str | None:
-        """Returns the name in the files of a tensor of the weight map; None: it is not there."""
-        # Where a body and its head have a tensor of one name each, its own spelling decides.
+        """Returns the name in the files of a tensor of the weight map; None if it is not there."""
+        # A body and its head may have tensors of the same name, so the exact spelling comes first.
         spelled = spellings(tensor, self._format.prefix)
         return next((self.current[name] for name in spelled if name in self.current), None)
 
     def find_all(self, tensors: Collection[str]) -> dict[str, str]:
-        """Returns the names in the files of those tensors of a model that are there.
+        """Returns the names in the files of those tensors of the weight map that are there.
 
-        Where a file has only another one that is tied to it, that is taken.
-
-        Args:
-            tensors: All tensors of the weight map.
+        If the files have only a tensor that is tied to one of them, that one is used.
         """
         prefix = self._format.prefix
         found = {tensor: self.find(tensor) for tensor in tensors}

@@ -1,4 +1,4 @@
-"""Opens the weights of a folder, in the first of the formats that it has, and their layout."""
+"""Opens the weights of a folder, and their layout, in the first format that is present."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.flax_layout import FlaxLayout
 from jaxformer.hub.weights.flax_names import FlaxTensors
-from jaxformer.hub.weights.flax_tree import left_out
+from jaxformer.hub.weights.flax_tree import optional_tensors
 from jaxformer.hub.weights.found import weight_names_in
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
 from jaxformer.hub.weights.tensors import TensorFiles, Tensors
@@ -21,16 +21,9 @@ Layout = FileLayout | FlaxLayout
 
 
 def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
-    """Returns the tensors of a folder, under PyTorch's names: of safetensors files, or of Flax's.
+    """Returns the tensors of a folder under PyTorch's names; safetensors come before Flax's files.
 
     Warns where Flax's class computed something else than PyTorch's.
-
-    Args:
-        folder: The folder. Where it has both, its safetensors files are read.
-        checkpoint: The description of its model.
-
-    Raises:
-        DataError: There are none or only pickles, or a file is damaged or missing.
     """
     source: TensorFiles | MsgpackFiles
     if not _has_safetensors(folder) and has_msgpack(folder):
@@ -39,7 +32,7 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
         names = weight_names_in(folder)
         if names.variant is not None:
             warn_once(
-                f"{folder}: the weights of the variant {names.variant!r} are taken: there are no "
+                f"{folder}: the weights of the variant {names.variant!r} are read: there are no "
                 "others"
             )
         source = TensorFiles(folder, names.single, names.index)
@@ -48,20 +41,15 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
     flax, hf_config = checkpoint.model_format.flax, checkpoint.hf_config
     for note in flax.notes(hf_config):
         warn_once(
-            f"{folder}: the model follows config.json as PyTorch's class does, but not Flax's: "
-            f"{note}"
+            f"{folder}: the model follows config.json as PyTorch's class does, not Flax's: {note}"
         )
     lacking = flax.lacking(hf_config, checkpoint.architecture.name)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in lacking.items()}
-    return FlaxTensors(source, {**zeros, **flax.fixed(hf_config)}, left_out(checkpoint))
+    return FlaxTensors(source, {**zeros, **flax.fixed(hf_config)}, optional_tensors(checkpoint))
 
 
 def layout_of(folder: Path) -> Layout | None:
-    """Returns the layout of the weights in a folder; None where Flax wrote safetensors files.
-
-    Raises:
-        DataError: There are none, or one is damaged.
-    """
+    """Returns the layout of the weights in a folder; None for safetensors files that Flax wrote."""
     if not _has_safetensors(folder) and has_msgpack(folder):
         return FlaxLayout.of_files(MsgpackFiles(folder))
     names = weight_names_in(folder)
@@ -70,14 +58,7 @@ def layout_of(folder: Path) -> Layout | None:
 
 
 def read_layout(file: Path) -> Layout:
-    """Returns the layout that its `write` wrote.
-
-    Args:
-        file: The JSON file.
-
-    Raises:
-        DataError: The file is damaged.
-    """
+    """Returns the layout that its `write` method wrote to a JSON file."""
     kind = FlaxLayout if "files" in read_json(file) else FileLayout
     return kind.read(file)
 

@@ -1,4 +1,4 @@
-"""The parts of a model that files of other classes lack: its heads and its pooler."""
+"""Heads and poolers that the files of other classes lack."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from jaxformer.models.parameters import AbstractModel
 
 
 def part_of(parameter: str) -> str | None:
-    """Returns the head or pooler that a parameter belongs to: "heads.label"; None for the body."""
+    """Returns the head or pooler of a parameter, such as "heads.label"; None for the body."""
     first, *rest = parameter.split(".")
     if first == "heads":
         return f"heads.{rest[0]}"
@@ -18,7 +18,7 @@ def part_of(parameter: str) -> str | None:
 
 
 def tensor_parts(placements: Iterable[Placement]) -> set[str]:
-    """Returns the parts whose parameters are in these tensors."""
+    """Returns the heads and poolers whose parameters are in these tensors."""
     places = (place for placement in placements for place in placement.places)
     return {part_of(place.parameter) for place in places} - {None}
 
@@ -26,12 +26,7 @@ def tensor_parts(placements: Iterable[Placement]) -> set[str]:
 def parts_without(
     placements: Iterable[Placement], is_there: Callable[[Placement], bool]
 ) -> tuple[str, ...]:
-    """Returns the parts none of whose tensors is there.
-
-    Args:
-        placements: The tensors of a model, with the parameters in each.
-        is_there: Whether a file has a tensor.
-    """
+    """Returns the heads and poolers with no tensor for which `is_there` is true."""
     found: dict[str, bool] = {}
     for placement in placements:
         for name in tensor_parts([placement]):
@@ -40,7 +35,7 @@ def parts_without(
 
 
 def tensors_in(placements: Iterable[Placement], parts: Iterable[str]) -> list[Placement]:
-    """Returns the tensors whose parameters are all in some parts."""
+    """Returns the tensors whose parameters all belong to the given parts."""
     kept = set(parts)
     return [
         placement
@@ -52,19 +47,11 @@ def tensors_in(placements: Iterable[Placement], parts: Iterable[str]) -> list[Pl
 def absent_parts(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel
 ) -> list[str]:
-    """Returns the tensors of heads, a pooler or a decoder that other classes of the system have.
+    """Returns patterns of the tensors that other classes have but this model lacks.
 
-    A file may have them beside those of the model: that of a pre-trained BERT has both heads of
-    pre-training, whatever class its config.json names, and that of T5 has a decoder, though the
-    class may be the encoder alone.
-
-    Args:
-        model_format: The system.
-        config: The model.
-        abstract_model: Its structure.
-
-    Returns:
-        Patterns of names: "cls.seq_relationship" and "cls.seq_relationship.*".
+    Files may contain them: a pre-trained BERT has both pre-training heads, whatever class its
+    config.json names, and T5 has a decoder, even if the class is the encoder only. There are two
+    patterns for each: "cls.seq_relationship" and "cls.seq_relationship.*".
     """
     own = {("heads", head.name) for head in config.heads}
     own |= {(path.split(".")[0],) for path in abstract_model.shapes}

@@ -31,11 +31,11 @@ DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
 }
-"""The dtypes of tensors, by their names in safetensors files."""
+"""Name of a dtype in safetensors files -> the dtype."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_MOST_TENSORS = 2**16
-"""The largest published models have fewer, with each expert apart."""
-_LARGEST_HEADER = 2**26
+_MAX_TENSORS = 2**16
+"""More than any published model has, even with one tensor for each expert."""
+_MAX_HEADER_BYTES = 2**26
 
 
 class Tensor(NamedTuple):
@@ -46,13 +46,13 @@ class Tensor(NamedTuple):
 
 
 class Tensors(Protocol):
-    """The tensors of a folder, under the names and in the layouts of PyTorch unless it says else.
+    """The tensors of a folder; by default under the names and in the layouts of PyTorch.
 
     Attributes:
         folder: The folder.
         tensors: Name -> shape and dtype.
-        unused: Names and patterns of those that a model need not have.
-        computed: Names of those that the files do not have.
+        unused: Names and patterns of tensors that a model may ignore.
+        computed: Names of tensors that are computed because the files do not have them.
     """
 
     folder: Path
@@ -61,16 +61,11 @@ class Tensors(Protocol):
     computed: Collection[str]
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor: a view of the file, if possible."""
+        """Returns a tensor, as a view of the file if possible."""
 
 
 def warn_of_unread(files: Tensors, biases: Sequence[str]) -> None:
-    """Warns of biases that transformers' class has and computes nothing with.
-
-    Args:
-        files: The tensors.
-        biases: Their names.
-    """
+    """Warns of biases that the class in transformers has but does not use."""
     if biases:
         warn_once(
             f"{files.folder}: not used, because another bias of the same module counts in "
@@ -79,12 +74,12 @@ def warn_of_unread(files: Tensors, biases: Sequence[str]) -> None:
 
 
 def same(files: Tensors, first: str, second: str) -> bool:
-    """Returns whether two tensors of some files have the same values."""
+    """Returns whether two tensors have the same values."""
     return np.array_equal(files.read(first), files.read(second))
 
 
-class _Place(NamedTuple):
-    """The file of a tensor, and where it starts."""
+class _Location(NamedTuple):
+    """The file of a tensor, and the byte where it starts."""
 
     path: Path
     start: int
@@ -96,53 +91,40 @@ class TensorFiles:
     Attributes:
         folder: The folder.
         tensors: Name -> shape and dtype.
-        formats: What the files say of whose names they have: "pt", "flax", ...
-        unused: None; a model has all of them.
-        computed: None.
+        formats: The values of "format" in the metadata of the files: "pt", "flax", ...
+        unused: Empty; a model must use all of them.
+        computed: Empty.
     """
 
     unused = computed = ()
 
     def __init__(self, folder: str | os.PathLike, single: str = SINGLE, index: str | None = INDEX):
-        """Opens the files.
-
-        Args:
-            folder: The folder.
-            single: The name of the file where all tensors are in one.
-            index: The name of the index of several files; None: there is only one file.
-
-        Raises:
-            DataError: There are none or only pickles, or a file is damaged or missing.
-        """
+        """Opens the file named `single`, or those in `index`; None: only `single` is looked for."""
         self.folder = Path(folder)
-        self._places: dict[str, _Place] = {}
+        self._locations: dict[str, _Location] = {}
         self.tensors: dict[str, Tensor] = {}
         self.formats: set[str] = set()
         for path, tensors in shards_of(self.folder, single, index).items():
             self._open(path)
-            if len(self.tensors) > _MOST_TENSORS:
-                raise DataError(_too_many(path, len(self.tensors), "its files have"))
+            if len(self.tensors) > _MAX_TENSORS:
+                raise DataError(_too_many_message(path, len(self.tensors), "its files have"))
             for name in tensors:
-                if name not in self._places or self._places[name].path != path:
+                if name not in self._locations or self._locations[name].path != path:
                     raise DataError(
                         f"{self.folder / str(index)} says that {name} is in {path.name}, where it "
                         "is not"
                     )
 
     def renamed(self, names: Mapping[str, str]) -> "TensorFiles":
-        """Returns the same tensors under other names.
-
-        Args:
-            names: The other name -> the name in the file.
-        """
+        """Returns the same tensors under other names: new name -> name in the file."""
         other = copy.copy(self)
         other.tensors = {new: self.tensors[old] for new, old in names.items()}
-        other._places = {new: self._places[old] for new, old in names.items()}
+        other._locations = {new: self._locations[old] for new, old in names.items()}
         return other
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor: a view of the file, whose pages are freed with it."""
-        (shape, dtype), (path, start) = self.tensors[name], self._places[name]
+        """Returns a tensor as a view of the file, whose pages are freed with the view."""
+        (shape, dtype), (path, start) = self.tensors[name], self._locations[name]
         if 0 in shape:
             return np.empty(shape, dtype)
         return np.asarray(np.memmap(path, dtype, "r", start, shape))
@@ -163,12 +145,12 @@ class TensorFiles:
         for name, entry in header.items():
             if entry["dtype"] not in DTYPES:
                 raise DataError(
-                    f"{path}: {name} is kept as {entry['dtype']}, as where weights were quantised: "
-                    f"only one of {', '.join(DTYPES)} can be read; fetch the model in bfloat16"
+                    f"{path}: {name} has the dtype {entry['dtype']}, of a quantised model: "
+                    f"must be one of {', '.join(DTYPES)}; fetch the model in bfloat16"
                 )
-            if name in self._places:
-                raise DataError(f"{path}: {name} is in {self._places[name].path.name} as well")
-            self._places[name] = _Place(path, start + entry["data_offsets"][0])
+            if name in self._locations:
+                raise DataError(f"{path}: {name} is in {self._locations[name].path.name} as well")
+            self._locations[name] = _Location(path, start + entry["data_offsets"][0])
             self.tensors[name] = Tensor(tuple(entry["shape"]), DTYPES[entry["dtype"]])
 
 
@@ -178,12 +160,12 @@ def write_tensors(
     tensors: Iterable[tuple[str, np.ndarray]],
     max_bytes: int,
 ) -> int:
-    """Writes tensors to one file, or to several with an index if they are too large for one.
+    """Writes tensors to one file, or to several with an index if they are too large.
 
     Args:
         folder: An existing folder.
-        described: The shapes of the tensors and the dtypes they are cast to, so that only one
-            tensor at a time has to be in memory.
+        described: The shapes of the tensors and the dtypes to cast them to, known in advance so
+            that only one tensor at a time has to be in memory.
         tensors: Pairs of name and tensor, in the same order.
         max_bytes: The largest size of a file, unless a single tensor is larger.
 
@@ -191,7 +173,7 @@ def write_tensors(
         The number of bytes of all tensors.
 
     Raises:
-        DataError: A weight is not finite, or not in its new dtype.
+        DataError: A weight is not finite, or too large for its new dtype.
     """
     shards: list[dict[str, Tensor]] = [{}]
     held = total = 0
@@ -212,7 +194,7 @@ def write_tensors(
 def _write_file(
     path: Path, described: Mapping[str, Tensor], tensors: Iterator[tuple[str, np.ndarray]]
 ) -> None:
-    """Writes a safetensors file with a header of its own."""
+    """Writes a safetensors file, with a new header."""
     # Transformers requires this field.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -234,18 +216,7 @@ def write_with_header(
     described: Mapping[str, Tensor],
     tensors: Iterator[tuple[str, np.ndarray]],
 ) -> None:
-    """Writes a safetensors file: the length of the header, the header, the tensors' bytes.
-
-    Args:
-        path: The file.
-        header: Its header, which describes these tensors.
-        described: The shapes of the tensors and the dtypes they are cast to, in their order.
-        tensors: Pairs of name and tensor, in the same order.
-
-    Raises:
-        DataError: A weight is not finite, or not in its new dtype.
-        ValueError: The tensors come in another order or shape.
-    """
+    """Writes a safetensors file with this header; tensors come in the order of `described`."""
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         # One buffer for all tensors: allocating memory costs as much as the copy.
@@ -253,7 +224,7 @@ def write_with_header(
         for name, tensor in described.items():
             coming, array = next(tensors)
             if (coming, array.shape) != (name, tensor.shape):
-                raise ValueError(f"{coming} {array.shape} comes where {name} {tensor} is to be")
+                raise ValueError(f"{coming} {array.shape} comes before {name} {tensor}")
             part = buffer[: _num_bytes(tensor)]
             copied = part.view(tensor.dtype).reshape(tensor.shape)
             copy_into(copied, array)
@@ -262,43 +233,43 @@ def write_with_header(
 
 
 def _header(path: Path) -> tuple[dict[str, dict], int]:
-    """The header of a file with its metadata, and where the bytes of its tensors start."""
+    """The header of a file with its metadata, and the byte where its tensors start."""
     text = header_bytes(path)
-    header = json.loads(text, object_pairs_hook=_without_doubles)
+    header = json.loads(text, object_pairs_hook=_unique_keys)
     return header, 8 + len(text)
 
 
 def header_bytes(path: Path) -> bytes:
-    """Returns the header of a safetensors file, with the blanks at its end."""
+    """Returns the header of a safetensors file, including its trailing spaces."""
     with path.open("rb") as file:
         return file.read(int.from_bytes(file.read(8), "little"))
 
 
 def _check_header(path: Path) -> None:
-    """Refuses a header that would need much time and memory, before it is parsed."""
+    """Refuses a header that would take much time and memory, before it is parsed."""
     with path.open("rb") as file:
         start = file.read(128)
         check_no_pointer(start, str(path))
         size = int.from_bytes(start[:8], "little")
         if size > path.stat().st_size:
-            return  # which the library reports
-        if size > _LARGEST_HEADER:
+            return  # the library reports it
+        if size > _MAX_HEADER_BYTES:
             raise DataError(
                 f"{path}: its header has {size / 2**20:,.0f} MiB: must have "
-                f"{_LARGEST_HEADER // 2**20} at most; fetch it again"
+                f"{_MAX_HEADER_BYTES // 2**20} at most; fetch it again"
             )
         file.seek(8)
-        # Each is an object; what is in it may be spelled with escapes.
+        # Each tensor is a JSON object; names may be spelled with escapes, but braces are not.
         count = file.read(size).count(b"{") - 2
-    if count > _MOST_TENSORS:
-        raise DataError(_too_many(path, count, "its header has"))
+    if count > _MAX_TENSORS:
+        raise DataError(_too_many_message(path, count, "its header has"))
 
 
-def _too_many(path: Path, count: int, has: str) -> str:
-    return f"{path}: {has} {count:,} tensors: a model must have {_MOST_TENSORS:,} at most"
+def _too_many_message(path: Path, count: int, has: str) -> str:
+    return f"{path}: {has} {count:,} tensors: a model must have {_MAX_TENSORS:,} at most"
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = Counter(name for name, _ in pairs)
     if twice := [name for name, count in names.items() if count > 1]:
         raise ValueError(f"the header has {twice[0]!r} twice")
@@ -310,7 +281,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 
 def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
-    """Gives the files their final names, which contain their number."""
+    """Gives the files their final names, which include the number of files."""
     if len(shards) == 1:
         (folder / "shard-0.tmp").rename(folder / SINGLE)
         return
@@ -326,16 +297,7 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
 def shards_of(
     folder: Path, single: str = SINGLE, index: str | None = INDEX
 ) -> dict[Path, list[str]]:
-    """Returns the files of a folder, with the tensors that the index says are in each.
-
-    Args:
-        folder: The folder.
-        single: The name of the file where all tensors are in one.
-        index: The name of the index of several files; None: there is only one file.
-
-    Raises:
-        DataError: There are none or only pickles, or the index names a file that is not there.
-    """
+    """Returns the weight files of a folder -> the tensors that the index says are in each."""
     if path := file_in(folder, single):
         return {path: []}
     if index is None:
@@ -355,24 +317,24 @@ def _shard(folder: Path, file: str, index: str) -> Path:
 
 
 def _weight_map(folder: Path, name: str) -> dict[str, str]:
-    """The index: the file of each tensor."""
+    """Reads the index: tensor -> file."""
     index = read_object(folder, name)
     if index is None:
-        raise DataError(_nothing_to_read(folder))
+        raise DataError(_no_weights_message(folder))
     places = index.get("weight_map")
     if not isinstance(places, dict):
-        raise DataError(f"{folder / name}: no index with a weight_map: it must be an object")
+        raise DataError(f"{folder / name}: weight_map must be an object: tensor -> file")
     for tensor, file in places.items():
         if not isinstance(file, str):
             raise DataError(
-                f"{folder / name}: weight_map has {file!r} for {tensor}: a file's name is no text"
+                f"{folder / name}: weight_map has {file!r} for {tensor}: must be the name of a file"
             )
     return places
 
 
-def _nothing_to_read(folder: Path) -> str:
+def _no_weights_message(folder: Path) -> str:
     if not folder.is_dir():
-        return f"{folder} is no folder (looked from {Path.cwd()})"
+        return f"{folder} is not a folder (looked from {Path.cwd()})"
     if other := other_weights_in(folder):
         return f"{folder} holds {other}"
     return f"{folder} holds neither {SINGLE} nor {INDEX}, nor flax_model.msgpack"

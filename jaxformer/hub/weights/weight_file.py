@@ -1,4 +1,4 @@
-"""Reads parameters from the tensors of a folder, and makes tensors of parameters."""
+"""Reads parameters from the tensors of a folder, and makes tensors from parameters."""
 
 import fnmatch
 import logging
@@ -26,20 +26,13 @@ _log = logging.getLogger(__name__)
 
 Shardings = Mapping[str, jax.sharding.Sharding]
 Reader = Callable[[tuple[slice, ...]], np.ndarray]
-"""Reads the part of a parameter at an index, for `jax.make_array_from_callback`."""
+"""Reads a slice of a parameter, for `jax.make_array_from_callback`."""
 
 
 def named_placements(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel, prefix: str
 ) -> list[Placement]:
-    """Returns the tensors of a model's file.
-
-    Args:
-        model_format: The system, whose weight map has the names of a model with heads.
-        config: The model.
-        abstract_model: Its structure.
-        prefix: The prefix of the body's tensors in this file.
-    """
+    """Returns the tensors of a model's file, with `prefix` for the prefix of the body."""
 
     def named(tensor: str) -> str:
         bare = tensor.removeprefix(model_format.prefix)
@@ -54,7 +47,7 @@ class WeightFile:
 
     Attributes:
         names: The name of a tensor in the weight map -> its name in the file.
-        missing_parts: The heads, and the pooler, of which no tensor is there: "heads.label".
+        missing_parts: The heads and poolers with no tensor in the files, such as "heads.label".
     """
 
     def __init__(
@@ -70,14 +63,13 @@ class WeightFile:
 
         Args:
             files: The tensors.
-            model_format: The system.
+            model_format: The format.
             placements: The parameters in each tensor.
-            absent: Patterns of tensors that may be there and are left out, see `absent_parts`.
-            may_lack_parts: Whether whole heads and a pooler may be missing: see `missing_parts`.
+            absent: Patterns of tensors that are left out if they are there, see `absent_parts`.
+            may_lack_parts: Whether whole heads and poolers may be missing, see `missing_parts`.
 
         Raises:
-            DataError: Tensors are missing, have a wrong shape, are integers, or are not used (lists
-                them).
+            DataError: Tensors are missing, unused, integers, or of a wrong shape (lists them).
         """
         self._files = files
         known = KnownNames(files.tensors, model_format)
@@ -93,18 +85,18 @@ class WeightFile:
         unused = {
             name: current
             for current, name in known.current.items()
-            if name not in used and not self._superfluous(current, model_format)
+            if name not in used and not self._is_redundant(current, model_format)
         }
         self._left_out = sorted(
             name
             for name, current in unused.items()
             if any(fnmatch.fnmatchcase(current, pattern) for pattern in absent)
         )
-        needless = tensors_in(placements, self.missing_parts) if may_lack_parts else []
+        optional = tensors_in(placements, self.missing_parts) if may_lack_parts else []
         problems = [
-            *self._missing([each for each in placements if each not in needless]),
-            *self._unfit(),
-            *(f"{name} is used by nothing" for name in unused if name not in self._left_out),
+            *self._missing([each for each in placements if each not in optional]),
+            *self._mismatches(),
+            *(f"{name} is not part of the model" for name in unused if name not in self._left_out),
         ]
         if problems:
             more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
@@ -116,11 +108,7 @@ class WeightFile:
         self._overruled = [*overruled, *(p.tensor for p in self._found if self._is_overruled(p))]
 
     def _use_copied_biases(self, known: KnownNames, model_format: ModelFormat) -> list[str]:
-        """Reads the second of two biases that should be equal, which transformers computes with.
-
-        Returns:
-            The names in the files of those that are not used for that.
-        """
+        """Reads the second of two biases that should be equal, and returns those not read."""
         overruled = []
         for copy, original in model_format.copies.items():
             name, first = known.find(copy), self.names.get(original)
@@ -132,7 +120,7 @@ class WeightFile:
         return overruled
 
     def _missing(self, placements: Sequence[Placement]) -> list[str]:
-        """The tensors that are missing while no other tensor has their parameters, in words."""
+        """Lists the missing tensors whose parameters are in no other tensor."""
 
         def lacks(placement: Placement) -> bool:
             rows = ((self._rows.get(name, {}), row) for name, row in placement.places)
@@ -140,8 +128,8 @@ class WeightFile:
 
         return [f"{p.tensor} is missing" for p in placements if lacks(p)]
 
-    def _unfit(self) -> list[str]:
-        """The tensors of another shape or dtype, or with other values than they must have."""
+    def _mismatches(self) -> list[str]:
+        """Lists the tensors with a wrong shape, dtype or constant value."""
         tensors = self._files.tensors
         problems = [
             f"{p.tensor} has shape {tensors[self.names[p.tensor]].shape}, not {p.shape}"
@@ -149,20 +137,20 @@ class WeightFile:
             if tensors[self.names[p.tensor]].shape != p.shape
         ]
         problems += [
-            f"{name} holds {tensors[name].dtype}, no floating-point numbers: weights that were "
-            "quantised cannot be read"
+            f"{name} holds {tensors[name].dtype}: must be floating-point; quantised weights "
+            "cannot be read"
             for name in self.names.values()
             if not jnp.issubdtype(tensors[name].dtype, jnp.floating)
         ]
         problems += [
-            f"{self.names[p.tensor]} is no table of the model: must be what transformers computes"
+            f"{self.names[p.tensor]} differs from the table that transformers computes"
             for p in self._found
             if not p.places and not self._is_constant(p)
         ]
         return problems
 
     def _advice(self, model_format: ModelFormat) -> str:
-        """What to do about a file without the heads of its class."""
+        """Returns the remedy for a file without the heads of its class."""
         if not self.missing_parts:
             return ""
         bodies = (x.name for x in model_format.architectures if type(x.task) is Task)
@@ -177,20 +165,15 @@ class WeightFile:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters whose tensors are there, as far as a part of a model has any."""
+        """The parameters whose tensors, or some of them, are in the files."""
         return tuple(self._rows)
 
     def other_parts(
         self, model_format: ModelFormat, placements: Sequence[Placement]
     ) -> "WeightFile | None":
-        """Returns the heads and the pooler of another model that these files have besides.
+        """Returns the heads and poolers of another model that these files contain in full.
 
-        Args:
-            model_format: The system.
-            placements: The tensors of parts of that model.
-
-        Returns:
-            The files, with those of the parts that are there as a whole; None if none is.
+        `placements` are the tensors of those parts; returns None if no part is complete.
         """
         used = set(self.names.values())
         unused = [name for name in self._files.tensors if name not in used]
@@ -215,7 +198,7 @@ class WeightFile:
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
-                "%s: %d kernels hold nothing but zeros, as where a file was fetched in part: %s%s",
+                "%s: %d kernels contain only zeros, perhaps from an incomplete download: %s%s",
                 self._files.folder, len(names), ", ".join(names[:4]), " ..." if names[4:] else "",
             )  # fmt: skip
 
@@ -238,12 +221,9 @@ class WeightFile:
         return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
 
     def reader(self, parameter: str, shape: tuple[int, ...], dtype: Any = None) -> Reader:
-        """Returns a function that reads a part of one parameter.
+        """Returns a function that reads a slice of one parameter.
 
-        Args:
-            parameter: Its name.
-            shape: Its shape.
-            dtype: The dtype it is cast to; None: that of most of its tensors.
+        Values are cast to `dtype`; None: the dtype of most of its tensors.
         """
         rows = self._rows[parameter]
         kernel = any(slot.inputs for slot in next(iter(rows.values())).slots)
@@ -277,13 +257,13 @@ class WeightFile:
         return jax.dtypes.canonicalize_dtype(max(dtypes, key=dtypes.count))
 
     def _part(self, placement: Placement, parameter: str) -> np.ndarray:
-        """The part of a parameter in a tensor."""
+        """Reads a parameter from the tensor that contains it."""
         tensor = self._files.read(self.names[placement.tensor])
         parts = placement.layout.read(tensor, placement.slots)
         return parts[[place.parameter for place in placement.places].index(parameter)]
 
     def _is_overruled(self, placement: Placement) -> bool:
-        """Whether another tensor has these parameters, with other values."""
+        """Whether the parameters are read from another tensor, which has other values."""
         counts = [self._rows[name][row].tensor for name, row in placement.places]
         tensor = self._files.read(self.names[placement.tensor])
         return any(
@@ -293,15 +273,15 @@ class WeightFile:
         )
 
     def _is_constant(self, placement: Placement) -> bool:
-        """Whether a tensor without parameters is the table that it should be."""
+        """Whether a tensor without parameters is the expected table."""
         table = self._files.read(self.names[placement.tensor])
         if table.shape != placement.shape or not jnp.issubdtype(table.dtype, jnp.floating):
-            return True  # which is another problem
+            return True  # reported separately
         error = max(1e-3, 2 * float(jnp.finfo(table.dtype).eps))
         wanted = placement.layout.write((), ())
         return bool(np.all(np.abs(table.astype(np.float32) - wanted) <= error))
 
-    def _superfluous(self, name: str, model_format: ModelFormat) -> bool:
+    def _is_redundant(self, name: str, model_format: ModelFormat) -> bool:
         """Whether an unused tensor is a buffer, or a copy of another tensor."""
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in model_format.buffers):
             return True
@@ -324,17 +304,7 @@ class WeightFile:
 def load_parameters(
     file: WeightFile, abstract_model: AbstractModel, shardings: Shardings, dtype: Any = None
 ) -> Parameters:
-    """Returns the parameters of a file, read one at a time, each directly into its sharding.
-
-    Args:
-        file: The tensors.
-        abstract_model: The structure of the model.
-        shardings: The shardings of the parameters to read, by name.
-        dtype: The dtype they are cast to; None keeps the files' own.
-
-    Raises:
-        DataError: A weight is not finite, perhaps only in the new dtype; names its tensor.
-    """
+    """Returns the parameters, read one by one into their shardings; dtype None: as in the files."""
     shapes = {name: abstract_model.shapes[name].shape for name in shardings}
     parameters = {
         name: jax.make_array_from_callback(shape, shardings[name], file.reader(name, shape, dtype))
@@ -362,28 +332,20 @@ def described(
 def tensors_of(
     parameters: Parameters, placements: list[Placement]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the names and tensors of a file, as views of the parameters if possible.
-
-    Args:
-        parameters: The parameters of a model, or their gradients.
-        placements: The parameters in each tensor.
-
-    Yields:
-        Pairs of name and tensor.
-    """
+    """Yields the name and tensor of each placement, as views of the parameters if possible."""
     for placement in placements:
         yield placement.tensor, tensor_of(parameters, placement)
 
 
 def tensor_of(parameters: Parameters, placement: Placement) -> np.ndarray:
-    """Returns the tensor of a file that holds some parameters, as a view if possible."""
+    """Returns the tensor that stores some parameters, as a view if possible."""
     arrays = [_row(parameters[parameter], row) for parameter, row in placement.places]
     return placement.layout.write(arrays, placement.slots)
 
 
 def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
-    """One row of an array, or all of it for (), in the host's memory."""
+    """Copies one row of an array, or all of it for (), to the host's memory."""
     devices = array.sharding.device_set
     if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
-        array, row = array[row], ()  # so that no more than this is transferred
+        array, row = array[row], ()  # transfers this row only
     return np.asarray(jax.device_get(array))[row]

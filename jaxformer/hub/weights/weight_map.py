@@ -8,18 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.weights.layouts import Constant, Layout, Shape, Single, Slot, usual
+from jaxformer.hub.weights.layouts import Constant, Layout, Shape, Single, Slot, default_layout
 from jaxformer.models.parameters import AbstractModel, group_sizes, stack_path
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "table": "weight", "bias": "bias"}
 
 
 class Place(NamedTuple):
-    """A parameter, or one layer of a stacked one."""
+    """A parameter, or one layer of a stacked parameter."""
 
     parameter: str
     row: tuple[int, ...]
-    """The index along the leading axes of a parameter that is in many tensors: (layer,); or ()."""
+    """The index along the leading axes of a parameter that is stored in many tensors: (layer,);
+    or ()."""
 
 
 class Placement(NamedTuple):
@@ -37,7 +38,7 @@ class Placement(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """Several of our modules whose kernels are one tensor, and whose biases are another."""
+    """Several of our modules whose kernels form one tensor, and whose biases form another."""
 
     modules: tuple[str, ...]
     tensor: str
@@ -54,26 +55,21 @@ class WeightMap:
     value is the name in the file, with "{}" for the number of the layer, and another "{}" for a
     number along the next axis (of a head, for example). The module's kernel, scale or table is the
     tensor "<name>.weight", and its bias "<name>.bias". A key may also be the path of a parameter;
-    then its value is the name of the tensor. With a number in place of "*" a key names one block of
+    then its value is the name of the tensor. With a number instead of "*", a key names one block of
     the groups, and "{}" is the number of the group (ALBERT).
     """
 
     names: Mapping[str, str]
     fused: Sequence[Fused] = ()
     layouts: Mapping[str, Single] = field(default_factory=dict)
-    """Pattern of parameters -> their layout, where it is not the usual one."""
+    """Pattern of parameters -> their layout, if it is not `default_layout`."""
     twins: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that files have besides another with the same values -> the other, which counts."""
+    """Tensor with the same values as another -> the other, which is the one that is read."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
-    """Tensors that are computed and not learned -> what they are."""
+    """Tensor that is computed, not learned -> its values."""
 
     def within(self, part: str, renamed: Callable[[str], str]) -> "WeightMap":
-        """Returns the map of this model where it is a part of another.
-
-        Args:
-            part: Our name of the part, which precedes the paths of its modules: "encoder".
-            renamed: Returns the name of one of its tensors in the other model's files.
-        """
+        """Returns the map of this model as a part ("encoder") of another, with renamed tensors."""
         return WeightMap(
             {f"{part}.{path}": renamed(tensor) for path, tensor in self.names.items()},
             [
@@ -89,7 +85,7 @@ class WeightMap:
         )
 
     def __or__(self, other: "WeightMap") -> "WeightMap":
-        """The map of a model that has the modules of both."""
+        """Returns the map of a model that has the modules of both."""
         return WeightMap(
             {**self.names, **other.names},
             [*self.fused, *other.fused],
@@ -99,14 +95,7 @@ class WeightMap:
         )
 
     def placements(self, abstract_model: AbstractModel) -> list[Placement]:
-        """Returns the tensors of a model's file.
-
-        Args:
-            abstract_model: The structure of the model.
-
-        Raises:
-            ConfigError: A parameter of the model has no name in such files.
-        """
+        """Returns the tensors of a model's file."""
         placed: dict[str, Placement] = {}
         for parameter in abstract_model.shapes:
             for placement in self._of(parameter, abstract_model):
@@ -119,7 +108,7 @@ class WeightMap:
         return list(placed.values())
 
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:
-        """The tensors with a parameter: one, or one for each of its layers."""
+        """Returns the tensors with a parameter: one, or one for each of its layers."""
         group = stack_path(parameter)
         numbered = group is not None and self._has(parameter)
         path = f"{group.stack}.*.{group.rest}" if group and not numbered else parameter
@@ -143,11 +132,11 @@ class WeightMap:
         ]
 
     def _has(self, path: str) -> bool:
-        """Whether a parameter or its module has a name of its own."""
+        """Whether a parameter or its module has its own name."""
         return path in self.names or path.rpartition(".")[0] in self.names
 
     def _find(self, path: str) -> tuple[list[str], str, Layout]:
-        """All parameters in the tensor of one parameter, the tensor's name, and its layout."""
+        """Returns all parameters in the tensor of one parameter, its name, and its layout."""
         module, _, leaf = path.rpartition(".")
         for fused in self.fused if path not in self.names else ():
             if module in fused.modules:
@@ -159,16 +148,16 @@ class WeightMap:
         elif module in self.names and leaf in _LEAVES:
             tensor = f"{self.names[module]}.{_LEAVES[leaf]}"
         else:
-            raise ConfigError(f"the parameter {path} has no place in files of this kind")
+            raise ConfigError(f"the parameter {path} has no name in files of this kind")
         kept = [x for pattern, x in self.layouts.items() if fnmatch.fnmatchcase(path, pattern)]
-        return [path], tensor, (kept[0] if kept else usual(leaf))
+        return [path], tensor, (kept[0] if kept else default_layout(leaf))
 
 
 def block(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
     """Returns the names of a stack's modules: `block("transformer", "h.{}", {"norms.0": "ln"})`.
 
     Args:
-        ours: The transformer that has the stack: "transformer", "encoder" or "decoder".
+        ours: The transformer with the stack: "transformer", "encoder" or "decoder".
         theirs: The prefix of the names in the file, with "{}" for the number of the layer.
         names: Our path within a block -> the name in the file.
     """

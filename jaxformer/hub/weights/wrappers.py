@@ -1,6 +1,6 @@
-"""Names of tensors that begin with those of modules around the model: `_orig_mod.`, `module.`.
+"""Removes the prefixes of modules that wrap a model from tensor names: `_orig_mod.`, `module.`.
 
-Whichever these are, the names without them are those that the system has.
+Any prefix is removed if the names without it are those of the model.
 """
 
 import re
@@ -12,23 +12,12 @@ from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.io.notices import warn_once
 
-# torch.compile, checkpointing and FSDP put these anywhere; no module of a model is named so.
+# torch.compile, checkpointing and FSDP insert these anywhere in a name.
 _ANYWHERE = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 
 
 def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
-    """Returns the tensors under the names that they have without modules around the model.
-
-    A model that was saved from `torch.compile` or from within another module has such names.
-    Warns where names are changed.
-
-    Args:
-        files: The tensors.
-        checkpoint: The description of their model.
-
-    Raises:
-        DataError: Two tensors have the same name then.
-    """
+    """Returns the tensors named as without wrapping modules (`torch.compile`), with a warning."""
     names = {_ANYWHERE.sub("", name): name for name in files.tensors}
     if len(names) < len(files.tensors):
         raise DataError(f"{files.folder}: two tensors have one name without {_ANYWHERE.pattern}")
@@ -38,7 +27,7 @@ def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
         return sum(_module(current_name(n, checkpoint.model_format)) in known for n in found)
 
     shorter = [names]
-    while _have_one_start(shorter[-1]):
+    while _share_prefix(shorter[-1]):
         shorter.append({name.partition(".")[2]: old for name, old in shorter[-1].items()})
     names = max(shorter, key=fits)
     changed = next(((new, old) for new, old in names.items() if new != old), None)
@@ -46,20 +35,20 @@ def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
         return files
     new, old = changed
     warn_once(
-        f"{files.folder}: names are read without those of modules around the model: {old} is for "
-        f"{new}"
+        f"{files.folder}: tensor names are read without the prefixes of wrapping modules: {old} "
+        f"is read as {new}"
     )
     return files.renamed(names)
 
 
-def _have_one_start(names: Collection[str]) -> bool:
-    """Whether all names are those within one module."""
+def _share_prefix(names: Collection[str]) -> bool:
+    """Whether all names are within one module."""
     starts = {name.partition(".")[0] for name in names}
     return len(starts) == 1 and all("." in name for name in names)
 
 
 def _known_names(checkpoint: HFCheckpoint) -> set[str]:
-    """The names of modules and tensors in a file of the system, with "{}" for numbers."""
+    """The names of modules and tensors in files of this format, with "{}" for numbers."""
     model_format = checkpoint.model_format
     weight_map = model_format.weight_map(checkpoint.config)
     names = [*weight_map.names.values(), *(each.tensor for each in weight_map.fused)]
@@ -68,6 +57,6 @@ def _known_names(checkpoint: HFCheckpoint) -> set[str]:
 
 
 def _module(tensor: str) -> str:
-    """A name with "{}" for numbers, without what a parameter is called in its module."""
+    """Returns the module of a tensor, with "{}" for numbers."""
     numbered = re.sub(r"\.\d+(?=\.|$)", ".{}", tensor)
     return re.sub(r"[._](weight|bias)$", "", numbered)
