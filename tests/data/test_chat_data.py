@@ -286,6 +286,7 @@ def loss_and_gradient():
     return lambda batch: function(parameters, {k: v for k, v in batch.items() if k != "row"})
 
 
+@pytest.mark.more
 def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
     total, gradients = [], []
     for name, packing in (("a", PackedChats()), ("b", PaddedChats())):

@@ -50,6 +50,7 @@ def test_every_epoch_and_seed_has_an_order_of_its_own(seed):
     assert tuple(order(50, seed + 4, 1)[0]) not in orders
 
 
+@pytest.mark.more
 @given(seed=st.integers(0, 2**40), batch_size=st.integers(1, 50))
 def test_the_order_does_not_depend_on_the_size_of_a_batch(seed, batch_size):
     np.testing.assert_array_equal(order(30, seed, 2, batch_size), order(30, seed, 2))

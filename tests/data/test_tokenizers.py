@@ -95,6 +95,7 @@ def test_wordpiece_is_of_the_form_of_bert(trained):
     assert (tokenizer.pad_id, tokenizer.end_of_text_id) == (0, 3)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_gives_the_same_tokenizer_in_another_process(trained, kind):
     # Another process has other hash seeds, which the Rust trainers let through.

@@ -19,6 +19,7 @@ DANGEROUS = "sums in arrays of 7 axes"
 BY_NAME = {case.name: case for case in CASES}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.in_transformers], ids=lambda case: case.name
 )

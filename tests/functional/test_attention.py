@@ -171,6 +171,7 @@ def test_the_same_bits_every_time(implementation):
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
+@pytest.mark.first("5")
 @pytest.mark.parametrize("length", [1, 5, 130])
 def test_bfloat16_gradients_of_few_and_of_many_blocks(length):
     # XLA's CPU backend has no kernel for some layouts of a bfloat16 product.

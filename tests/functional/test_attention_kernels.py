@@ -199,6 +199,7 @@ def xla_for_cudnn(monkeypatch):
     return calls
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("mask", "lengths", "call"),
     [

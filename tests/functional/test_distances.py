@@ -21,6 +21,8 @@ from jaxformer.functional import (
     log_bucket,
 )
 
+pytestmark = pytest.mark.more
+
 TERMS = ("both", "keys", "queries")
 
 

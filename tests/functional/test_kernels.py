@@ -12,6 +12,8 @@ from jaxformer.functional import linear
 from jaxformer.functional.linear import Adapted, Quantized, dequantized, quantized
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, cross_entropy
 
+pytestmark = pytest.mark.more
+
 RANDOM = np.random.default_rng(0)
 
 

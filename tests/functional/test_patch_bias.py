@@ -7,6 +7,8 @@ import pytest
 
 from jaxformer.functional import PatchBias, attention, patch_bias
 
+pytestmark = pytest.mark.more
+
 HEADS = 3
 
 

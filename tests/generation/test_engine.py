@@ -129,6 +129,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     assert CHUNK == 512
 
 
+@pytest.mark.more
 def test_few_programs_are_compiled():
     engine = engine_of()
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):

@@ -24,6 +24,8 @@ from jaxformer.training.transfer.resolution import model_for
 from jaxformer.training.transfer.transfer import transfer
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 torch_only = pytest.mark.torch
 HEAD = "ForMaskedImageModeling"
 

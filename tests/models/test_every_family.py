@@ -63,6 +63,7 @@ def test_compilation_changes_nothing(config):
         np.testing.assert_allclose(compiled[name], scores, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.more
 @pytest.mark.first("decoder")
 @each_family
 @pytest.mark.quick("decoder", "vision")

@@ -22,6 +22,8 @@ from jaxformer.functional import (
 from jaxformer.functional.positions.sparse import RepeatedBlock
 from jaxformer.nn import BlockSparseAttention, Context, TransientGlobalAttention
 
+pytestmark = pytest.mark.more
+
 LENGTH = 33
 BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 

@@ -411,6 +411,7 @@ def logits_of(program, params, batch):
         return scores(params, placed(program, batch))["label"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("content", [b"no image", b""])
 def test_an_image_that_does_not_decode(files, tmp_path, content):
     shutil.copytree(files / "images", tmp_path / "images")

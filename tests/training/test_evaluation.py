@@ -205,6 +205,7 @@ def test_a_head_with_nothing_to_predict_has_no_metrics():
     assert math.isfinite(values["loss"])
 
 
+@pytest.mark.more
 def test_text_is_measured_per_byte(tmp_path):
     config = tiny_config()
     config = replace(config, data=replace(config.data, max_validation_batches=None))

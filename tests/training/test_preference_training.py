@@ -148,6 +148,7 @@ def test_padding_changes_nothing():
     assert metrics["loss"] == pytest.approx(gradients(batch)[1]["loss"], rel=1e-5)
 
 
+@pytest.mark.more
 def test_dropout_is_the_models_where_that_is_asked_for():
     model = replace(MODEL, dropout=0.5)
     module, batch = structure_of(model).module(random_parameters(model, 1)), pairs()
@@ -395,6 +396,7 @@ def test_a_run_learns_what_is_desirable(tmp_path):
         assert value == pytest.approx(validations[-1][name], rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.more
 def test_the_loss_of_judged_answers_is_the_formula():
     settings = KTO(beta=0.3, desirable_weight=1.5)
     loss, batch = preference_loss(settings), pairs()
