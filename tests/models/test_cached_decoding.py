@@ -196,6 +196,7 @@ def test_tokens_that_are_taken_back_leave_nothing():
     np.testing.assert_array_equal(again, once)
 
 
+@pytest.mark.more
 def test_unstacked_layers_compute_the_same():
     config = tiny(num_layers=4, windows=(2, None))
     model = structure_of(config).module(random_parameters(config))

@@ -54,6 +54,7 @@ def test_without_positions_two_equal_tokens_are_one():
     np.testing.assert_allclose(hidden[0, 1], hidden[0, 4], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.first("learned", "rope_half", "t5")
 @with_scheme
 def test_with_positions_two_equal_tokens_differ(position):
     if isinstance(position, T5Bias):
@@ -239,6 +240,7 @@ def test_a_layer_whose_keys_are_not_shifted_is_seen(monkeypatch):
         assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "places",
     [
