@@ -157,6 +157,7 @@ def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
     assert "RIGHT" in learned(chats(file, train_on="last").prepare(tmp_path / "last"))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": 0.0}, {"masked": True}])
 def test_other_formats_say_it_in_other_words(tmp_path, mark):
     rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}]} for n in range(20)]
@@ -171,6 +172,7 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
+@pytest.mark.more
 @pytest.mark.first("inline")
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
 def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):

@@ -144,6 +144,7 @@ def test_the_split_is_of_conversations_and_stays_when_others_come(config, tmp_pa
     assert validation < also
 
 
+@pytest.mark.more
 def test_the_order_is_a_function_of_seed_and_step(config, tmp_path):
     one, other = (prepared(config, tmp_path / name, packing=PaddedChats()) for name in "ab")
     seeds = prepared(config, tmp_path / "c", packing=PaddedChats(), seed=1)
@@ -206,6 +207,7 @@ def test_long_conversations_may_be_cut_or_left_out(config, tmp_path):
 # Templates ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_the_template_stays_with_the_run(config, tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}{{ m.role[0] ~ m.content }};{% endfor %}")

@@ -27,6 +27,7 @@ def test_what_transformers_compute_is_right_here(case):
     assert case.error() <= case.tolerance
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_wrong_result_is_found(case):
     """Each truth is compared with everything that was computed, whatever its shape."""

@@ -271,6 +271,7 @@ def test_splash_says_why_it_cannot(on, request_, reason):
     assert actual is None if reason is None else reason in actual
 
 
+@pytest.mark.first("mask0-*")
 @pytest.mark.parametrize(
     ("mask", "lengths", "heads", "softcap"),
     [

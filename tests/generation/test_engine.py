@@ -141,6 +141,7 @@ def test_few_programs_are_compiled():
     assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
 
 
+@pytest.mark.more
 @pytest.mark.first("greedy-sizes2")
 @pytest.mark.parametrize("sizes", [{"data": 3}, {"fsdp": 3, "tensor": 2}, {"data": 3, "tensor": 2}])
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])

@@ -59,6 +59,7 @@ def test_gradients(name, tmp_path):
     )
 
 
+@pytest.mark.first("llama", "t5")
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", GENERATED)
 def test_generated_tokens(name, tmp_path):

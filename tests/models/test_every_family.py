@@ -49,6 +49,7 @@ def test_scan_and_remat_change_nothing(config):
     assert_gradients_close(other_gradients, gradients)
 
 
+@pytest.mark.more
 @pytest.mark.first("decoder")
 @each_family
 @pytest.mark.quick("decoder", "shared encoder", "2017", "vision")

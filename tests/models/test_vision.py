@@ -197,6 +197,7 @@ def outputs_of(config, parameters, images, grids=None, real=None):
     return found.hidden, found.pooled, model.heads["label"].scores(found)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pooler", [NormPooler("mean"), AttentionPooler()])
 def test_an_image_of_the_usual_shape_is_the_same_as_patches(pooler):
     """Alone, and beside images of other shapes, whose patches are padded."""

@@ -122,6 +122,7 @@ def equations(jaxpr):
     return len(jaxpr.eqns) + sum(equations(jaxpr) for jaxprs in inner for jaxpr in jaxprs)
 
 
+@pytest.mark.more
 @each_group
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_scanned_program_does_not_grow_with_depth(shifts, remat):

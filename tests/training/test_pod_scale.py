@@ -95,7 +95,7 @@ def custom_calls(text):
     return total
 
 
-@pytest.mark.first("gpt2", "t5:11b")
+@pytest.mark.first("t5:11b")
 @each_recipe
 @pytest.mark.quick(*QUICK)
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
@@ -144,6 +144,7 @@ def test_every_optimizer_lowers_for_a_pod(optimizer):
     lowered(config, abstract_program(config))
 
 
+@pytest.mark.more
 def test_a_deeper_model_is_not_a_longer_program():
     config, program = on_pod("llama3_8b.py")
     shallow = replace(config, model=replace(config.model, num_layers=2))
