@@ -142,7 +142,6 @@ def test_few_programs_are_compiled():
 
 
 @pytest.mark.more
-@pytest.mark.first("greedy-sizes2")
 @pytest.mark.parametrize("sizes", [{"data": 3}, {"fsdp": 3, "tensor": 2}, {"data": 3, "tensor": 2}])
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.quick("greedy-sizes2", "drawn-sizes1")

@@ -50,7 +50,6 @@ def test_scan_and_remat_change_nothing(config):
 
 
 @pytest.mark.more
-@pytest.mark.first("decoder")
 @each_family
 @pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
 def test_compilation_changes_nothing(config):
@@ -65,7 +64,6 @@ def test_compilation_changes_nothing(config):
 
 
 @pytest.mark.more
-@pytest.mark.first("decoder")
 @each_family
 @pytest.mark.quick("decoder", "vision")
 def test_bfloat16_is_close_to_float32(config):
