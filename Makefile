@@ -7,14 +7,16 @@ LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
-.PHONY: help train test test-all test-tpu test-newest newest mutations soak lint docs notebooks release-check clean
+.PHONY: help train test test-more test-all test-tpu test-newest newest recordings mutations soak lint docs notebooks release-check clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
-	@echo "make test      set up, lint and run the quick test suite"
+	@echo "make test      set up, lint and run the quick tests: minutes, without PyTorch"
+	@echo "make test-more set up PyTorch and transformers as well and run the tests that need them, or take longer"
 	@echo "make test-all  set up, lint and run every test"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
 	@echo "make test-newest  run a part of the quick suite with the newest JAX (Python 3.12 or newer; NEWEST=python3.13)"
+	@echo "make recordings  record what transformers computes, which make test compares with"
 	@echo "make mutations seed faults and check that the quick suite catches each"
 	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
@@ -31,10 +33,17 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(RUN) -m pip install --quiet -r requirements.txt -e .
 	touch $@
 
+# Without transformers, which `make test` does not need.
+$(VENV)/.installed-test: requirements.txt requirements-test.txt pyproject.toml | $(VENV)/bin/python
+	$(RUN) -m pip install --quiet --upgrade pip
+	grep -v "^transformers" requirements.txt > $(VENV)/requirements.txt
+	$(RUN) -m pip install --quiet -r $(VENV)/requirements.txt -r requirements-test.txt -e .
+	touch $@
+
 # PyTorch first and pinned: asked for by range, pip would take the newest build with all of CUDA.
-$(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
+$(VENV)/.installed-more: requirements-more.txt $(VENV)/.installed $(VENV)/.installed-test
 	$(RUN) -m pip install --quiet "$(TORCH)"
-	$(RUN) -m pip install --quiet -r requirements-test.txt
+	$(RUN) -m pip install --quiet -r requirements-more.txt
 	touch $@
 
 # On a CPU, glibc's huge pages save the page faults of every step's temporaries: a tenth of its time.
@@ -51,7 +60,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What was compiled for the tests of today is there for those of tomorrow; what no test has read for
 # two weeks is dropped.
 COMPILED = $(CURDIR)/build/compiled
-test test-all: export JAX_COMPILATION_CACHE_DIR ?= $(COMPILED)
+test test-more test-all: export JAX_COMPILATION_CACHE_DIR ?= $(COMPILED)
 
 $(COMPILED):
 	mkdir -p $@
@@ -60,12 +69,16 @@ test: lint | $(COMPILED)
 	$(PYTEST)
 	find $(COMPILED) -type f -atime +14 -delete
 
-test-all: lint | $(COMPILED)
+test-more: $(VENV)/.installed-more | $(COMPILED)
+	$(PYTEST) -m "more and not slow"
+	find $(COMPILED) -type f -atime +14 -delete
+
+test-all: lint $(VENV)/.installed-more | $(COMPILED)
 	$(PYTEST) -m ""
 	find $(COMPILED) -type f -atime +14 -delete
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
-$(VENV)/libtpu: $(VENV)/.installed-test
+$(VENV)/libtpu: $(VENV)/.installed-more
 	$(RUN) -m pip install --quiet --no-deps --target $@ "$(LIBTPU)"
 
 test-tpu: $(VENV)/libtpu
@@ -87,10 +100,10 @@ $(NEWEST_VENV)/.installed: requirements.txt
 	touch $@
 
 test-newest: $(NEWEST_VENV)/.installed
-	$(NEWEST_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not torch" $(NEWEST_TESTS)
+	$(NEWEST_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(NEWEST_TESTS)
 
 # What a short version of it in the test suite does with a handful: docs/reliability.md
-soak: $(VENV)/.installed-test
+soak: $(VENV)/.installed-more
 	PYTHONPATH=.:tests $(RUN) -m soak $(SOAK)
 
 $(VENV)/.installed-docs: requirements-docs.txt $(VENV)/.installed
@@ -108,6 +121,9 @@ notebooks: $(VENV)/.installed-docs
 # Needs the package index. RELEASE_TESTS are the tests that run against the installed wheel.
 release-check:
 	PYTHON=$(PYTHON) .ci/release-check $(RELEASE_TESTS)
+
+recordings: $(VENV)/.installed-more
+	PYTHONPATH=.:tests $(RUN) -m recordings
 
 # MUTATIONS='nn hub/rope': those faults alone
 mutations: $(VENV)/.installed-test

@@ -54,17 +54,29 @@ settings.register_profile("jaxformer", deadline=None, max_examples=20, derandomi
 settings.load_profile("jaxformer")
 
 
+# Fixtures that start a server from requirements-more.txt: tests/object_store.py
+SERVERS = {"s3_server", "gcs_server"}
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """Applies `quick`, and puts files with slow tests first: one that starts late runs alone."""
+    """Says which tests `make test` leaves to `make test-more` and `make test-all`.
+
+    Files with slow tests come first: one that starts late runs alone.
+    """
     for item in items:
-        representatives = item.get_closest_marker("quick")
-        if representatives is not None:
-            name = item.callspec.id
-            if not any(fnmatchcase(name, pattern) for pattern in representatives.args):
-                item.add_marker("slow")
+        for representatives, others in (("first", "more"), ("quick", "slow")):
+            marker = item.get_closest_marker(representatives)
+            if marker is not None and not _matches(item.callspec.id, marker.args):
+                item.add_marker(others)
+        if item.get_closest_marker("torch") is not None or SERVERS & set(item.fixturenames):
+            item.add_marker("more")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def _matches(name, patterns):
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def pytest_collection_finish():

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from recordings import Recording
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -19,10 +20,14 @@ TRAVELLERS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json
 def save_tiny(kind: str, folder: Path, head: str = "", **changes) -> Path:
     """Saves a model of a system: the most usual class, or the first whose name ends with `head`.
 
-    `changes` are fields of its configuration.
+    The most usual one is recorded (`recordings`). Others, and those with `changes` in the fields of
+    their configuration, need PyTorch.
     """
-    names = (each.name for each in FORMATS[kind].architectures)
-    save_random(kind, next(name for name in names if name.endswith(head)), folder, **changes)
+    names = [each.name for each in FORMATS[kind].architectures if each.name.endswith(head)]
+    if names[0] == FORMATS[kind].architectures[0].name and not changes:
+        Recording.read(kind).write(folder)
+    else:
+        save_random(kind, names[0], folder, **changes)
     tokenizer = Tokenizer(WordLevel(WORDS, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.more
+
 PATH = Path(__file__).parents[1] / "examples" / "derivatives.py"
 spec = importlib.util.spec_from_file_location("derivative_examples", PATH)
 examples = importlib.util.module_from_spec(spec)

@@ -25,6 +25,8 @@ from tiny_run import tiny_config
 
 from jaxformer.cli import main as cli
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parent.parent
 PAGES = {
     "finetuning.md": 10,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
 NOTEBOOKS = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
@@ -173,7 +175,3 @@ def test_every_notebook_runs_and_saves_its_pictures(path, tmp_path):
     pictures = re.findall(r"^  ([\w-]+\.png)$", done.stdout.decode(), re.MULTILINE)
     assert pictures
     assert all((folder / name).stat().st_size > 5_000 for name in pictures)
-
-
-def test_there_are_six_notebooks():
-    assert len(NOTEBOOKS) >= 6

@@ -18,6 +18,8 @@ from soak.trial import Outcome, Reached, Refused, Silent, Trial, chance, judge
 from jaxformer.config import load_config
 from jaxformer.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

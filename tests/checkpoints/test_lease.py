@@ -24,7 +24,11 @@ from jaxformer.io.paths import any_path
 CONFIG = Config(tiny())
 
 
-STORES = ["bucket", "memory_bucket", pytest.param("gcs_bucket", marks=pytest.mark.slow)]
+STORES = [
+    pytest.param("bucket", marks=pytest.mark.more),
+    "memory_bucket",
+    pytest.param("gcs_bucket", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(params=STORES)

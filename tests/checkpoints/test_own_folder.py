@@ -62,6 +62,7 @@ PATHS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", PATHS)
 def test_a_run_is_one_run_by_whatever_path_it_is_named(home, tmp_path, monkeypatch, capsys, kind):
     shutil.copy(home / "tiny.py", tmp_path)

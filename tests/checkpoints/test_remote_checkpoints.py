@@ -21,6 +21,8 @@ from jaxformer.errors import StorageError
 from jaxformer.io.attempts import PATIENCE
 from jaxformer.io.paths import any_path
 
+pytestmark = pytest.mark.more
+
 
 def state(seed=0):
     kernel = jax.random.normal(jax.random.key(seed), (64, 64))

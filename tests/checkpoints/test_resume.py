@@ -11,6 +11,8 @@ from tiny_run import hash_of
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.training.logging.metrics_writer import read_metrics
 
+pytestmark = pytest.mark.more
+
 STEPS = 300
 
 

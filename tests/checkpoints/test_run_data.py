@@ -29,7 +29,7 @@ def machine(tmp_path, monkeypatch):
     return go
 
 
-@pytest.fixture(params=["bucket", "memory_bucket"])
+@pytest.fixture(params=[pytest.param("bucket", marks=pytest.mark.more), "memory_bucket"])
 def store(request):
     return request.getfixturevalue(request.param)
 

@@ -16,6 +16,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel
 
+pytestmark = pytest.mark.more
+
 ACCURACY = {2: 0.5, 4: 0.75, 6: 0.75, 8: None}
 BEST = 4
 """The first of equals."""

@@ -232,6 +232,7 @@ def test_virtual_devices_for_the_mesh_as_typed(monkeypatch, mesh, processes, env
     assert updates == ({} if devices is None else {"jax_num_cpu_devices": devices})
 
 
+@pytest.mark.more
 def test_a_reader_who_leaves_early_is_one_sentence(tmp_path):
     run = Path(__file__).parents[2] / "train.py"
     config = run.parent / "configs" / "tiny_decoder.py"
@@ -248,6 +249,7 @@ def test_a_reader_who_leaves_early_is_one_sentence(tmp_path):
     assert process.returncode == 1
 
 
+@pytest.mark.more
 def test_a_command_runs_with_its_output_closed(tmp_path):
     """As that of a daemon may be."""
     command = [sys.executable, "-W", "ignore", "-m", "jaxformer", "zoo", "gpt2"]

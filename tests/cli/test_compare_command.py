@@ -15,6 +15,8 @@ from jaxformer.optim import AdamW, Cosine
 from jaxformer.training.logging import comparison
 from jaxformer.training.logging.published_scores import PUBLISHED, published_lines
 
+pytestmark = pytest.mark.more
+
 
 def sweep(folder, rate, layers, losses, accuracy=0.5):
     """A run of a sweep, as far as `compare` looks at it."""

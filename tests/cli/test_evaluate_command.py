@@ -26,6 +26,8 @@ from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 BPE = TrainTokenizer(kind="bpe", vocab_size=300)
 SIZES = {"vocab_size": 320, "num_layers": 1, "position": tiny().position}
 

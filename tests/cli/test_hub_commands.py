@@ -6,6 +6,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from recordings import Recording
 from safetensors.numpy import load_file
 from saved_folders import TRAVELLERS, copy_of, save_tiny
 
@@ -17,8 +18,6 @@ from jaxformer.errors import ConfigError
 from jaxformer.parity import verify as verification
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.checkpoint import DTYPES
-
-pytestmark = pytest.mark.torch
 
 KINDS = ("bert", "llama")
 
@@ -59,6 +58,15 @@ def tensors_of(folder):
     return {name: (str(x.dtype), x.shape, x.tobytes()) for name, x in tensors.items()}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recorded_model_comes_back(kind, tmp_path):
+    Recording.read(kind).write(tmp_path / "theirs")
+    command("import", tmp_path / "theirs", tmp_path / "run")
+    command("export", tmp_path / "run", tmp_path / "ours")
+    assert tensors_of(tmp_path / "ours") == tensors_of(tmp_path / "theirs")
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_there_and_back_changes_no_byte(dtype, folder, tmp_path):
     original = cast(folder, tmp_path / "original", dtype)
@@ -73,6 +81,7 @@ def test_there_and_back_changes_no_byte(dtype, folder, tmp_path):
     assert {**config, "dtype": 0} == {**before, "dtype": 0}
 
 
+@pytest.mark.torch
 def test_weights_are_cast_on_request(folder, tmp_path):
     command("import", folder, tmp_path / "run", "--dtype", "bfloat16")
     command("export", tmp_path / "run", tmp_path / "out", "--dtype", "float16")
@@ -86,6 +95,7 @@ def test_weights_are_cast_on_request(folder, tmp_path):
     }
 
 
+@pytest.mark.torch
 def test_several_files_are_written_and_read(folder, run_folder, tmp_path):
     command("export", run_folder, tmp_path / "out", "--max-shard-gb", "3e-5")
     files = sorted((tmp_path / "out").glob("*.safetensors"))
@@ -104,6 +114,7 @@ def test_several_files_are_written_and_read(folder, run_folder, tmp_path):
         np.testing.assert_array_equal(array, again.parameters[name])
 
 
+@pytest.mark.first("*-folder")
 @pytest.mark.parametrize("which", ["folder", "run_folder"])
 def test_forward_is_what_python_computes(which, folder, request, tmp_path, capsys):
     model = jaxformer.load(folder)
@@ -128,6 +139,7 @@ def test_hidden_states_are_added(folder, tmp_path):
         assert found["hidden_states"].shape == (4, 2, 3, 48)
 
 
+@pytest.mark.torch
 def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     command("export", run_folder, tmp_path / "out")
     command("verify", tmp_path / "out")
@@ -147,6 +159,7 @@ def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     assert len(receipt["content_hash"]) == 64
 
 
+@pytest.mark.torch
 def test_a_model_that_computes_something_else_is_found_out(folder, tmp_path, capsys, monkeypatch):
     spoiled = copy_of(folder, tmp_path / "spoiled")
     right = verification.forward
@@ -168,6 +181,7 @@ def divisible(request, tmp_path_factory):
     return save_tiny(request.param, tmp_path_factory.mktemp("cut") / request.param, "", **sizes)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("sizes", [(2, 4, 1), (1, 4, 2), (1, 1, 2)])
 def test_parameters_go_straight_into_their_shardings(sizes, divisible):
     mesh = make_mesh(MeshConfig(*sizes))
@@ -179,17 +193,20 @@ def test_parameters_go_straight_into_their_shardings(sizes, divisible):
     assert any(not x.sharding.is_fully_replicated for x in cut.parameters.values())
 
 
+@pytest.mark.torch
 def test_a_model_on_a_mesh_is_exported(divisible, tmp_path):
     model = jaxformer.load(divisible, mesh=make_mesh(MeshConfig(1, 4, 2)))
     jaxformer.save(model, tmp_path / "out")
     assert tensors_of(tmp_path / "out") == tensors_of(divisible)
 
 
+@pytest.mark.torch
 def test_a_mesh_that_does_not_divide_the_model(folder):
     with pytest.raises(ConfigError, match=r"\(131, 48\) cannot be cut as .* over a mesh of"):
         jaxformer.load(folder, mesh=make_mesh(MeshConfig(1, 2, 1)))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "changes"), [("xlm-roberta", {}), ("mistral", {"sliding_window": None})]
 )

@@ -12,6 +12,8 @@ from jaxformer.config import Config
 from jaxformer.data import DataConfig
 from jaxformer.data.tokenizers.specs import Bytes
 
+pytestmark = pytest.mark.more
+
 SPECIAL = ("cls", "sep", "mask")
 
 

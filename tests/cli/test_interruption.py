@@ -13,6 +13,8 @@ import pytest
 from jaxformer.__main__ import main
 from jaxformer.cli.interruption import quitting_on_interrupt
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "module": ["-m", "jaxformer", "zoo"],

@@ -9,6 +9,8 @@ from jaxformer.cli import main as cli
 from jaxformer.cli.lab import diagram, positions
 from jaxformer.lab.positions import report
 
+pytestmark = pytest.mark.more
+
 SMALL = ["--length", "6", "--model-dim", "8", "--num-heads", "2", "--limit", "500"]
 
 

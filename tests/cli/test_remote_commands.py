@@ -22,6 +22,8 @@ from jaxformer.io.paths import any_path
 from jaxformer.io.staging import CACHE
 from jaxformer.models import Classification, EncoderConfig
 
+pytestmark = pytest.mark.more
+
 pytest_plugins = "object_store"
 
 

@@ -10,6 +10,8 @@ from PIL import Image
 from jaxformer.cli.main import main
 from jaxformer.cli.training.rows import rows
 
+pytestmark = pytest.mark.more
+
 SENTENCE = "The old dog number {} chased another dog through the garden."
 
 

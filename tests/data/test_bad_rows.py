@@ -86,6 +86,7 @@ def test_more_than_five_in_a_hundred_stop_in_either_case(tmp_path):
     chats(file, on_bad_row="skip").prepare(tmp_path / "run")
 
 
+@pytest.mark.more
 def test_rows_that_the_template_refuses_are_left_out(tmp_path, caplog):
     template = tmp_path / "x.jinja"
     template.write_text(
@@ -140,6 +141,7 @@ def test_lines_that_are_no_rows_count_as_bad(tmp_path, caplog):
 # What is not to be learned ------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
     file = FILES / "weight.jsonl"
     data = chats(file).prepare(tmp_path / "run")
@@ -155,6 +157,7 @@ def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
     assert "RIGHT" in learned(chats(file, train_on="last").prepare(tmp_path / "last"))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": 0.0}, {"masked": True}])
 def test_other_formats_say_it_in_other_words(tmp_path, mark):
     rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}]} for n in range(20)]
@@ -169,6 +172,7 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
 def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
     content = "<think>why</think>b" if name == "inline" else "b"

@@ -11,6 +11,8 @@ from jaxformer.data.chat.calls import call_form
 from jaxformer.data.chat.dialogue.call_syntax import Call, CallSyntax, call_syntax
 from jaxformer.data.chat.template import ChatTemplate, Conversation, RenderRequest
 
+pytestmark = pytest.mark.more
+
 _TRL = find_spec("trl")
 FILES = sorted(Path(_TRL.origin).with_name("chat_templates").glob("*.jinja")) if _TRL else []
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

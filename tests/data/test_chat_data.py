@@ -144,6 +144,7 @@ def test_the_split_is_of_conversations_and_stays_when_others_come(config, tmp_pa
     assert validation < also
 
 
+@pytest.mark.more
 def test_the_order_is_a_function_of_seed_and_step(config, tmp_path):
     one, other = (prepared(config, tmp_path / name, packing=PaddedChats()) for name in "ab")
     seeds = prepared(config, tmp_path / "c", packing=PaddedChats(), seed=1)
@@ -204,6 +205,7 @@ def test_long_conversations_may_be_cut_or_left_out(config, tmp_path):
 # Templates ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_the_template_stays_with_the_run(config, tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}{{ m.role[0] ~ m.content }};{% endfor %}")
@@ -284,6 +286,7 @@ def loss_and_gradient():
     return lambda batch: function(parameters, {k: v for k, v in batch.items() if k != "row"})
 
 
+@pytest.mark.more
 def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
     total, gradients = [], []
     for name, packing in (("a", PackedChats()), ("b", PaddedChats())):
@@ -297,6 +300,7 @@ def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
 
 
+@pytest.mark.more
 def test_an_answer_only_loss_never_depends_on_a_prompts_label(config, tmp_path, loss_and_gradient):
     batch = rows_of(prepared(config, tmp_path / "run").train)
     loss, gradient = loss_and_gradient(batch)

@@ -273,6 +273,7 @@ REASONS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_template_without_end_is_stopped(tmp_path, name):
     template, reason = BOMBS[name]

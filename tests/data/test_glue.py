@@ -137,6 +137,7 @@ def test_parquet_files_of_the_hub(task, tmp_path):
         assert queries[0].row.texts[0] == "a b"
 
 
+@pytest.mark.more
 def test_what_datasets_saves(tmp_path):
     datasets = pytest.importorskip("datasets")
     names = datasets.ClassLabel(names=["unacceptable", "acceptable"])

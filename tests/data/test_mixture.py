@@ -84,6 +84,7 @@ def test_weights_mean_what_their_digits_say():
         assert counts(number) == [7 * number // 10, 2 * number // 10, number // 10]
 
 
+@pytest.mark.more
 @settings(max_examples=8)
 @given(sizes=SIZES, weights=WEIGHTS, seed=st.integers(0, 2**40))
 def test_each_source_goes_through_its_own_epochs(sizes, weights, seed):
@@ -94,6 +95,7 @@ def test_each_source_goes_through_its_own_epochs(sizes, weights, seed):
             assert sorted(own[start : start + size]) == list(range(size))
 
 
+@pytest.mark.more
 @settings(max_examples=8)
 @given(sizes=SIZES, weights=WEIGHTS, others=WEIGHTS, seed=st.integers(0, 2**40))
 def test_weights_leave_the_order_within_a_source_alone(sizes, weights, others, seed):

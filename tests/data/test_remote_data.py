@@ -17,6 +17,8 @@ from jaxformer.io.paths import any_path
 from jaxformer.io.staging import CACHE, staged
 from jaxformer.io.streams import readable
 
+pytestmark = pytest.mark.more
+
 pytest_plugins = "object_store"
 ROWS = [{"text": f"row {number} é", "label": number % 2} for number in range(5)]
 

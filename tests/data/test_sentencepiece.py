@@ -14,6 +14,8 @@ from jaxformer.data import TokenizerFile, load_tokenizer
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.errors import DataError
 
+pytestmark = pytest.mark.more
+
 sentencepiece = pytest.importorskip("sentencepiece")
 
 CORPUS = [*SENTENCES, *(text for text in HARD_TEXTS[:12] if "\n" not in text), "`` '' <s> </s>"] * 4

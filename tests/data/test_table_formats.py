@@ -226,6 +226,7 @@ NAMED = [
 ]
 
 
+@pytest.mark.more
 def test_a_saved_data_set_is_read_with_the_names_of_its_labels(saved):
     assert values(saved / "one") == NAMED
     assert values(saved / "a.parquet") == NAMED
@@ -234,6 +235,7 @@ def test_a_saved_data_set_is_read_with_the_names_of_its_labels(saved):
     assert values(saved / "one") == NAMED
 
 
+@pytest.mark.more
 def test_a_saved_dictionary_of_data_sets_wants_a_split(saved):
     with pytest.raises(DataError, match=r"holds the splits test, train: name .* such as .*/train"):
         values(saved / "both")
@@ -241,6 +243,7 @@ def test_a_saved_dictionary_of_data_sets_wants_a_split(saved):
     assert values(saved / "both" / "test") == [NAMED[2], NAMED[0]]
 
 
+@pytest.mark.more
 def test_names_of_labels_are_found_in_the_file_beside(saved, tmp_path):
     rows = [{"label": 1}, {"label": 0}]
     write(tmp_path / "a.arrow", rows)
@@ -249,6 +252,7 @@ def test_names_of_labels_are_found_in_the_file_beside(saved, tmp_path):
     assert values(tmp_path / "a.arrow") == [{"label": "yes"}, {"label": "no"}]
 
 
+@pytest.mark.more
 def test_a_missing_or_foreign_file_of_a_saved_data_set_is_named(saved, tmp_path):
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
     with pytest.raises(DataError, match=r"data\.arrow does not exist"):
@@ -258,6 +262,7 @@ def test_a_missing_or_foreign_file_of_a_saved_data_set_is_named(saved, tmp_path)
         values(tmp_path)
 
 
+@pytest.mark.more
 def test_tagged_words_of_a_saved_data_set(saved, tmp_path):
     rows = [{"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}, {"tokens": [], "tags": []}]
     (sentence,) = TagTable(str(write(tmp_path / "a.jsonl", rows)), tags="tags").sentences()

@@ -14,6 +14,8 @@ from jaxformer.data.tokenizers.tiktoken import ENCODINGS
 from jaxformer.data.tokenizers.training import byte_alphabet
 from jaxformer.errors import ArgumentError, DataError
 
+pytestmark = pytest.mark.more
+
 tiktoken = pytest.importorskip("tiktoken")
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"

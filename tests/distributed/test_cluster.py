@@ -10,6 +10,8 @@ from jaxformer.distributed.cluster import find_processes
 from jaxformer.distributed.launchers import Processes
 from jaxformer.errors import ConfigError
 
+pytestmark = pytest.mark.more
+
 SLURM = {
     "SLURM_JOB_ID": "70001",  # 70001 % 4096 = 369
     "SLURM_STEP_NUM_TASKS": "8",

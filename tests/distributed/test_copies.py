@@ -19,6 +19,8 @@ from jaxformer.functional.dropout import _product
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 COPIES = MeshConfig(data=4, fsdp=2)
 
 

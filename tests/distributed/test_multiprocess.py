@@ -13,6 +13,8 @@ from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.training.logging.metrics_writer import read_metrics
 
+pytestmark = pytest.mark.more
+
 
 def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:
     with socket.socket() as free:

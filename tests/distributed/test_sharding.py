@@ -207,6 +207,7 @@ def test_the_moments_of_the_optimizer_are_cut_like_their_parameters():
         assert moment.addressable_shards[0].data.shape in by_shape[moment.shape]
 
 
+@pytest.mark.more
 def test_one_compilation_serves_all_steps():
     model = UNTIED.with_fields(num_layers=1, dropout=0.0, **{"self_attention.dropout": 0.0})
     program = program_on((2, 2, 2), model)
@@ -275,6 +276,7 @@ def collectives(run):
     return {(kind, shape) for shape, kind in found}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
 @pytest.mark.quick("untied")
 def test_replicas_do_nothing_but_add_up(model):
@@ -294,6 +296,7 @@ def gathered_parameters(run):
     }
 
 
+@pytest.mark.more
 def test_the_tensor_axis_gathers_no_parameter():
     assert not gathered_parameters(three_steps((1, 1, 4), TIED))
     assert not gathered_parameters(three_steps((1, 1, 4), UNTIED))

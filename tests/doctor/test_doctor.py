@@ -19,6 +19,7 @@ DANGEROUS = "sums in arrays of 7 axes"
 BY_NAME = {case.name: case for case in CASES}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.in_transformers], ids=lambda case: case.name
 )
@@ -26,6 +27,7 @@ def test_what_transformers_compute_is_right_here(case):
     assert case.error() <= case.tolerance
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_wrong_result_is_found(case):
     """Each truth is compared with everything that was computed, whatever its shape."""

@@ -107,6 +107,7 @@ def test_with_the_endpoint_it_equals_m2m_100():
     np.testing.assert_allclose(code[1, 15], np.sin(1e-4), atol=2 * np.pi / 2**32)
 
 
+@pytest.mark.more
 @given(
     quarter=st.integers(1, 9),
     theta=st.sampled_from([2.0, 1e4]),

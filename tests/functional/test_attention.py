@@ -1,4 +1,4 @@
-"""Attention: values and gradients equal to those of PyTorch in float64."""
+"""Attention: values and gradients equal to the definition in float64, and to those of PyTorch."""
 
 import itertools
 from functools import partial
@@ -73,6 +73,7 @@ def test_blockwise_with_every_mask(kind, lengths):
 
 
 @SMALL_BLOCKS
+@pytest.mark.more
 @settings(max_examples=8)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
@@ -170,6 +171,7 @@ def test_the_same_bits_every_time(implementation):
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
+@pytest.mark.first("5")
 @pytest.mark.parametrize("length", [1, 5, 130])
 def test_bfloat16_gradients_of_few_and_of_many_blocks(length):
     # XLA's CPU backend has no kernel for some layouts of a bfloat16 product.

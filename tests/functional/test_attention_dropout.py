@@ -9,6 +9,7 @@ from attention_cases import arrays
 from jaxformer.functional import attention
 
 
+@pytest.mark.more
 def test_dropout_drops_at_its_rate_and_keeps_the_mean():
     query, key, value, _ = map(jnp.asarray, arrays(200, 300, heads=(4, 2)))
     plain = attention(query, key, value, return_weights=True)[1]

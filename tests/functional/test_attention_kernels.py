@@ -200,6 +200,7 @@ def xla_for_cudnn(monkeypatch):
     return calls
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("mask", "lengths", "call"),
     [
@@ -271,6 +272,7 @@ def test_splash_says_why_it_cannot(on, request_, reason):
     assert actual is None if reason is None else reason in actual
 
 
+@pytest.mark.first("mask0-*")
 @pytest.mark.parametrize(
     ("mask", "lengths", "heads", "softcap"),
     [

@@ -27,7 +27,7 @@ from jaxformer.functional import (
 from jaxformer.functional.attention import cudnn as attention_cudnn
 from jaxformer.functional.attention import splash as attention_splash
 
-pytestmark = pytest.mark.optimized
+pytestmark = [pytest.mark.optimized, pytest.mark.more]
 
 BATCH, LENGTH, HEADS, KV_HEADS, WIDTH = 8, 256, 4, 2, 64
 PLATFORMS = {"cuda": "gpu", "tpu": "tpu"}

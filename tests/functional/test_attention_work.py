@@ -19,6 +19,8 @@ from jaxformer.functional import (
     sliding_window,
 )
 
+pytestmark = pytest.mark.more
+
 
 def sizes(jaxpr):
     """The number of elements of every array that a program makes."""

@@ -7,6 +7,8 @@ from scipy.special import expit, log_softmax
 
 from jaxformer.functional.losses.contrastive import contrastive_loss, sigmoid_contrastive_loss
 
+pytestmark = pytest.mark.more
+
 LOSSES = {"softmax": contrastive_loss, "sigmoid": sigmoid_contrastive_loss}
 
 

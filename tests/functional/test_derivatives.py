@@ -96,6 +96,7 @@ def test_blockwise_attention_in_both_modes():
         assert_equal_derivatives(*CASES["attention"], kinds)
 
 
+@pytest.mark.more
 @pytest.mark.quick(*QUICK)
 @pytest.mark.parametrize("name", CASES)
 def test_every_derivative_is_that_of_the_plain_function(name):
@@ -132,6 +133,7 @@ def test_an_accelerator_kernel_keeps_its_gradient_and_takes_the_rest_from_blockw
     assert_equal_derivatives(attend("splash"), attend("reference"), inputs, 2e-5)
 
 
+@pytest.mark.more
 def test_rules_of_a_function_with_integers_zeros_and_static_arguments():
     """A tangent of one argument alone asks for nothing of the others."""
     asked = []

@@ -20,6 +20,8 @@ from jaxformer.functional import (
     log_bucket,
 )
 
+pytestmark = pytest.mark.more
+
 TERMS = ("both", "keys", "queries")
 
 
@@ -78,6 +80,7 @@ def value_and_gradients(implementation, options, inputs, terms, cotangent, mask)
     return value, pull(cotangent)
 
 
+@pytest.mark.first("*left padding*")
 @pytest.mark.parametrize("kind", ["none", "left padding", "segments", "window", "dense"])
 @pytest.mark.parametrize(("lengths", "which"), [((300, 270), "both"), ((37, 530), "keys")])
 @pytest.mark.quick("*left padding*", "*both-segments*")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from jaxformer.functional import T5Bias, T5GlobalBias, block_numbers, block_sums, t5_bias
 
+pytestmark = pytest.mark.more
+
 ROWS, LENGTH, WIDTH = 3, 17, 5
 STATES = np.random.default_rng(0).normal(size=(ROWS, LENGTH, WIDTH)).astype(np.float32)
 

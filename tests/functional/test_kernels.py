@@ -12,6 +12,8 @@ from jaxformer.functional import linear
 from jaxformer.functional.linear import Adapted, Quantized, dequantized, quantized
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, cross_entropy
 
+pytestmark = pytest.mark.more
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -23,6 +25,7 @@ def matrix(x, sides):
     return np.asarray(x, np.float64).reshape(sides)
 
 
+@pytest.mark.more
 @settings(max_examples=15)
 @given(
     layers=st.integers(0, 2),

@@ -7,6 +7,8 @@ import pytest
 
 from jaxformer.functional import PatchBias, attention
 
+pytestmark = pytest.mark.more
+
 HEADS = 3
 
 

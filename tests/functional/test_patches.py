@@ -107,6 +107,7 @@ def test_an_image_on_the_table_s_own_grid_has_its_rows():
     np.testing.assert_allclose(own, scheme.embed(x, fixed, table), rtol=1e-6)
 
 
+@pytest.mark.more
 def test_a_table_is_resized_once_as_for_each_image():
     table = jnp.asarray(np.random.default_rng(0).normal(size=(24, 5)), jnp.float32)
     scheme = Learned2D(grid=(4, 6))

@@ -107,6 +107,7 @@ def test_embed_keeps_bfloat16_and_takes_one_row_of_positions(scheme):
     np.testing.assert_array_equal(embedded, tiled)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("max_length", [2, 9, 300])
 def test_embedding_codes_survive_a_layer_norm(max_length):
     """A code that shifts all channels alike would vanish, and with it the order of the words."""
@@ -160,6 +161,7 @@ def test_bias_is_the_pure_function(scheme):
     assert bias.heads.shape[-1] == N
 
 
+@pytest.mark.more
 @given(
     scheme=st.sampled_from(
         [
@@ -204,6 +206,7 @@ def test_bias_is_a_pytree_whose_scheme_is_static():
     np.testing.assert_array_equal(jax.jit(Bias.values)(bias), bias.values())
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True), PatchBias((5, 7))])
 def test_gradients_reach_the_heads_and_blocks_add_up(scheme):
     a = arrays()

@@ -25,6 +25,8 @@ from jaxformer.functional import (
     step_sizes,
 )
 
+pytestmark = pytest.mark.more
+
 T, D, N, H = 13, 12, 3, 4
 
 

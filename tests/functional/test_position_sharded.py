@@ -14,6 +14,8 @@ from position_cases import IDS, SCHEMES, N, S, T, arrays, outputs, table_of
 
 from jaxformer.functional import ALiBi, Bias, Learned, Learned2D, PatchBias, T5Bias
 
+pytestmark = pytest.mark.more
+
 BATCH = ("data", "fsdp")
 SPECS = {
     "x": P(BATCH, None, None),

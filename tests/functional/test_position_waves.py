@@ -19,6 +19,8 @@ from jaxformer.functional import (
     wavelengths,
 )
 
+pytestmark = pytest.mark.more
+
 LAYOUTS = ("half", "interleaved")
 DISTANCES = np.array([-1001, -3, 0, 1, 2, 50, 999, 123_457])
 

@@ -50,7 +50,7 @@ RELATIVE = {
     "alibi, falcon": ALiBi(factor=0.25),
     "t5, both ways": T5Bias(bidirectional=True),
     "t5, one way": T5Bias(num_buckets=7, max_distance=11, bidirectional=False),
-    "none": NoPosition(),
+    "no position": NoPosition(),
 }
 
 
@@ -68,6 +68,7 @@ def check(scheme: Position, starts=STARTS, kv_heads: int = K):
     )
 
 
+@pytest.mark.first("none", "llama3", "interleaved", "alibi", "t5, both ways")
 @pytest.mark.parametrize("scheme", RELATIVE.values(), ids=RELATIVE)
 def test_scores_depend_on_the_distance_alone(scheme):
     check(scheme)

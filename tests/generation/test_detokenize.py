@@ -29,6 +29,7 @@ def written(tokenizer, text):
     return [tokenizer.token_to_id(names[byte]) if names else byte for byte in text.encode()]
 
 
+@pytest.mark.more
 @each_kind
 @settings(max_examples=200)
 @given(data=st.data())

@@ -67,6 +67,7 @@ def test_every_logit_is_that_of_the_full_pass(position):
             text.append(token)
 
 
+@pytest.mark.first("greedy")
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 def test_a_row_is_what_it_is_alone(engine, decoding):
     together = generated(engine, PROMPTS, decoding)
@@ -128,6 +129,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     assert CHUNK == 512
 
 
+@pytest.mark.more
 def test_few_programs_are_compiled():
     engine = engine_of()
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
@@ -138,6 +140,7 @@ def test_few_programs_are_compiled():
     assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("sizes", [{"data": 3}, {"fsdp": 3, "tensor": 2}, {"data": 3, "tensor": 2}])
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.quick("greedy-sizes2", "drawn-sizes1")
@@ -164,6 +167,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
     assert spec[2] == "tensor"
 
 
+@pytest.mark.more
 def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     abstract_model, parameters = structure_of(config), random_parameters(config)
@@ -174,6 +178,7 @@ def test_one_row_on_a_mesh_of_one_device():
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
+@pytest.mark.more
 def test_a_window_slides_where_positions_end():
     engine = engine_of(position=Learned(max_length=12))
     decoding = GenerationConfig(max_new_tokens=20)

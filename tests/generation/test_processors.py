@@ -243,6 +243,7 @@ def test_a_row_is_processed_as_if_it_were_alone_whatever_room_there_is(processor
         np.testing.assert_allclose(alone[0], together[row], rtol=1e-6)
 
 
+@pytest.mark.more
 @each_processor
 def test_compiled_equals_eager(processor):
     logits, history = random_case(0)

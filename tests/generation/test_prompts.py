@@ -47,6 +47,7 @@ def test_a_published_tokenizer_encodes_as_transformers_does(tmp_path, kind):
         assert ours.rendered(text) == theirs(text, add_special_tokens=False).input_ids
 
 
+@pytest.mark.torch
 def test_the_start_of_a_published_template_is_written_once(tmp_path):
     publish(tmp_path, POST_PROCESSORS["template"])
     ours = read_prompt_encoder(tmp_path)
@@ -70,6 +71,7 @@ def test_one_of_our_models_reads_what_its_training_wrote(tmp_path, spec):
     assert ours.rendered(f"{name}two") == [end, *fitted.encode("two").tolist()]
 
 
+@pytest.mark.torch
 def test_a_tokenizer_that_was_saved_cutting_and_filling_does_neither(tmp_path):
     publish(tmp_path, None)
     rust = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

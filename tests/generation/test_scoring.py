@@ -24,6 +24,8 @@ from jaxformer.generation.scoring import Score, Scorer, best_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 CONFIG = tiny(num_layers=1)
 CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 

@@ -91,6 +91,7 @@ def test_greedy_texts_are_those_of_the_target(scheme):
     assert 0.2 < found.accepted.sum() / found.proposed.sum() < 1
 
 
+@pytest.mark.more
 def test_a_draft_of_another_kind_changes_nothing():
     target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS)
@@ -98,6 +99,7 @@ def test_a_draft_of_another_kind_changes_nothing():
     assert found.accepted.sum() < 0.2 * found.proposed.sum()
 
 
+@pytest.mark.more
 def test_a_model_accepts_all_that_it_proposes():
     target = engine(ONE)
     itself = speculative(target, target, 4)
@@ -128,6 +130,7 @@ RULES = GenerationConfig(
 )
 
 
+@pytest.mark.more
 def test_rules_and_ends_hold_at_every_place():
     target, draft = engine(ONE), engine(ONE, scale=0.72)
     prompts = prompts_of(*[1, 7, 3, 12] * 2, seed=1)
@@ -164,6 +167,7 @@ DRAWS = GenerationConfig(
 )
 
 
+@pytest.mark.more
 def test_a_row_is_the_same_alone_and_in_a_batch():
     target, draft = engine(ONE), engine(ONE, scale=0.72)
     model, sampling = SpeculativeEngine(target, draft, 3), DRAWS.sampling
@@ -202,6 +206,7 @@ def exact(decoding, prompt):
     return texts, probabilities
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "options",
     [{}, {"temperature": 1.5, "top_k": 5, "repetition_penalty": 1.3, "eos_token_id": 3}],
@@ -254,6 +259,7 @@ def test_states_come_as_they_are_reached():
         assert (lengths[-1] == len(end)) == (not stopped[row])
 
 
+@pytest.mark.more
 def test_encoder_decoders_propose_and_accept():
     config = tiny_encoder_decoder(num_layers=1, num_decoder_layers=1)
     models = [engine(config, scale=scale) for scale in (0.7, 0.72)]
@@ -280,6 +286,7 @@ def test_encoder_decoders_propose_and_accept():
     )
 
 
+@pytest.mark.more
 def test_a_mesh_writes_the_same():
     config = tiny(**ONE_LAYER | {"vocab_size": 32, "num_heads": 2, "num_kv_heads": 2})
     mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), structure_of(config)

@@ -19,6 +19,8 @@ from jaxformer.pretrained.writing import save
 from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 KINDS = {"bert": "LMHeadModel", "roberta": "CausalLM", "electra": "CausalLM", "ernie": "CausalLM"}
 
 

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 from saved_folders import change_tensors, save_tiny
 from variants import check_gradients, check_outputs, models
@@ -15,6 +14,7 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.writing import save
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 MASK, END = 7, 2

@@ -24,6 +24,8 @@ from jaxformer.pretrained.writing import save
 from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 torch_only = pytest.mark.torch
 HEAD = "ForMaskedImageModeling"
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 from saved_folders import save_tiny
 
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference, float64_throughout
 from jaxformer.pretrained.auto import load
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import torch
 from saved_folders import save_tiny
 
 from jaxformer.config import TrainConfig
@@ -15,6 +14,7 @@ from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.training.step import TrainProgram
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 STEPS, RATE = 3, 1e-3

@@ -13,7 +13,6 @@ from jaxformer.hub.weights.weight_file import described, tensors_of
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
 from jaxformer.pretrained.reader import open_folder
 
-pytestmark = pytest.mark.torch
 IDS = np.arange(1, 7).reshape(2, 3)
 
 
@@ -45,6 +44,7 @@ def test_a_missing_prefix_is_read(bert, tmp_path):
     assert jaxformer.load(folder).parameters.keys() == jaxformer.load(bert).parameters.keys()
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForSequenceClassification", "Model"])
 def test_the_heads_of_pre_training_are_left_out(head, tmp_path, caplog):
     """As in the files of bert-base-uncased: LayerNorm.gamma, position_ids, and all heads."""

@@ -43,6 +43,7 @@ def test_what_must_be_local_is_no_url(url):
             local_path(given, "run_dir")
 
 
+@pytest.mark.more
 def test_a_store_is_a_path_like_any_other():
     for given in ("s3://bucket/a/b", Path("s3://bucket/a/b"), "s3://bucket/a/b/"):
         path = any_path(given, "run_dir")
@@ -76,6 +77,7 @@ def test_what_is_no_path(value):
         any_path(value, "run_dir")
 
 
+@pytest.mark.more
 def test_paths_are_found_wherever_they_are():
     @dataclass(frozen=True)
     class Options:

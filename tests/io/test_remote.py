@@ -24,6 +24,8 @@ from jaxformer.io.files import (
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath, check_readable, check_writable
 
+pytestmark = pytest.mark.more
+
 STORES = ["bucket", "memory_bucket", pytest.param("gcs_bucket", marks=pytest.mark.slow)]
 
 

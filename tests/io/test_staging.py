@@ -30,7 +30,7 @@ def texts(folder):
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
-@pytest.fixture(params=["bucket", "memory_bucket"])
+@pytest.fixture(params=[pytest.param("bucket", marks=pytest.mark.more), "memory_bucket"])
 def store(request):
     return request.getfixturevalue(request.param)
 

@@ -17,6 +17,8 @@ from jaxformer.lab.attention.report import write_maps
 from jaxformer.lab.attention.viewer import read_weights, viewer_fragment
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 
+pytestmark = pytest.mark.more
+
 torch_needed = pytest.mark.torch
 TEXT = "Nobody sells the red boat."
 

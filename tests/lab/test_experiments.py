@@ -22,6 +22,8 @@ from jaxformer.lab.experiments.mixers import causal_convolution, gru, mixers
 from jaxformer.lab.experiments.softmax_scale import score_statistics
 from jaxformer.lab.experiments.two_dogs import twin_outputs, without_positions
 
+pytestmark = pytest.mark.more
+
 # The scale of scores ----------------------------------------------------------------------------
 
 

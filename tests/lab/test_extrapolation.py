@@ -13,6 +13,8 @@ from jaxformer.lab.studies.extrapolation_report import Table, records, write_ext
 from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
 
+pytestmark = pytest.mark.more
+
 
 def plan(folder, **options):
     return Extrapolate(out=folder, **options).plan

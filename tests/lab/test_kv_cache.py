@@ -12,6 +12,8 @@ from jaxformer.lab.experiments.kv_cache import cache_report, cache_sizes, next_t
 from jaxformer.models import AbstractModel
 from jaxformer.nn.cache import CacheShape
 
+pytestmark = pytest.mark.more
+
 LAYERS, HEADS, KV_HEADS, WIDTH = 3, 6, 2, 8
 CONFIG = tiny(num_layers=LAYERS, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=WIDTH)
 

@@ -13,6 +13,8 @@ from jaxformer.functional import ALiBi, Learned, RoPE
 from jaxformer.lab.studies.lengths import cut, in_batches, score, validation_text
 from jaxformer.lab.studies.schemes import SCHEMES, chosen, models
 
+pytestmark = pytest.mark.more
+
 
 def rows(count=5, length=12, seed=0):
     random = np.random.default_rng(seed)

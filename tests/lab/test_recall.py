@@ -8,6 +8,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.lab.experiments.mixers import mixers
 from jaxformer.lab.experiments.recall import RecallConfig, repeating_rows, train_recall
 
+pytestmark = pytest.mark.more
+
 
 def test_what_counts_follows_from_the_row():
     tokens, weights = repeating_rows(np.random.default_rng(0), 20, 12, 9, (4, 6))

@@ -10,6 +10,8 @@ from jaxformer.lab.studies.norms import Norms, write_norms
 from jaxformer.lab.studies.study import Result
 from jaxformer.nn import PostNorm, PreNorm
 
+pytestmark = pytest.mark.more
+
 
 def test_norms_differ_in_the_norm_and_the_warmup_alone(tmp_path):
     cells = Norms(tmp_path, seeds=2).cells()

@@ -14,6 +14,8 @@ from jaxformer.lab.studies.report import Section, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result, Study
 from jaxformer.training.logging.run_logger import TrainingDiverged
 
+pytestmark = pytest.mark.more
+
 
 def cell(name="a", steps=2, measure=lambda result: dict(result.metrics), **settings):
     config = Config(

@@ -3,8 +3,6 @@
 import re
 from dataclasses import replace
 
-import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from odd_words import ODD
@@ -15,6 +13,10 @@ from jaxformer.distributed.cluster import DistributedConfig, find_processes
 from jaxformer.distributed.launchers import Processes
 from jaxformer.errors import ArgumentError
 from jaxformer.launch import Job, JobSet, jobset_manifest
+
+jsonschema = pytest.importorskip("jsonschema")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+pytestmark = pytest.mark.more
 
 JOB = Job("configs/a.py:x", "gs://bucket/run", "llama", ODD, (("NOTE", "$(JAX_PROCESS_ID) $$"),))
 GPUS = JobSet(chips="h100:64", image="docker.io/me/jaxformer:1")

@@ -18,6 +18,8 @@ from object_store import gcs_server  # noqa: F401 (a fixture)
 from jaxformer.cli import main as cli
 from jaxformer.io.paths import SCHEMES
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pods.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -26,6 +26,8 @@ from jaxformer.nn import Linear, UnusedCrossAttention
 from jaxformer.nn.layers import normal
 from jaxformer.optim.parameter_roles import Matrix, matrix
 
+pytestmark = pytest.mark.more
+
 EVERY_KERNEL = LoRA(rank=3, alpha=7.0, targets=("*.kernel",))
 MODELS = {
     "grouped heads": tiny(num_layers=4, windows=(3, None)),

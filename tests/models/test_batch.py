@@ -29,6 +29,7 @@ def test_the_arrays_are_those_of_a_real_batch(config):
         assert (name, shape.shape, shape.dtype) == (name, batch[name].shape, batch[name].dtype)
 
 
+@pytest.mark.more
 @each_family
 def test_they_are_all_that_the_losses_need(config):
     shapes = config.batch_spec(ROWS, lengths_of(batch_for(config, ROWS, LENGTH)))

@@ -105,6 +105,7 @@ def test_every_scaling(scaling):
     check(tiny(position=RoPE(theta=100.0, scaling=scaling)))
 
 
+@pytest.mark.first("changes1", "changes4")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -123,6 +124,7 @@ def test_every_arrangement(changes):
     check(tiny(**changes))
 
 
+@pytest.mark.first("scaling0")
 @pytest.mark.parametrize(
     "scaling", [DynamicNTK(2.0, 3), LongRoPE((1.0, 2.0), (3.0, 5.0), 4, factor=2.0)]
 )
@@ -148,6 +150,7 @@ def test_narrow_storage_is_near(storage):
         assert 0 < np.abs(one - other).max() < 0.1
 
 
+@pytest.mark.first("positions0")
 @pytest.mark.parametrize(
     "positions",
     [
@@ -193,6 +196,7 @@ def test_tokens_that_are_taken_back_leave_nothing():
     np.testing.assert_array_equal(again, once)
 
 
+@pytest.mark.more
 def test_unstacked_layers_compute_the_same():
     config = tiny(num_layers=4, windows=(2, None))
     model = structure_of(config).module(random_parameters(config))

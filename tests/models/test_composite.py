@@ -16,6 +16,8 @@ from jaxformer.models.lora import AbstractLoraModel, LoRA
 from jaxformer.nn import DotProductCrossAttention
 from jaxformer.nn.cache import CacheShape
 
+pytestmark = pytest.mark.more
+
 TEXT, CAPTIONS = FAMILIES["bert2gpt2"], FAMILIES["captions"]
 BOTH = pytest.mark.parametrize("config", [TEXT, CAPTIONS], ids=["text", "captions"])
 

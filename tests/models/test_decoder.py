@@ -42,11 +42,13 @@ PARALLEL = tiny(
 )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "dots"), (False, "full")])
 def test_scan_and_remat_change_nothing(scan, remat):
     assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
 def test_blockwise_attention_changes_nothing(position):
     config = tiny(
@@ -59,6 +61,7 @@ def test_blockwise_attention_changes_nothing(position):
     assert_same(config, replace(config, attention="blockwise", scan_layers=True), key=KEY)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scan", [True, False])
 @pytest.mark.parametrize(("silent", "read"), [(0, "position"), (1, "window_position")])
 def test_layers_with_a_window_may_rotate_otherwise(silent, read, scan):

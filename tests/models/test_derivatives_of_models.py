@@ -21,6 +21,8 @@ from jaxformer.functional.losses import cross_entropy as losses
 from jaxformer.models.heads.base import LossOptions
 from jaxformer.nn import layers
 
+pytestmark = pytest.mark.more
+
 # The package exports the function under the module's name.
 products = importlib.import_module("jaxformer.functional.linear")
 

@@ -38,6 +38,7 @@ def hidden_of(config, parameters, inputs, **options):
     return structure_of(config).module(parameters).hidden(inputs, **options)
 
 
+@pytest.mark.first("*learned")
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_every_output_depends_on_every_input(position):
@@ -95,6 +96,7 @@ def padded(inputs, length=8):
     return batch, rows, columns
 
 
+@pytest.mark.first("*rope_half")
 @with_scheme
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
 @pytest.mark.quick("*learned", "*rope_half")
@@ -111,6 +113,7 @@ def test_padding_on_either_side_changes_nothing(position, attention):
     chex.assert_tree_all_finite(scores)
 
 
+@pytest.mark.first("*t5")
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_packed_documents_are_as_separate_ones(position):
@@ -127,6 +130,7 @@ def test_packed_documents_are_as_separate_ones(position):
     assert jnp.isfinite(packed).all()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_shared_layers_are_copies_of_one_another(scan):
     """Equal values, and a gradient that is the sum over the copies."""
@@ -148,6 +152,7 @@ def test_shared_layers_are_copies_of_one_another(scan):
     assert_gradients_close(gradients, totals)
 
 
+@pytest.mark.more
 def test_kinds_that_are_not_given_are_the_first():
     config = tiny_encoder(task_types=2)
     parameters, batch = random_parameters(config), {"inputs": tokens(2, 5)}

@@ -55,6 +55,7 @@ def influences(config, parameters):
     return largest(by_source, S), largest(by_target, T), largest(encoder_outputs, S)
 
 
+@pytest.mark.first("*t5")
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_the_encoder_sees_all_and_the_decoder_what_came_before(scheme):
@@ -107,6 +108,7 @@ def padded(inputs, length, left, seed):
     return {"inputs": filled, "segments": segments, "positions": positions}
 
 
+@pytest.mark.first("*t5*")
 @with_scheme
 @pytest.mark.parametrize(
     ("left", "decoder_left", "attention"),
@@ -126,6 +128,7 @@ def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, atte
     chex.assert_tree_all_finite(scores)
 
 
+@pytest.mark.first("*rope_half")
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_padding_of_the_source_alone_changes_nothing(scheme):
@@ -137,6 +140,7 @@ def test_padding_of_the_source_alone_changes_nothing(scheme):
     chex.assert_trees_all_close(scores, alone, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.first("*learned")
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_packed_pairs_are_as_separate_ones(scheme):
@@ -168,6 +172,7 @@ def test_without_positions_the_decoder_is_blind_to_the_order_of_the_source():
     chex.assert_trees_all_close(turned, plain, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.more
 def test_shared_embeddings_are_two_equal_tables():
     """The shared table learns from the source, the target and the output."""
     shared = tiny_encoder_decoder()

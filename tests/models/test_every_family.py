@@ -37,6 +37,7 @@ def loss_and_gradients(config, scale=0.4):
     return loss_and_gradients_of(config, parameters, batch_for(config), KEY)
 
 
+@pytest.mark.more
 @each_family
 @pytest.mark.quick("encoder-decoder", "vision")  # of the decoder: test_decoder.py
 def test_scan_and_remat_change_nothing(config):
@@ -48,6 +49,7 @@ def test_scan_and_remat_change_nothing(config):
     assert_gradients_close(other_gradients, gradients)
 
 
+@pytest.mark.more
 @each_family
 @pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
 def test_compilation_changes_nothing(config):
@@ -61,6 +63,7 @@ def test_compilation_changes_nothing(config):
         np.testing.assert_allclose(compiled[name], scores, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.more
 @each_family
 @pytest.mark.quick("decoder", "vision")
 def test_bfloat16_is_close_to_float32(config):

@@ -67,6 +67,7 @@ def loss_and_gradients(config, mesh, parts):
     return jax.device_get(losses), gradients
 
 
+@pytest.mark.more
 @each_family
 @pytest.mark.quick("encoder-decoder", "captions")  # of the decoder: test_step.py
 def test_a_step_in_parts_on_eight_devices_is_the_step_on_one(config):

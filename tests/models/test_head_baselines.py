@@ -5,6 +5,8 @@ import pytest
 
 from jaxformer.models import Classification, LanguageModel, Regression, Span
 
+pytestmark = pytest.mark.more
+
 
 def batches(name, values, weights):
     weight = "weights" if name == "targets" else f"{name}_weights"

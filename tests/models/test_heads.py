@@ -153,6 +153,7 @@ def test_pooling(pooling, dtype):
     np.testing.assert_array_equal(pool(hidden, None, pooling), everything)
 
 
+@pytest.mark.more
 def test_a_dense_layer_before_the_output():
     """`out(norm(tanh(x W + b)))`, of one state and of all."""
     dense = Dense("tanh", norm=True)

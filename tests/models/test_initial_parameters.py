@@ -13,6 +13,8 @@ from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
 from jaxformer.models import AbstractModel, Decoder, DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention, PostNorm, SandwichNorm
 
+pytestmark = pytest.mark.more
+
 BIASES = {
     "self_attention.bias": True,
     "self_attention.output_bias": True,

@@ -54,6 +54,7 @@ def test_without_positions_two_equal_tokens_are_one():
     np.testing.assert_allclose(hidden[0, 1], hidden[0, 4], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.first("learned", "rope_half", "t5")
 @with_scheme
 def test_with_positions_two_equal_tokens_differ(position):
     if isinstance(position, T5Bias):
@@ -96,6 +97,7 @@ def assert_reach(config, reach, length=7):
     assert (seen[(distance >= 0) & (distance < reach)] > 0).all()
 
 
+@pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
 def test_no_output_depends_on_a_later_input(position):
     assert_reach(tiny(position=position), reach=7)
@@ -122,6 +124,7 @@ def test_a_window_of_the_whole_length_is_no_window():
     assert jnp.abs(logits_of(replace(config, windows=(8,)), parameters, inputs) - full).max() > 1e-3
 
 
+@pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
 def test_padding_on_either_side_changes_nothing(position):
     config, inputs = tiny(position=position), tokens(2, 5)
@@ -147,6 +150,7 @@ def assert_packed_is_separate(config):
     assert jnp.isfinite(packed).all()
 
 
+@pytest.mark.first("learned", "rope_half", "alibi", "t5")
 @with_scheme
 def test_packed_documents_are_as_separate_ones(position):
     assert_packed_is_separate(tiny(position=position))
@@ -239,6 +243,7 @@ def test_a_layer_whose_keys_are_not_shifted_is_seen(monkeypatch):
         assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "places",
     [

@@ -33,6 +33,8 @@ from jaxformer.nn import Attention, CacheShape, Context, SelfAttentionConfig
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo import FORMATS
 
+pytestmark = pytest.mark.more
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_parts.py"
 OWN = import_file(EXAMPLE)
 SUBLAYERS = {name: parts for name, parts in OWN.PARTS.items() if parts}

@@ -130,6 +130,7 @@ def experiment(tmp_path_factory):
     return path
 
 
+@pytest.mark.more
 def test_every_parameter_that_a_part_declares_learns(experiment):
     config = load_config(str(experiment))
     names = structure_of(config.model).shapes
@@ -155,6 +156,7 @@ def test_every_parameter_that_a_part_declares_learns(experiment):
         assert moved > (0.05 if "table" in name else 0.9), name
 
 
+@pytest.mark.more
 def test_a_run_of_them_is_saved_restored_and_inspected(experiment, tmp_path, capsys):
     once, twice = str(tmp_path / "once"), str(tmp_path / "twice")
     assert main(["train", str(experiment), "--run-dir", once, "--train.steps", "4"]) == 0

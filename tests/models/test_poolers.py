@@ -14,6 +14,8 @@ from jaxformer.io.serialization import from_json, to_json
 from jaxformer.models import AttentionPooler, Classification, ModelOutput, NormPooler, Projection
 from jaxformer.nn import PreNorm, TransformerConfig
 
+pytestmark = pytest.mark.more
+
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 NORM = LayerNorm(eps=1e-3)
 GRID = {"norm": NORM, "class_token": False, "position": Learned(max_length=8)}

@@ -20,6 +20,8 @@ from tiny_models import (
 from jaxformer.data import PrefixLM, TokenRow
 from jaxformer.functional import Learned, NoPosition, RoPE, T5Bias
 
+pytestmark = pytest.mark.more
+
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 with_scheme = each_scheme(pytest.mark.parametrize)
 LENGTH = 7

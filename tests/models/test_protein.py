@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer.models.protein import TokenDropout
+
+pytestmark = pytest.mark.more
 
 DROPOUT = TokenDropout(mask_id=5, rate=0.25)
 

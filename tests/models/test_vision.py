@@ -108,6 +108,7 @@ def test_with_positions_the_place_of_a_patch_matters(position):
     assert jnp.abs(hidden_of(config, parameters, moved)[:, 0] - first).max() > 1e-3
 
 
+@pytest.mark.first("position0")
 @pytest.mark.parametrize("position", POSITIONS)
 def test_positions_are_added_token_by_token(position):
     """The class token is number 0, and the patches follow row by row."""
@@ -158,6 +159,7 @@ def outputs_of(config, parameters, images, grids=None, real=None):
     return found.hidden, found.pooled, model.heads["label"].scores(found)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pooler", [NormPooler("mean"), AttentionPooler()])
 def test_an_image_of_the_usual_shape_is_the_same_as_patches(pooler):
     """Alone, and beside images of other shapes, whose patches are padded."""
@@ -252,6 +254,7 @@ class Frames(Model):
         return ModelOutput(hidden, hidden[:, 0], valid=valid)
 
 
+@pytest.mark.more
 def test_anything_that_makes_embeddings_can_feed_the_blocks():
     """No module of the package knows of frames, and heads, blocks and padding are the same."""
     config = TransformerConfig(**(STACK | {"position": Sinusoidal(theta=100.0), "dropout": 0.1}))

@@ -49,6 +49,8 @@ from jaxformer.nn import (
 from jaxformer.nn import attention as nn_attention
 from jaxformer.nn.cache import CacheShape
 
+pytestmark = pytest.mark.more
+
 IDS = tokens(2, 7)
 ATTENTION = ["hook_q", "hook_k", "hook_v", "hook_attn_scores", "hook_pattern", "hook_z"]
 ROTATED = [*ATTENTION[:3], "hook_rot_q", "hook_rot_k", *ATTENTION[3:]]

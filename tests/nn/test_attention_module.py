@@ -107,6 +107,7 @@ CASES = {
 }
 
 
+@pytest.mark.first("*-grouped")
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("rotate", [False, True])
 def test_to_encoder_outputs_of_another_length(changes, rotate):

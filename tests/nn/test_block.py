@@ -192,6 +192,7 @@ def test_without_a_key_or_a_rate_nothing_is_dropped(rate, key):
     np.testing.assert_array_equal(writes(rate, key), 1)
 
 
+@pytest.mark.more
 def test_layer_scale_multiplies_what_each_sublayer_adds():
     config = tiny(layer_scale=0.25, windows=(None,))
     random, x = np.random.default_rng(3), problem()[0]

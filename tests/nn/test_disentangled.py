@@ -18,6 +18,8 @@ from jaxformer.functional import DistanceEmbedding, KeyPadding, LayerNorm, NoPos
 from jaxformer.nn import ConvolutionBlock, DisentangledAttention, PreNorm
 from jaxformer.nn.convolution import _neighbours
 
+pytestmark = pytest.mark.more
+
 BUCKETS = DistanceEmbedding(9, 4, norm=LayerNorm())
 SHARED = DisentangledAttention(share_projections=True)
 

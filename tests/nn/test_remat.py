@@ -49,6 +49,7 @@ def gradients(remat):
     return jax.tree.map(np.asarray, jax.tree.leaves(found(stack, x)))
 
 
+@pytest.mark.first("full", "kernel")
 @pytest.mark.parametrize("remat", POLICIES.values(), ids=POLICIES)
 def test_gradients_are_those_without_remat(remat):
     for actual, expected in zip(gradients(remat), gradients("none"), strict=True):

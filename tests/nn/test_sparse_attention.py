@@ -22,6 +22,8 @@ from jaxformer.functional import (
 from jaxformer.functional.positions.sparse import RepeatedBlock
 from jaxformer.nn import BlockSparseAttention, Context, TransientGlobalAttention
 
+pytestmark = pytest.mark.more
+
 LENGTH = 33
 BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 
@@ -40,6 +42,7 @@ def states(dim, rows=3, seed=0):
 # BigBird ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @BOTH
 def test_a_repeated_block_counts_as_if_its_keys_were_there_as_often(implementation):
     size, times = 5, 3

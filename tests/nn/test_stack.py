@@ -92,6 +92,7 @@ def test_every_way_to_run_is_that_of_blocks_one_by_one(shifts):
         assert_same(value_and_gradients(run, toys(shifts)), expected)
 
 
+@pytest.mark.more
 def test_every_way_to_run_drops_the_same_places():
     stack = toys((2, 0), rate=0.4)
     first, *others = (
@@ -101,6 +102,7 @@ def test_every_way_to_run_drops_the_same_places():
         assert_same(other, first)
 
 
+@pytest.mark.more
 @each_group
 @pytest.mark.parametrize("scan", [False, True])
 def test_every_layer_drops_other_places(shifts, scan):
@@ -120,6 +122,7 @@ def equations(jaxpr):
     return len(jaxpr.eqns) + sum(equations(jaxpr) for jaxprs in inner for jaxpr in jaxprs)
 
 
+@pytest.mark.more
 @each_group
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_scanned_program_does_not_grow_with_depth(shifts, remat):

@@ -7,6 +7,8 @@ from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.nn.layers import transpose_kernels
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize(

@@ -268,6 +268,7 @@ def test_stacked_layers_are_optimised_as_if_apart(optimizer):
     assert_close(unstacked(stacked), apart, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.more
 @every_optimizer
 def test_sharded_equals_unsharded(optimizer):
     start, gradients = tree(0), [tree(seed) for seed in (1, 2, 3)]

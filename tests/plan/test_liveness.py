@@ -17,6 +17,8 @@ from jaxformer.plan.program import each_operation, flattened
 from jaxformer.plan.trace import trace_step
 from jaxformer.training.logging.report import bytes_per_device
 
+pytestmark = pytest.mark.more
+
 SIZE = 128  # of whole tiles
 SQUARE = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
 ONE = SIZE * SIZE * 4

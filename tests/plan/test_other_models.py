@@ -26,6 +26,8 @@ from jaxformer.plan.search import best, evaluate, largest_batch
 from jaxformer.plan.trace import trace_step
 from jaxformer.training.logging.report import bytes_per_device, short_bytes
 
+pytestmark = pytest.mark.more
+
 SLICE = parse_chips("v5e:2x2")
 EVEN = {"model_dim": 32, "num_heads": 4, "num_kv_heads": 4, "mlp_dim": 64, "head_dim": 8}
 EVEN |= {"num_layers": 1}

@@ -14,6 +14,8 @@ from jaxformer.errors import DataError
 from jaxformer.plan import compiler
 from jaxformer.plan.compiler import compile_step
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "benchmarks" / "results" / "plan_receipts.json"
 KEPT = receipts.read(FILE)

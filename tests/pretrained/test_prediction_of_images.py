@@ -20,6 +20,8 @@ from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 LABELS = ("cat", "dog", "owl")
 
 

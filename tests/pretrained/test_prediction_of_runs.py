@@ -27,6 +27,8 @@ from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 BPE = TrainTokenizer(kind="bpe", vocab_size=300)
 SIZES = {"vocab_size": 320, "num_layers": 1, "position": Learned(max_length=64)}
 WORDS = ("lake", "a boat", "Zürich sells", "the red theorem", "10:45", "nobody", "paints it")

@@ -21,6 +21,8 @@ from jaxformer.io.staging import CACHE
 from jaxformer.training.resolve import fill
 from jaxformer.training.transfer.origin import open_named
 
+pytestmark = pytest.mark.more
+
 pytest_plugins = "object_store"
 
 

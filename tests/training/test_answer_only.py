@@ -16,6 +16,8 @@ from jaxformer.functional import ALiBi, RoPE
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 LENGTH, CHATS = 24, 9
 OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0), momentum=0.0)
 POSITIONS = {"rope": RoPE(theta=100.0), "alibi": ALiBi()}

@@ -31,6 +31,8 @@ from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.clip import clip, clip_text, clip_vision
 
+pytestmark = pytest.mark.more
+
 COLOURS = {
     "red": (200, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 200), "white": (240, 240, 240),
 }  # fmt: skip

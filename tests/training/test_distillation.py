@@ -40,6 +40,8 @@ from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import check_taught, check_teacher, distillation_loss
 from jaxformer.training.transfer.origin import open_named
 
+pytestmark = pytest.mark.more
+
 RATE = 0.1
 OPTIMIZER = SGD(schedule=Constant(learning_rate=RATE, warmup_steps=0), momentum=0.0)
 SETTINGS = Distillation("teacher", temperature=1.7, soft_weight=3.0, hard_weight=0.7)

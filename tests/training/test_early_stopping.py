@@ -17,6 +17,8 @@ from jaxformer.training.evaluation.early_stopping import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 
+pytestmark = pytest.mark.more
+
 VALUES = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, math.nan, math.inf]), max_size=12)
 
 

@@ -313,6 +313,7 @@ def assert_same_batch(actual, expected):
         np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
+@pytest.mark.first("causal", "masked words", "span corruption")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.quick(
     "causal",
@@ -411,6 +412,7 @@ def logits_of(program, params, batch):
         return scores(params, placed(program, batch))["label"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("content", [b"no image", b""])
 def test_an_image_that_does_not_decode(files, tmp_path, content):
     shutil.copytree(files / "images", tmp_path / "images")

@@ -154,6 +154,7 @@ def expected_metrics(arrays):
     return expected | {"loss": sum(losses)}
 
 
+@pytest.mark.first("mesh3-2")
 @each_mesh
 @pytest.mark.quick("mesh0-1", "mesh3-2")
 def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
@@ -178,6 +179,7 @@ def test_every_process_can_read_the_predictions():
     assert all(array.is_fully_replicated for array in jax.tree.leaves(measured))
 
 
+@pytest.mark.more
 def test_a_part_of_the_rows_is_spread_over_all_of_them():
     arrays = everything()
     data = Arrays(batch_size=4, max_validation_batches=2)
@@ -201,6 +203,7 @@ def test_a_head_with_nothing_to_predict_has_no_metrics():
     assert math.isfinite(values["loss"])
 
 
+@pytest.mark.more
 def test_text_is_measured_per_byte(tmp_path):
     config = tiny_config()
     config = replace(config, data=replace(config.data, max_validation_batches=None))
@@ -288,6 +291,7 @@ def answers_by_brute_force(examples, params):
     return found
 
 
+@pytest.mark.first("mesh1")
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_the_best_window_answers(questions, tmp_path, mesh):
     data = questions.prepare(tmp_path / "run")

@@ -4,7 +4,6 @@ import json
 from types import SimpleNamespace
 
 import hf_mapping
-import hf_names
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +26,8 @@ from jaxformer.training.evaluation.generated_text import (
     write_texts,
 )
 from jaxformer.training.step import TrainProgram
+
+pytestmark = pytest.mark.more
 
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
 
@@ -169,7 +170,7 @@ def test_translations_are_those_of_transformers():
     shapes = structure_of(ours).shapes
     with torch.no_grad():
         mapped = hf_mapping.our_parameters(
-            ours, hf_names.T5, dict(model.named_parameters()), shapes
+            ours, hf_mapping.T5, dict(model.named_parameters()), shapes
         )
     params = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     batch = sources(rows=16, vocab_size=53)

@@ -26,6 +26,8 @@ from jaxformer.training.logging.wall_time import (
 )
 from jaxformer.training.loop import train
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.slow
 def test_a_killed_run_accounts_for_the_time_that_was_measured(runs, tmp_path, capsys):

@@ -20,6 +20,8 @@ from jaxformer.training.loop import train
 from jaxformer.training.resolve import fill
 from jaxformer.training.transfer.origin import open_named
 
+pytestmark = pytest.mark.more
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 

@@ -30,6 +30,8 @@ from jaxformer.optim import AdamW
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 DEEP = {
     "plain": tiny(num_layers=6, tie_embeddings=False),
     "windowed": tiny(num_layers=6, windows=(3, None)),

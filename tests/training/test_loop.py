@@ -56,6 +56,7 @@ def test_the_configuration_beside_a_checkpoint_is_enough(finished):
     assert from_json(json.loads((finished / "config.json").read_text()), Config) == tiny_config()
 
 
+@pytest.mark.more
 def test_it_ends_with_what_came_out(tmp_path, capsys):
     train(tiny_config(steps=6, sample_tokens=4), tmp_path / "run")
     output = capsys.readouterr().out
@@ -107,14 +108,19 @@ class StopAfter6(contextlib.nullcontext):
         return step == 6
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, finished, monkeypatch):
+@pytest.mark.optimized
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch):
+    config = tiny_config()
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=1))
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    train(config, whole)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "StopSignal", StopAfter6)
-        train(tiny_config(), tmp_path / "run")
-    assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints")[-1] == 6
-    train(tiny_config(), tmp_path / "run")
-    assert hash_of(tmp_path / "run", 12) == hash_of(finished, 12)
-    losses = [[row["loss"] for row in read_metrics(f)] for f in (tmp_path / "run", finished)]
+        train(config, run)
+    assert checkpoint_files.saved_steps(run / "checkpoints")[-1] == 6
+    train(config, run)
+    assert hash_of(run, 12) == hash_of(whole, 12)
+    losses = [[row["loss"] for row in read_metrics(folder)] for folder in (run, whole)]
     assert losses[0] == losses[1]
 
 
@@ -212,6 +218,7 @@ def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
     assert hash_of(finished, 12) == before
 
 
+@pytest.mark.more
 def test_fresh_keeps_the_old_run_under_another_name(tmp_path):
     train(tiny_config(steps=6), tmp_path / "run")
     before = hash_of(tmp_path / "run", 6)
@@ -270,6 +277,7 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
         assert np.isfinite(array).all(), name
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
 )

@@ -88,6 +88,7 @@ def test_every_mesh_makes_the_same_update(mesh):
     assert spec[output + ".lora_b"] == jax.P(None, None, "fsdp")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("changes", "settings"),
     [
@@ -229,6 +230,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path, monke
     assert len(hashes) == 1
 
 
+@pytest.mark.more
 def test_merged_weights_compute_the_same(tuned, merged):
     batch = {name: value for name, value in rows().items() if name != "segments"}
     adapted = TrainProgram(
@@ -250,6 +252,7 @@ def test_merged_weights_compute_the_same(tuned, merged):
     assert np.abs(without - wanted).max() > 0.01
 
 
+@pytest.mark.more
 def test_a_merged_folder_is_a_run_like_any_other(tuned, merged, capsys):
     config = from_json(json.loads((merged / "config.json").read_text()), Config)
     assert config.train.lora is None

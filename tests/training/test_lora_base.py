@@ -30,6 +30,8 @@ from jaxformer.training import loop
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 INT8 = LoRA(rank=2, dropout=0.1, base_dtype="int8")
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.01, warmup_steps=0))
 QUERY = "transformer.stack.group.0.sublayers.0.attention.query.kernel"

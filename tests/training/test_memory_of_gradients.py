@@ -28,7 +28,7 @@ from jaxformer.nn.remat import RematNames
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
-pytestmark = pytest.mark.optimized
+pytestmark = [pytest.mark.optimized, pytest.mark.more]
 
 # What conftest.py chooses to compile quickly, as it is without a word from the user.
 AS_USERS = {"xla_cpu_parallel_codegen_split_count": 32}

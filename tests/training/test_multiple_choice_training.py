@@ -24,6 +24,8 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 ROW = {"sent1": "A dog runs.", "sent2": "It", "label": 1}
 ROW |= {f"ending{number}": f"sees {number} cats." for number in range(4)}
 

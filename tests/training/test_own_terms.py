@@ -20,6 +20,8 @@ from jaxformer.nn import MLP, FeedForward, FeedForwardConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 WEIGHT = 0.3
 
 

@@ -95,6 +95,7 @@ def custom_calls(text):
     return total
 
 
+@pytest.mark.first("t5:11b")
 @each_recipe
 @pytest.mark.quick(*QUICK)
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
@@ -115,6 +116,7 @@ def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(rec
     )
 
 
+@pytest.mark.more
 def test_distillation_lowers_with_its_teacher():
     config, student = on_pod("distilbert.py")
     teacher_config = replace(load_config(str(CONFIGS / "bert.py")), mesh=config.mesh)
@@ -129,6 +131,7 @@ def test_distillation_lowers_with_its_teacher():
     assert bytes_of((student.state_shapes, parameters))[1] < CHIP
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "optimizer",
     [Adafactor(), AdamW(), LAMB(), Lion(), Muon()],
@@ -141,6 +144,7 @@ def test_every_optimizer_lowers_for_a_pod(optimizer):
     lowered(config, abstract_program(config))
 
 
+@pytest.mark.more
 def test_a_deeper_model_is_not_a_longer_program():
     config, program = on_pod("llama3_8b.py")
     shallow = replace(config, model=replace(config.model, num_layers=2))
@@ -157,6 +161,7 @@ def test_a_tpu_pod_gets_the_splash_kernel():
     assert custom_calls(lowered(config, elsewhere).as_text()) == 0
 
 
+@pytest.mark.more
 def test_no_device_ever_holds_a_whole_parameter_while_initialising():
     config = load_config(str(CONFIGS / "llama3_8b.py"))
     mesh = make_mesh(MeshConfig(fsdp=4, tensor=2))

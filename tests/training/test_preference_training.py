@@ -86,6 +86,7 @@ def assert_same(state, metrics, expected=None):
 # However it is computed ---------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("mesh", "options"),
     [
@@ -147,6 +148,7 @@ def test_padding_changes_nothing():
     assert metrics["loss"] == pytest.approx(gradients(batch)[1]["loss"], rel=1e-5)
 
 
+@pytest.mark.more
 def test_dropout_is_the_models_where_that_is_asked_for():
     model = replace(MODEL, dropout=0.5)
     module, batch = structure_of(model).module(random_parameters(model, 1)), pairs()
@@ -275,6 +277,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_referenc
     assert ours == theirs
 
 
+@pytest.mark.more
 def test_evaluate_measures_what_training_measured(finished, tmp_path):
     _, folder = finished
     output = tmp_path / "found.json"
@@ -302,6 +305,7 @@ def continued(finished, tmp_path_factory):
     return config, folder
 
 
+@pytest.mark.more
 def test_the_reference_is_the_model_that_a_run_starts_from(continued):
     row = rows_of(continued[1], "train")[0]
     assert row["loss"] == pytest.approx(np.log(2), abs=1e-5)
@@ -373,6 +377,7 @@ def kto_config(folder, **settings):
     return replace(config, data=data, train=replace(config.train, preference=kto, **settings))
 
 
+@pytest.mark.more
 def test_a_run_learns_what_is_desirable(tmp_path):
     config = kto_config(tmp_path, gradient_accumulation=1)
     train(config, tmp_path / "run")
@@ -391,6 +396,7 @@ def test_a_run_learns_what_is_desirable(tmp_path):
         assert value == pytest.approx(validations[-1][name], rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.more
 def test_the_loss_of_judged_answers_is_the_formula():
     settings = KTO(beta=0.3, desirable_weight=1.5)
     loss, batch = preference_loss(settings), pairs()

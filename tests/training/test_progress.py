@@ -10,6 +10,8 @@ from rich.console import Console
 from jaxformer.training.logging import progress
 from jaxformer.training.logging.progress import Course, LineProgress, LiveProgress, describe
 
+pytestmark = pytest.mark.more
+
 EVERYTHING = {
     "loss": 12.345,
     "soft_loss": 10.234,

@@ -24,6 +24,8 @@ from jaxformer.training.logging.throughput import RunWork
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 
+pytestmark = pytest.mark.more
+
 RAMP = (Stage(8, until_step=2, sequence_length=12), Stage(4, until_tokens=576))
 """Steps 0 and 1 of 96 tokens, 2 and 3 of 192, from 4 on 384."""
 STEPS = 7

@@ -24,6 +24,8 @@ from jaxformer.models.heads.metrics import multi_label_scores
 from jaxformer.training.resolve import fill
 from jaxformer.zoo.common.bert_like import bert
 
+pytestmark = pytest.mark.more
+
 NAMES = ("toxic", "insult", "spam")
 
 

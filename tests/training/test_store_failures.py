@@ -8,6 +8,8 @@ from jaxformer.config import Config
 from jaxformer.errors import StorageError
 from jaxformer.training import failures
 
+pytestmark = pytest.mark.more
+
 
 def test_the_failure_is_told_and_not_that_the_store_cannot_be_asked(tmp_path, monkeypatch):
     def lost(folder):

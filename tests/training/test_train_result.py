@@ -18,6 +18,8 @@ from jaxformer.io.serialization import from_json, to_json
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
 from jaxformer.training.result import TrainResult
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):

@@ -34,6 +34,7 @@ def program_of(mesh=(1, 1, 1), train=None, **changes) -> TrainProgram:
     return TrainProgram(model, OPTIMIZER, train or TrainConfig(), make_mesh(MeshConfig(*mesh)))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     program = program_of(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
@@ -53,6 +54,7 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     assert "new here: heads.label.output.bias" in words
 
 
+@pytest.mark.more
 def test_models_that_differ_in_more_are_refused(run_dir):
     wider, deeper = program_of(mlp_dim=80), program_of(num_layers=4)
     for program in (wider, deeper):
@@ -136,6 +138,7 @@ def batch_of(program, size=8, length=12):
     return {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("parts", [1, 2])
 def test_frozen_parameters_keep_their_bits_and_have_no_moments(parts):
     settings = TrainConfig(frozen=("embedding.*", "*.attention.*"), gradient_accumulation=parts)

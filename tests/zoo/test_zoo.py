@@ -12,6 +12,8 @@ from jaxformer.functional import Learned
 from jaxformer.models import AbstractModel
 from jaxformer.zoo import SYSTEMS
 
+pytestmark = pytest.mark.more
+
 each_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 
 # The published counts ---------------------------------------------------------------------------

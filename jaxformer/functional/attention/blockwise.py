@@ -11,6 +11,8 @@ References:
 """
 # long: the tiles, the forward pass and its derivative are one algorithm
 
+# Long: one algorithm, whose passes share their blocks.
+
 import math
 from collections.abc import Callable
 from dataclasses import replace

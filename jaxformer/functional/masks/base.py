@@ -8,6 +8,8 @@ first query sits after the first key (the length of a cache, say), so nothing as
 """
 # long: masks, their combinations and bands make one another
 
+# Long: the masks and how they combine are one algebra.
+
 from __future__ import annotations
 
 import dataclasses

@@ -25,6 +25,8 @@ from jaxformer.pretrained.auto import model_folder
 from jaxformer.pretrained.inspection.tokens import open_tokenizer
 from jaxformer.pretrained.push import push
 
+pytestmark = pytest.mark.more
+
 NEEDED = {"config.json", "model.safetensors", *TRAVELLERS}
 
 

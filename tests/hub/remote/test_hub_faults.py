@@ -90,6 +90,7 @@ def test_no_network(hub, folder, refused):
     assert f"{constants.HF_HUB_CACHE} has no complete copy of org/name; check the" in message
 
 
+@pytest.mark.torch
 def test_offline(hub, folder, refused, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     message = refused()

@@ -70,6 +70,7 @@ def test_a_branch(hub, folder):
     same(jaxformer.load("org/name@half"), jaxformer.load(folder))
 
 
+@pytest.mark.torch
 def test_what_is_no_whole_export_creates_nothing(hub, folder, tmp_path):
     import_folder(folder, tmp_path / "run")
     broken = copy_of(folder, tmp_path / "broken")

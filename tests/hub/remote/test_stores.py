@@ -10,6 +10,8 @@ from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
 from jaxformer.io.staging import CACHE, address_of
 
+pytestmark = pytest.mark.more
+
 pytest_plugins = "object_store"
 CONFIG = json.dumps({"model_type": "llama"})
 SHARDED = json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}})

@@ -25,6 +25,8 @@ from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import Sublayer
 from jaxformer.zoo import SYSTEMS
 
+pytestmark = pytest.mark.more
+
 SIZES = {"num_layers": 6, "model_dim": 12, "num_heads": 6, "num_kv_heads": 2, "mlp_dim": 20}
 TEXT = SIZES | {"vocab_size": 30}
 CONFIGS = {

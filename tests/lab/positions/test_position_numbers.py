@@ -52,6 +52,7 @@ def numbers(name):
     return {(number.quantity, number.setting): number.value for number in section(name).numbers}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_picture_can_be_read_alone(name):
     found = section(name)

@@ -14,6 +14,8 @@ from jaxformer.lab.positions.trained import (
     trained_section,
 )
 
+pytestmark = pytest.mark.more
+
 
 def test_similarity_is_the_mean_cosine_of_pairs():
     table = np.random.default_rng(0).normal(size=(5, 3))

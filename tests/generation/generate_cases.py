@@ -1,0 +1,46 @@
+"""Prompts, and what transformers generates from them."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from jaxformer.hub.hf_config import HFConfig
+
+NEW = 8
+
+
+def prompts(vocab_size, rows=3, length=9):
+    """Ids and a mask with padding of different lengths on the left."""
+    # No token is the padding's of a tiny model: RoBERTa would not count it.
+    ids = np.random.default_rng(0).integers(6, vocab_size, (rows, length))
+    mask = np.ones_like(ids)
+    mask[0, :4], mask[2, :1] = 0, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def padded_on_the_right(left):
+    """The same prompts with their padding on the other side."""
+    right = {name: np.zeros_like(array) for name, array in left.items()}
+    for row, real in enumerate(left["attention_mask"] > 0):
+        for name, array in left.items():
+            right[name][row, : real.sum()] = array[row, real]
+    return right
+
+
+def theirs(folder, name, inputs, **options):
+    """What transformers makes of the same."""
+    import torch
+    import transformers
+
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    tensors = {key: torch.tensor(array) for key, array in inputs.items()}
+    with torch.no_grad():
+        return model.generate(
+            **tensors, **options, return_dict_in_generate=True, output_scores=True
+        )
+
+
+def with_values(model, values):
+    """The model as if its config.json had these values."""
+    checkpoint = replace(model.checkpoint, hf_config=HFConfig(values))
+    return replace(model, describe=lambda config: checkpoint)
