@@ -164,12 +164,16 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 
 def kinds_below(roots: Iterable[type]) -> list[type]:
-    """The classes of configurations, and all that their fields and those of these may hold."""
+    """The classes of configurations, and all that their fields and those of these may hold.
+
+    Options of commands, which tyro checks, are left out.
+    """
     found: dict[type, None] = {}
     left = list(roots)
     while left:
         for kind in all_types(left.pop()):
-            if kind not in found and is_library(kind.__module__):
+            ours = is_library(kind.__module__) and ".cli." not in kind.__module__
+            if kind not in found and ours:
                 found[kind] = None
                 left += [part for hint in fields_of(kind).values() for part in _classes_in(hint)]
     return list(found)

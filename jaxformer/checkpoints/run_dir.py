@@ -86,7 +86,7 @@ def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
         ConfigError: A process is training there, or it cannot be renamed.
     """
     target = None
-    with _accessible(folder):
+    with accessible(folder):
         if folder.exists():
             with locked(folder):
                 number = 1
@@ -119,7 +119,7 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
         ConfigError: Another process is at work there, the folder cannot be written to, or something
             in it is a link through which the run would write elsewhere.
     """
-    with _accessible(folder):
+    with accessible(folder):
         if is_remote(folder):
             from jaxformer.io.remote import check_writable
 
@@ -148,7 +148,7 @@ def _leased(folder: "RemotePath") -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
-    with _accessible(folder):
+    with accessible(folder):
         file = lock_file(folder / _LOCK_FILE)
     with file:
         try:
@@ -274,7 +274,8 @@ def _has_learned(folder: AnyPath) -> bool:
 
 
 @contextlib.contextmanager
-def _accessible(folder: AnyPath) -> Iterator[None]:
+def accessible(folder: AnyPath) -> Iterator[None]:
+    """Turns an OSError about the folder of a run into a ConfigError that names the option."""
     try:
         yield
     except OSError as error:

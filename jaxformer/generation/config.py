@@ -1,5 +1,7 @@
 """The options of generation, with the names and meaning that they have in transformers."""
 
+# long: each option stands beside what checks it, builds its processor and reads it from files
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace

@@ -190,7 +190,7 @@ def test_files_of_different_lengths_are_refused_with_both_counts(tmp_path):
         (
             "a.jsonl",
             b'{"a": ["' + b"x" * 9999 + b'"]}',
-            r"a\.jsonl:1: column 'a' holds .{0,60}, wh",
+            r"a\.jsonl:1: column 'a' holds .{0,60}, ",
         ),
         ("a.tsv", b"a\tb\ta\nx\ty\tz\n", r"a\.tsv:1: two columns are called 'a'"),
         ("a.tsv", b"a\nx\n" + bytes(512) + b"\n", r"a\.tsv:3: not text: it holds a run of null"),

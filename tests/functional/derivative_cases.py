@@ -632,14 +632,12 @@ WITHOUT_DERIVATIVE = {
 }
 # Parts of another case: of `attention`, of `linear`, or of speculative sampling's choice.
 PARTS = {
-    "saveable",
     "per_device",
     "position_scores",
     "accept_by_chance",
     "accept_greedily",
     "add_at",
     "attend",
-    "attend_tapped",
     "attend_with_weights",
     "columns",
     "columns_by_weights",
