@@ -1,5 +1,7 @@
 """The heads, outputs and losses of the model classes in transformers."""
 
+# long: one table of the classes of transformers, each a few lines
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial

@@ -1,5 +1,7 @@
 """The interface of heads: a configuration and a module for each kind of output."""
 
+# long: the interface of heads: configuration, module, results and predictions belong together
+
 import abc
 import re
 from collections.abc import Mapping, Sequence
