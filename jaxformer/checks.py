@@ -28,13 +28,6 @@ def check_types(owner: object, section: str | None = None) -> None:
     NumPy and JAX scalars become Python scalars, lists become tuples and paths become strings, so
     that a configuration can be hashed and written as JSON. Annotations other than scalars,
     `Literal`, unions, tuples and classes are not checked.
-
-    Args:
-        owner: A dataclass whose fields are set; its `__post_init__` calls this first.
-        section: What users call the owner, such as "data". None: its class's name.
-
-    Raises:
-        ConfigError: A field has a value of another type.
     """
     for field, rule in rules_of(type(owner)).items():
         value = _hashable(getattr(owner, field))
@@ -46,16 +39,7 @@ def check_types(owner: object, section: str | None = None) -> None:
 
 
 def check_fields(owner: object, section: str | None = None, /, **rules: Rule) -> None:
-    """Checks the values of fields of a frozen dataclass; NumPy and JAX scalars become Python ones.
-
-    Args:
-        owner: A dataclass whose fields are set.
-        section: What users call the owner, such as "model". None: its class's name.
-        **rules: The rule of each field to check.
-
-    Raises:
-        ConfigError: A field has a value that its rule does not allow; names the first.
-    """
+    """Checks fields of a frozen dataclass; NumPy and JAX scalars become Python ones."""
     for field, rule in rules.items():
         value = plain(getattr(owner, field))
         check_field(owner, field, rule.allows(value), rule.expected, section)

@@ -33,17 +33,7 @@ class StorageError(RunError):
 
 
 def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
-    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number".
-
-    Args:
-        name: The argument as its caller knows it.
-        value: What was given.
-        valid: Whether it can work.
-        expected: What would be right; completes "must be ...".
-
-    Raises:
-        ArgumentError: It is not valid.
-    """
+    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number"."""
     if not valid:
         raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
 
@@ -51,18 +41,7 @@ def check_argument(name: str, value: object, valid: bool, expected: str) -> None
 def check_field(
     owner: object, field: str, valid: bool, expected: str, section: str | None = None
 ) -> None:
-    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ...".
-
-    Args:
-        owner: The configuration that has the field.
-        field: The name of the field.
-        valid: Whether its value can work.
-        expected: What would be right; completes "must be ...".
-        section: What users call the owner, such as "model". None: its class's name.
-
-    Raises:
-        ConfigError: It is not valid.
-    """
+    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ..."."""
     if not valid:
         name = f"{section or type(owner).__name__}.{field}"
         raise ConfigError(f"{name} = {shortened(getattr(owner, field))}: must be {expected}")

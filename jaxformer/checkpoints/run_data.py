@@ -17,29 +17,12 @@ from jaxformer.io.staging import staged
 
 
 def kept_files(run: AnyPath) -> Path:
-    """Returns a folder with those files of a run that its model depends on: `KEPT`.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        The same folder, or a copy of those of its files that must not be changed.
-
-    Raises:
-        DataError: There is no such folder, or a file does not arrive whole.
-    """
+    """Returns a folder with those files of a run that its model depends on: `KEPT`."""
     return staged(run, lambda name: name.partition("/")[0] in KEPT)
 
 
 def kept_digests(run: AnyPath) -> dict[str, str]:
-    """Returns the digests of what gives a run's tokens and labels their meaning, by file.
-
-    Args:
-        run: The run's folder.
-
-    Raises:
-        DataError: A file is there and cannot be read.
-    """
+    """Returns the digests of what gives a run's tokens and labels their meaning, by file."""
     home = kept_files(run)
     names = [*(f"tokenizer/{name}" for name in TOKENIZER_FILES), LABEL_FILES[0]]
     try:
@@ -53,18 +36,6 @@ def prepared_data(data: Data, folder: AnyPath) -> Datasets:
 
     Those of a remote run are prepared in its mirror: by the first process, which puts what is new
     into the store, and then by the others, who find it there.
-
-    Args:
-        data: The data.
-        folder: The run's folder.
-
-    Returns:
-        Both sides of the data.
-
-    Raises:
-        ConfigError: The data do not fit what the run keeps.
-        DataError: The data are missing, empty or unreadable.
-        StorageError: The store cannot be reached, or refuses.
     """
     if not is_remote(folder):
         return data.prepare(folder)

@@ -51,10 +51,6 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
     """Makes a folder ready for this experiment and writes its ``config.json``.
 
     Where the experiment's file defines components, the folder keeps a copy of it.
-
-    Raises:
-        ConfigError: The folder holds another experiment (names the fields that differ), or things
-            that are no run at all; or the configuration could not be read back.
     """
     as_saved(config)
     text, own = experiment_text(config), origins(config)
@@ -78,12 +74,6 @@ def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
 
     It is renamed back if the start that needed its place fails and leaves nothing there. In an
     object store each object is copied, and no original is deleted before all copies are there.
-
-    Yields:
-        The new path; None if there was no folder.
-
-    Raises:
-        ConfigError: A process is training there, or it cannot be renamed.
     """
     target = None
     with accessible(folder):
@@ -111,13 +101,6 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
 
     If training fails before the first checkpoint or row of metrics, the files that it has written
     are removed, so that the next start finds the folder as it was.
-
-    Yields:
-        What raises RunError where the lock was lost meanwhile.
-
-    Raises:
-        ConfigError: Another process is at work there, the folder cannot be written to, or something
-            in it is a link through which the run would write elsewhere.
     """
     with accessible(folder):
         if is_remote(folder):
@@ -220,17 +203,7 @@ class RunConfig:
             raise ConfigError(f"{at}{error}") from error
 
     def build(self, saved: dict[str, Any]) -> Config:
-        """The configuration that the run or one of its checkpoints has saved as JSON.
-
-        Args:
-            saved: The fields.
-
-        Returns:
-            The configuration.
-
-        Raises:
-            ConfigError: A field or a type is unknown or has a wrong value.
-        """
+        """The configuration that the run or one of its checkpoints has saved as JSON."""
         kept = self.folder / KEPT_FILE
         return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
 

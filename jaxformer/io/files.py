@@ -26,13 +26,6 @@ def ordinary_file(path: str | os.PathLike) -> Path:
     """Returns the path of a regular file, which can be read more than once.
 
     Opening a pipe would block, and a device such as /dev/zero has no end.
-
-    Returns:
-        The path, with its "~" resolved; of an object of a store, that of a copy on this machine.
-
-    Raises:
-        ConfigError: It is a URL of another scheme.
-        DataError: There is no such file, or it is a folder, a pipe or a device.
     """
     path = any_path(path, "file")
     if is_remote(path):
@@ -117,12 +110,6 @@ def temporary_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates an empty folder on the disk of another, to take its place when it is complete.
 
     For a folder of an object store it is among the temporary files of this machine.
-
-    Yields:
-        The temporary folder, which is deleted unless it has been renamed.
-
-    Raises:
-        DataError: It cannot be written; `folder` is unchanged.
     """
     if is_remote(folder):
         with _scratch() as home:
@@ -193,17 +180,7 @@ def check_unused(folder: str | Path) -> None:
 
 
 def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None]) -> None:
-    """Writes a folder that appears when it is complete, or not at all.
-
-    Args:
-        folder: Absent or empty; a link is followed.
-        num_bytes: About how much will be written.
-        write: Fills the folder it is given.
-
-    Raises:
-        ConfigError: The folder holds something.
-        DataError: The disk has too little space, or cannot be written to.
-    """
+    """Writes a folder that appears when it is complete, or not at all."""
     check_unused(folder)
     folder = any_path(folder, "folder")
     if not is_remote(folder):

@@ -29,31 +29,14 @@ def check_no_pointer(start: bytes, where: str) -> None:
 
 
 def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
-    """Returns the value that a JSON file holds.
-
-    Args:
-        path: The file.
-        kind: The type that the value must have; `object` accepts any.
-
-    Raises:
-        DataError: The file is missing, unreadable, not a regular file, not JSON or of another type.
-    """
+    """Returns the value that a JSON file holds."""
     data = read_bytes(path)
     check_no_pointer(data, str(path))
     return parse_json(data, str(path), kind)
 
 
 def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
-    """Returns the value that a JSON text holds.
-
-    Args:
-        text: The text; bytes are UTF-8.
-        where: The file, or "file:line", for messages.
-        kind: The type that the value must have; `object` accepts any.
-
-    Raises:
-        DataError: It is not JSON, or of another type.
-    """
+    """Returns the value that a JSON text holds."""
     try:
         value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
     except json.JSONDecodeError as error:

@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 
 def mirrored(run_dir: str | os.PathLike) -> Path:
-    """Returns the folder on this machine in which the data of a run are prepared.
-
-    Returns:
-        The mirror of a remote run, empty at first; the folder itself of any other.
-
-    Raises:
-        DataError: It cannot be made.
-    """
+    """Returns the folder on this machine in which the data of a run are prepared."""
     if not is_remote(run_dir):
         return Path(run_dir)
     remote = any_path(run_dir, "run_dir")

@@ -105,14 +105,7 @@ class Slurm:
 
 
 def seconds(time: str) -> int:
-    """Returns the seconds of a time limit in one of SLURM's forms.
-
-    Args:
-        time: "90" (minutes), "01:30:00", "1-12" (days and hours), "1-12:00:00".
-
-    Raises:
-        ArgumentError: It has another form, or is 0.
-    """
+    """Returns the seconds of a time limit in one of SLURM's forms."""
     found = next((each for form in _TIMES if (each := re.fullmatch(form, time))), None)
     given = found.groupdict() if found else {}
     days, hours, minutes, rest = (int(given.get(unit) or 0) for unit in _UNITS)

@@ -108,13 +108,6 @@ def best(config: Config, slice_: Slice) -> list[Candidate]:
     """The fastest ways to train an experiment on a slice, of those that fit.
 
     The batch size stays that of the experiment. A batch that does not fit is split into parts.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        The candidates, fastest first; empty if none fits.
     """
     return _ranked(_traced(config, slice_))
 
@@ -325,14 +318,6 @@ def largest_batch(config: Config, slice_: Slice) -> int:
 
     Memory grows about linearly with the rows of a part: two estimates give the slope, and further
     ones confirm the result.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        Rows, a multiple of the parts into which the mesh splits them; 0 if one row for each device
-        does not fit.
     """
     sizes = config.mesh.sizes(slice_.num_devices)
     unit = sizes[0] * sizes[1] * config.train.gradient_accumulation

@@ -248,15 +248,7 @@ def checked_dtype(dtype: Any) -> str | None:
 
 
 def template_folder(home: Path) -> Path:
-    """Returns the folder with the chat template of a model.
-
-    Args:
-        home: The folder with the files that the model came with. The template that a run was
-            trained with is beside the run's tokenizer, and comes first.
-
-    Raises:
-        DataError: The template is no ordinary file.
-    """
+    """Returns the folder with the chat template of a model."""
     own = home.with_name("tokenizer")
     trained = home.name == IMPORTED and file_in(own, TEMPLATE) is not None
     return own if trained else home

@@ -110,17 +110,7 @@ def train(
 def train_resolved(
     resolved: ResolvedConfig, folder: AnyPath, fresh: bool, began: float
 ) -> TrainResult:
-    """Trains a resolved experiment; opens nothing by a name.
-
-    Args:
-        resolved: The experiment, with the models that it names.
-        folder: The run's folder.
-        fresh: As for `train`.
-        began: As for `train`.
-
-    Returns:
-        What `train` returns, and it raises the same errors but those of `resolve`.
-    """
+    """Trains a resolved experiment; opens nothing by a name."""
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(resolved, folder)
         settings = config.train
@@ -243,11 +233,7 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
 def _opened(
     config: Config, folder: AnyPath, fresh: bool
 ) -> Iterator[tuple[contextlib.ExitStack, Callable[[], None]]]:
-    """The run's folder, locked and with its config.json; device errors become sentences.
-
-    Yields:
-        What ends with the run, and what raises RunError once the lock is another process's.
-    """
+    """The run's folder, locked and with its config.json; device errors become sentences."""
     checks: list[Callable[[], None]] = []
 
     def check_lock() -> None:

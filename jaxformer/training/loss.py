@@ -45,18 +45,7 @@ class Loss:
         options: LossOptions,
         key: jax.Array | None,
     ) -> Sums:
-        """Every term's sums over a part of a batch.
-
-        Args:
-            model: The model in training.
-            parameters: `self.parameters`, passed through the arguments of the jitted step.
-            batch: Arrays by name, rows first.
-            options: How token losses are computed.
-            key: The dropout key.
-
-        Returns:
-            The sums by the name of the term.
-        """
+        """Every term's sums over a part of a batch."""
         del parameters
         _, sums = model.loss(batch, options, key)
         return sums
@@ -72,25 +61,12 @@ class Loss:
     def evaluate(
         self, model: Model, batch: Batch, options: LossOptions
     ) -> tuple[Sums, dict[str, Predictions]]:
-        """What is measured on a validation batch, without dropout.
-
-        Args:
-            model: The model in training.
-            batch: Arrays by name, rows first.
-            options: How token losses are computed.
-
-        Returns:
-            Sums, and the predictions of the heads that make any: by the name of the head.
-        """
+        """What is measured on a validation batch, without dropout."""
         outputs, sums = model.loss(batch, options)
         return sums, model.predictions(outputs, batch)
 
     def validation(self, sums: Sums) -> dict[str, float] | None:
-        """The validation metrics; None where each head has its own, see `Head.metrics`.
-
-        Args:
-            sums: Those of `evaluate` over all validation rows, as Python numbers.
-        """
+        """The validation metrics; None where each head has its own, see `Head.metrics`."""
         del sums
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
@@ -117,15 +93,7 @@ class DistillationLoss(Loss):
         parameters: Parameters,
         common: Sequence[str],
     ):
-        """Takes the teacher.
-
-        Args:
-            heads: Names of the student's heads.
-            settings: The weights of the terms.
-            teacher: The structure of the teacher.
-            parameters: The teacher's, on the mesh.
-            common: Names of the heads whose predictions the student learns.
-        """
+        """Takes the teacher."""
         super().__init__(heads)
         self.parameters = parameters
         self._settings, self._teacher = settings, teacher

@@ -95,23 +95,6 @@ def with_references(
 
     They are kept in `folder/reference-FINGERPRINT`, where the fingerprint is that of the pairs, and
     computed where they are missing or damaged.
-
-    Args:
-        config: The experiment, of preferences.
-        opened: The reference that the experiment names, or else the model that it starts from;
-            None: neither is named, or a run that is continued has lost it.
-        folder: The run's folder.
-        data: The data.
-        program: What computes them, on its mesh.
-        start: Returns the parameters that the run starts from, which are the reference unless the
-            experiment names one.
-
-    Returns:
-        The data.
-
-    Raises:
-        ConfigError: The reference cannot be read, does not fit the model, or is another one now
-            than when the run was started.
     """
 
     @cache

@@ -188,7 +188,7 @@ def test_both_answers_of_a_preference_are_found(name):
     ]
     chosen, rejected = encoder(name).encode_batch(sides)
     pair = Pair.of(chosen, rejected, "x:1")
-    assert pair.differs
+    assert pair.is_learned
     texts = [chat.text[slice(*chat.spans[0])] for chat in (chosen, rejected)]
     assert "Better." in texts[0]
     assert "Worse, and longer." in texts[1]

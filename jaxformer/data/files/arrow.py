@@ -18,16 +18,7 @@ _INFO = "dataset_info.json"
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Yields the rows of an Apache Parquet file, holding one row group in memory.
-
-    Args:
-        path: The file.
-        columns: The columns to read, if the file has them all; None reads all.
-
-    Raises:
-        DataError: The file cannot be read.
-        MissingExtra: pyarrow is not installed.
-    """
+    """Yields the rows of an Apache Parquet file, holding one row group in memory."""
     parquet = optional_module("pyarrow.parquet", f"reading {path}")
     with _reported(path, "a Parquet"), parquet.ParquetFile(readable(path)) as file:
         schema = file.schema_arrow
@@ -37,16 +28,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[R
 
 
 def read_arrow(path: Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Yields the rows of an Arrow IPC file or stream, which is mapped into memory.
-
-    Args:
-        path: The file.
-        columns: The columns to read, if the file has them all; None reads all.
-
-    Raises:
-        DataError: The file cannot be read.
-        MissingExtra: pyarrow is not installed.
-    """
+    """Yields the rows of an Arrow IPC file or stream, which is mapped into memory."""
     arrow = optional_module("pyarrow", f"reading {path}")
     with _reported(path, "an Arrow"), arrow.memory_map(str(ordinary_file(path))) as file:
         is_file = file.read(6) == b"ARROW1"

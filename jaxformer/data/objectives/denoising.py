@@ -95,13 +95,7 @@ def ends_of_sentences(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def permute_sentences(tokens: np.ndarray, ends: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns the sentences in random order.
-
-    Args:
-        tokens: int [n].
-        ends: bool [n], the last token of each sentence; what follows the last is one too.
-        rng: The row's generator.
-    """
+    """Returns the sentences in random order."""
     sentences = np.split(tokens, np.flatnonzero(ends[:-1]) + 1)
     return np.concatenate([sentences[i] for i in rng.permutation(len(sentences))])
 
@@ -120,13 +114,6 @@ def infill(
     Span lengths are drawn until they hold round(ratio n) tokens, the last cut to fit; then the
     spans and the tokens that stay are laid out in an order drawn from all. Spans of no token
     only add a mask; there are at most as many spans as hidden tokens, so the text never grows.
-
-    Args:
-        tokens: int [n].
-        ratio: The share that is hidden.
-        mean_span: The mean of the Poisson distribution of span lengths.
-        mask_id: The mask token.
-        rng: The row's generator.
     """
     budget = round(ratio * len(tokens))
     lengths: list[int] = []

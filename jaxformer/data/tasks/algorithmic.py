@@ -88,15 +88,7 @@ RULES = {
 
 
 def check_task(task: str, name: str) -> None:
-    """Checks the name of a task.
-
-    Args:
-        task: What was given.
-        name: The field that it was given for.
-
-    Raises:
-        ConfigError: The task is unknown; the message names the nearest one.
-    """
+    """Checks the name of a task."""
     if task not in RULES:
         advice = did_you_mean(task, RULES) or f": must be one of {', '.join(RULES)}"
         raise ConfigError(f"{name} = {task!r}{advice}")

@@ -84,19 +84,6 @@ def load_or_tokenise(
     at all. If several processes build at once, one does the work and the others wait for it. If it
     is killed, the next one keeps the shards that are whole. The files are the same for any number
     of processes and interruptions. Those of a remote run are in the store too, for other machines.
-
-    Args:
-        split: The documents and their sides.
-        tokenizer: The tokenizer.
-        folder: Where to keep the tokens, or a link to them if there is a `cache_dir`.
-        options: How tokens are made and where they are kept.
-        begin: The tokens that each document begins with.
-
-    Returns:
-        Both sides of the documents, memory-mapped.
-
-    Raises:
-        DataError: There is no text, it cannot be read, or the tokens cannot be written.
     """
     own = _own_folder(Path(folder), split, tokenizer, options, begin)
     run = store_path_of(own.parent) or own.parent
@@ -136,12 +123,7 @@ def load_or_tokenise(
 def load_corpus(
     folder: str | os.PathLike, run_dir: str | os.PathLike | None = None
 ) -> Corpus | None:
-    """Returns the corpus in a folder; None where there is none, or more than one.
-
-    Args:
-        folder: The folder in which `corpus-FINGERPRINT` is.
-        run_dir: The folder in which the tokenizer is; None: the same.
-    """
+    """Returns the corpus in a folder; None where there is none, or more than one."""
     homes = list(Path(folder).glob("corpus-*"))
     if len(homes) != 1:
         return None

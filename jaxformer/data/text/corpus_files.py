@@ -186,14 +186,7 @@ class ShardWriter:
     def append(
         self, tokens: np.ndarray, num_bytes: int, is_validation: bool, ends_document: bool
     ) -> None:
-        """Adds the tokens of a document, or of a part of one.
-
-        Args:
-            tokens: int [tokens].
-            num_bytes: The size of the text in UTF-8.
-            is_validation: Which side the document is on.
-            ends_document: Whether the document has no further part.
-        """
+        """Adds the tokens of a document, or of a part of one."""
         side = self._validation if is_validation else self._train
         side.append(tokens, num_bytes, ends_document)
 

@@ -37,19 +37,11 @@ class FileSource(TextSource, abc.ABC):
 
     @abc.abstractmethod
     def files(self) -> list[FoundFile]:
-        """Returns the files, ordered by name.
-
-        Raises:
-            DataError: There are none.
-        """
+        """Returns the files, ordered by name."""
 
     @abc.abstractmethod
     def read(self, file: FoundFile) -> Iterator[Document]:
-        """Yields the documents of one file.
-
-        Raises:
-            DataError: It cannot be read, or holds something else; names the line or the row.
-        """
+        """Yields the documents of one file."""
 
     def parts(self):
         return [partial(self.read, file) for file in self.files()]

@@ -55,11 +55,7 @@ class Staging:
             share_shards(self._kept, self._folder, {0, number})
 
     def check(self, number: int, documents: int, num_bytes: int) -> None:
-        """Checks that a finished shard is of the documents that are there now.
-
-        Raises:
-            DataError: It is of others.
-        """
+        """Checks that a finished shard is of the documents that are there now."""
         self._numbers.add(number)
         if (documents, num_bytes) != self.finished[number]:
             raise self._other_documents()
@@ -102,18 +98,6 @@ def staging(
 
     A process that finds another at work waits until that one is done, or takes over what it leaves
     if it ends. Where a file system has no locks, processes may do the same work twice.
-
-    Args:
-        home: The folder of the corpus.
-        tokenizer: The tokenizer of its tokens.
-        kept: Where the store of a remote run keeps the corpus; if it is complete there, it is
-            copied from there.
-
-    Yields:
-        The shards so far; None if the corpus is complete.
-
-    Raises:
-        DataError: The folder cannot be written to.
     """
     folder = _staging_of(home)
     lock = _acquired(folder, home)

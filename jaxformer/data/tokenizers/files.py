@@ -56,19 +56,7 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone.
-
-    Args:
-        file: The file, such as `tokenizer_file` finds in a folder. transformers is asked if there
-            is config.json or tokenizer_config.json beside it, unless a run wrote them.
-        pattern: For a tiktoken file, see `tiktoken_tokenizer`; the file alone is read then.
-
-    Returns:
-        The tokenizer, of the `tokenizers` package.
-
-    Raises:
-        DataError: It is missing or damaged, or one of its ids is far beyond the others.
-    """
+    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone."""
     if not file.exists():
         raise DataError(
             f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
@@ -117,16 +105,7 @@ def _read(file: Path) -> Tokenizer:
 
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
-    """Returns what transformers makes of a folder, if that is for it to say.
-
-    Returns:
-        The answer; None for the tokenizer of a run, and for one without a file beside it.
-
-    Raises:
-        UnreadError: transformers cannot read it.
-        DataError: One of its files is not an ordinary file.
-        MissingExtra: transformers is not installed.
-    """
+    """Returns what transformers makes of a folder, if that is for it to say."""
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
     return ask(folder) if asks and _OWN not in settings else None
@@ -169,32 +148,14 @@ def tokenizer_in(folder: str | os.PathLike) -> Tokenizer:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Reads the tokenizer_config.json of a folder.
-
-    Returns:
-        Its fields; empty if there is no such file.
-
-    Raises:
-        DataError: It is not a JSON object, or leads out of the folder.
-    """
+    """Reads the tokenizer_config.json of a folder."""
     return read_object(folder, SETTINGS) or {}
 
 
 def write_tokenizer(
     folder: str | os.PathLike, tokenizer: Tokenizer, end_of_text: str, pad: str, kind: str
 ) -> None:
-    """Writes a tokenizer and the names of its special tokens.
-
-    Args:
-        folder: The folder; made if missing.
-        tokenizer: The tokenizer.
-        end_of_text: The token between documents.
-        pad: The padding token.
-        kind: Which subclass of `Tokenizer` reads it: "bytes" or "huggingface".
-
-    Raises:
-        DataError: The disk is full or cannot be written to.
-    """
+    """Writes a tokenizer and the names of its special tokens."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {

@@ -28,10 +28,6 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
     Each character and text that a replacement names goes through the whole chain, since a chain
     multiplies what an earlier step has inserted.
-
-    Raises:
-        DataError: A replacement of the normalizer or the decoder makes a character more than
-            `MOST_GROWTH` times as long.
     """
     parts = {"normalizer": _normalizer(tokenizer), "decoder": _decoder(tokenizer)}
     for part, steps in parts.items():

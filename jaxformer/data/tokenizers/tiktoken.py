@@ -78,19 +78,7 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def tiktoken_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a file of ranks; the tokenizer gives the ids that tiktoken gives.
-
-    Args:
-        path: The file.
-        pattern: The name of an encoding, or a regular expression; None finds an encoding by the
-            name of the file, and is "llama3" for tokenizer.model and "cl100k_base" for others.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        DataError: It is not such a file.
-    """
+    """Reads a file of ranks; the tokenizer gives the ids that tiktoken gives."""
     encoding = _encoding(path, pattern)
     ranks = _read_ranks(path)
     character = byte_alphabet()

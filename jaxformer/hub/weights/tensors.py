@@ -160,21 +160,7 @@ def write_tensors(
     tensors: Iterable[tuple[str, np.ndarray]],
     max_bytes: int,
 ) -> int:
-    """Writes tensors to one file, or to several with an index if they are too large.
-
-    Args:
-        folder: An existing folder.
-        described: The shapes of the tensors and the dtypes to cast them to, known in advance so
-            that only one tensor at a time has to be in memory.
-        tensors: Pairs of name and tensor, in the same order.
-        max_bytes: The largest size of a file, unless a single tensor is larger.
-
-    Returns:
-        The number of bytes of all tensors.
-
-    Raises:
-        DataError: A weight is not finite, or too large for its new dtype.
-    """
+    """Writes tensors to one file, or to several with an index if they are too large."""
     shards: list[dict[str, Tensor]] = [{}]
     held = total = 0
     for name, tensor in described.items():

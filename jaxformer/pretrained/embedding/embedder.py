@@ -143,15 +143,7 @@ class CrossEncoder(_OfTexts):
 
 
 def named_activation(pretrained: Pretrained, recipe: Recipe) -> tuple[str, str] | None:
-    """Returns the name of a cross-encoder's activation function, and the field that has it.
-
-    Args:
-        pretrained: The model.
-        recipe: What the folder says.
-
-    Returns:
-        The name of a class of PyTorch's, and the file and the field; None: there is none.
-    """
+    """Returns the name of a cross-encoder's activation function, and the field that has it."""
     values, config = pretrained.checkpoint.hf_config.values, pretrained.checkpoint.hf_config.path
     nested = values.get("sentence_transformers")
     nested = nested if isinstance(nested, dict) else {}

@@ -115,17 +115,6 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
 
     A Hugging Face tokenizer adds its own special tokens. For a run, these are an end of text in
     front of a decoder's text or after an encoder-decoder's, or [CLS] and [SEP] around an encoder's.
-
-    Args:
-        model: The folder of a run, of one of its checkpoints or of a Hugging Face checkpoint, or
-            its name on the hub; or a model, as `jaxformer.load` returns it.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        ArgumentError: The folder does not exist.
-        DataError: There is no tokenizer, or it cannot be read.
     """
     if isinstance(model, Pretrained):
         if model.folder is None:
@@ -139,33 +128,12 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
 
 
 def tokenize(model: str | Path | Pretrained, text: str) -> list[Token]:
-    """Returns the tokens that a model reads of a text.
-
-    Args:
-        model: A folder or a model, see `open_tokenizer`.
-        text: The text.
-
-    Returns:
-        Its tokens, special ones included.
-
-    Raises:
-        ArgumentError: The folder does not exist.
-        DataError: There is no tokenizer, or it cannot be read.
-    """
+    """Returns the tokens that a model reads of a text."""
     return open_tokenizer(model).tokens(text)
 
 
 def check_fits(name: str, tokens: Sequence[Any], position: Position) -> None:
-    """Checks that a text is not longer than a model's positions.
-
-    Args:
-        name: What the text is called: "text".
-        tokens: Its tokens.
-        position: The positional scheme that counts them.
-
-    Raises:
-        DataError: There are more tokens than positions.
-    """
+    """Checks that a text is not longer than a model's positions."""
     limit = position.max_length
     if limit is not None and len(tokens) > limit:
         raise DataError(

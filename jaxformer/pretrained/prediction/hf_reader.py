@@ -30,16 +30,7 @@ class HFReader(TextReader):
     def __init__(
         self, pretrained: Pretrained, max_length: int | None = None, lower_case: bool = False
     ):
-        """Reads the tokenizer.
-
-        Args:
-            pretrained: The model.
-            max_length: The most tokens of a row; None: what the model and its tokenizer allow.
-            lower_case: Whether texts are read in lower case, whatever the tokenizer does.
-
-        Raises:
-            DataError: There is no tokenizer.
-        """
+        """Reads the tokenizer."""
         self._checkpoint, config = pretrained.checkpoint, pretrained.config
         self._folder = pretrained.folder
         self._tokenizer = read_prompt_encoder(pretrained.folder).tokenizer

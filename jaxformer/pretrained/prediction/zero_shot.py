@@ -85,16 +85,6 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 
     They are padded to the longest of them or, where padding counts as text, to the length of the
     model's positions.
-
-    Args:
-        pretrained: The model.
-        texts: The texts.
-
-    Returns:
-        "input_ids" and, unless padding counts as text, "attention_mask", [texts, tokens].
-
-    Raises:
-        DataError: A text is too long, or there is no tokenizer.
     """
     settings = read_settings(pretrained.folder)
     rows = [pretrained.prompt_encoder.source(text) for text in texts]
@@ -136,16 +126,7 @@ def _padding(pretrained: Pretrained) -> tuple[int, bool]:
 def image_vectors(
     pretrained: Pretrained, images: Sequence[str | Path], batch_size: int = 32
 ) -> np.ndarray:
-    """Returns the vectors of images, of length 1, float32 [images, width].
-
-    Args:
-        pretrained: The model.
-        images: The files of the images.
-        batch_size: Images that are computed together.
-
-    Raises:
-        DataError: An image cannot be decoded, or there is no preprocessor_config.json.
-    """
+    """Returns the vectors of images, of length 1, float32 [images, width]."""
     check_argument("images", images, len(images) > 0, "one file at least")
     reader, found = HFImageReader(pretrained), []
     count = min(batch_size, len(images))

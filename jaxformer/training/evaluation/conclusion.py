@@ -50,17 +50,7 @@ class Conclusion(NamedTuple):
     """What the model writes for the validation sources, where the data have such."""
 
     def save(self, file: AnyPath, folder: AnyPath, data: Data) -> list[Path]:
-        """Writes a JSON file, and the texts beside it.
-
-        Args:
-            file: The JSON file.
-            folder: The run's folder, which the file names.
-            data: The configuration of the data, which the file contains.
-
-        Returns:
-            The files: translations.txt (summaries.txt, answers.txt) beside evaluation.json,
-            X-translations.txt beside X.json.
-        """
+        """Writes a JSON file, and the texts beside it."""
         content = {
             "run": str(folder),
             "step": self.step,
@@ -93,20 +83,7 @@ def print_conclusion(
     stopping: EarlyStopping,
     sample: str,
 ) -> Path | None:
-    """Writes the results and a picture into the run's folder, and prints what there is.
-
-    Args:
-        conclusion: The results.
-        config: The experiment.
-        folder: The run's folder.
-        logs: Where its logs are written: the same, or what is uploaded to there.
-        params: The parameters, whose number the picture shows.
-        stopping: What knows the best evaluation.
-        sample: A sample of the model's text, or an empty string.
-
-    Returns:
-        The picture of the loss; None: nothing was measured yet.
-    """
+    """Writes the results and a picture into the run's folder, and prints what there is."""
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
         with replacing(logs / "sample.txt") as aside:
@@ -178,13 +155,7 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
 
 
 def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between.
-
-    Args:
-        texts: The texts.
-        kind: What each is, for the head of the column: "translation".
-        file: Where to write.
-    """
+    """Writes lines of source, reference and text with tabs between."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
     with replacing(file) as aside:
@@ -192,13 +163,7 @@ def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read.
-
-    Args:
-        texts: The texts.
-        kind: What each is: "translation".
-        most: How many.
-    """
+    """Returns a few texts, spread over all, for people to read."""
     chosen = [texts[n * len(texts) // most] for n in range(most)]
     names = ("source", "reference", kind)
     return "\n\n".join(

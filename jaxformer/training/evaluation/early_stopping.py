@@ -62,14 +62,7 @@ class EarlyStopping:
         return f"{words} was no better than {value:.4g}, that of step {step}, in {count} since"
 
     def add(self, step: int, values: Mapping[str, float]) -> bool:
-        """Takes the evaluation of a step.
-
-        Returns:
-            Whether it is the best so far.
-
-        Raises:
-            ConfigError: The metric is not among the values; names those that are.
-        """
+        """Takes the evaluation of a step."""
         check_metric(self._metric, values)
         value = values[self._metric]
         return self._take(Evaluation(step, value if math.isfinite(value) else None))

@@ -28,18 +28,7 @@ def write_texts(
     examples: TextToTextExamples,
     tokenizer: Tokenizer,
 ) -> list[GeneratedText]:
-    """Generates a text for each source by greedy decoding.
-
-    Args:
-        program: The training program, which knows the model (an encoder-decoder) and the mesh.
-        params: Its parameters.
-        batches: Rows of `examples` with "row", the number of each (-1: none).
-        examples: The sources and references.
-        tokenizer: Turns tokens back into text.
-
-    Returns:
-        A text for each row, in their order; cut where it fills the target's length.
-    """
+    """Generates a text for each source by greedy decoding."""
     end = tokenizer.end_of_text_id
     with on_mesh(program.mesh):
         decode = jax.jit(partial(_decode, program.abstract_model, end))

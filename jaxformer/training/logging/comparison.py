@@ -155,9 +155,6 @@ def settings(configs: Sequence[Config | None]) -> list[dict[str, Any]]:
     """Returns for each configuration the fields that are not the same in all of them.
 
     A field is called by the end of its name that no other differing field has.
-
-    Args:
-        configs: The configurations; None: not known, so that it has no fields.
     """
     flat = [{} if config is None else dict(_flat(to_json(config), "")) for config in configs]
     known = [values for values in flat if values]

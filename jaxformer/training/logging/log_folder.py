@@ -50,11 +50,7 @@ class LogFolder:
         self._thread.start()
 
     def push(self) -> None:
-        """Uploads what has changed; does nothing for a folder of this machine.
-
-        Raises:
-            StorageError: The store cannot be reached.
-        """
+        """Uploads what has changed; does nothing for a folder of this machine."""
         if self._remote is None:
             return
         with self._pushing:

@@ -64,13 +64,7 @@ class MetricsLog:
         self._writers = [Guarded(logger, run) for logger in loggers]
 
     def write(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        """Appends one row.
-
-        Args:
-            split: ``"train"`` or ``"validation"``.
-            step: Updates done.
-            values: The measured numbers; one that is not finite becomes null.
-        """
+        """Appends one row."""
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
         self._file.write(json.dumps({"step": step, "split": split, **finite}) + "\n")
         self.num_rows += 1
@@ -83,13 +77,7 @@ class MetricsLog:
             writer.text(name, step, text)
 
     def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
-        """Shows how the run ended in the loggers.
-
-        Args:
-            step: Updates done.
-            metrics: The final metrics.
-            picture: The loss curve, if there is one.
-        """
+        """Shows how the run ended in the loggers."""
         for writer in self._writers:
             writer.conclude(step, metrics, picture)
 

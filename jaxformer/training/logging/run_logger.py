@@ -96,12 +96,6 @@ class RunLogger:
         """Reads pending metrics before a step whose batch has a new shape.
 
         Its compilation must not count as time of the step before.
-
-        Args:
-            step: The number of the step, counted from 1.
-
-        Raises:
-            TrainingDiverged: Too many updates in a row were skipped.
         """
         self._go_on_with("step")
         if self._work.stage(step - 1).start == step - 1:
@@ -117,16 +111,7 @@ class RunLogger:
         self._logs.push()
 
     def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
-        """Takes the metrics of a step that was just started; reads those of the one before.
-
-        Args:
-            step: Updates done, this one included.
-            metrics: Scalars on the devices.
-            waited: Seconds for which the step waited for its batch.
-
-        Raises:
-            TrainingDiverged: Too many updates in a row were skipped.
-        """
+        """Takes the metrics of a step that was just started; reads those of the one before."""
         stage = self._work.stage(step - 1).start
         compiles, self._compiled = stage != self._compiled, stage
         self._spent("compile" if compiles else "step", data=waited)
@@ -244,9 +229,6 @@ def in_words(values: Mapping[str, float]) -> str:
     """Metrics as a person reads them: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
 
     What a name has in common with the one before it, a head's name say, is not said again.
-
-    Returns:
-        The metrics in one line of text.
     """
     parts, before = [], []
     for name, value in values.items():

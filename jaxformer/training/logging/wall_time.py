@@ -108,9 +108,6 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
     """Returns the rows of all processes of a run, in the order in which they were written.
 
     Damaged ones are left out with a warning.
-
-    Raises:
-        DataError: The file cannot be read.
     """
     path, rows = any_path(folder, "folder") / WALL_TIME_FILE, []
     for number, line in enumerate(_lines(path), 1):

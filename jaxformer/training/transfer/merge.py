@@ -46,19 +46,6 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
 
     The folder holds the configuration without factors, one checkpoint of parameters alone, and the
     tokenizer and labels that belong to them. It appears whole or not at all.
-
-    Args:
-        source: The run's folder.
-        target: The folder to write: absent or empty.
-        step: Which checkpoint; None: the newest that is whole.
-        best: Take the one with the best value of `train.metric`.
-
-    Returns:
-        What was written.
-
-    Raises:
-        ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
-        DataError: The disk has too little room, or cannot be written to.
     """
     source, target = run_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
     saved = SavedRun(source, step, best)

@@ -40,13 +40,7 @@ class Augmentation(abc.ABC):
         rng: np.random.Generator,
         other: Callable[[], LabelledImage],
     ) -> LabelledImage:
-        """Returns the changed example, with an image of the same shape.
-
-        Args:
-            example: The example; its image stays as it is.
-            rng: The row's own generator.
-            other: Draws another training example at random.
-        """
+        """Returns the changed example, with an image of the same shape."""
 
 
 @dataclass(frozen=True)
