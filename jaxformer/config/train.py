@@ -9,6 +9,7 @@ from jaxformer.checks import (
     POSITIVE,
     RATE,
     at_least,
+    check_field,
     check_fields,
     check_types,
     optional,
@@ -16,7 +17,6 @@ from jaxformer.checks import (
 from jaxformer.config.loggers import Logger, TensorBoard
 from jaxformer.data import Data
 from jaxformer.distributed.compiler_options import parsed
-from jaxformer.errors import check_field
 from jaxformer.functional.losses.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import any_path
 from jaxformer.models.heads.base import LossFunction

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, at_least, one_of, plain
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.checks import Rule, at_least, check_argument, one_of, plain
+from jaxformer.errors import ArgumentError, ConfigError
 
 
 def assert_axes(

@@ -12,8 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from jaxformer.checks import at_least
-from jaxformer.errors import check_argument
+from jaxformer.checks import at_least, check_argument
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_ids, static
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_types
-from jaxformer.errors import ArgumentError, check_field
+from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_field, check_types
+from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers, static
 from jaxformer.functional.linear import gathered
 

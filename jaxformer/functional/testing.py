@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_argument
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.positions.base import Position

@@ -17,11 +17,12 @@ from jaxformer.checks import (
     Rule,
     at_least,
     between,
+    check_field,
     check_fields,
     optional,
     plain,
 )
-from jaxformer.errors import ConfigError, check_field, did_you_mean, shortened
+from jaxformer.errors import ConfigError, did_you_mean, shortened
 from jaxformer.generation.decode.filters import (
     EpsilonCutoff,
     EtaCutoff,

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.activations import Hooks
 from jaxformer.generation.config import recommendations
 from jaxformer.generation.decode.loop import EncoderOutputs

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import check_field
+from jaxformer.checks import check_field
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments

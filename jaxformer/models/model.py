@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.errors import check_argument, check_field
+from jaxformer.checks import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums

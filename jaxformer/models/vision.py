@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxformer.checks import RATE, check_fields, optional
-from jaxformer.errors import check_argument, check_field
+from jaxformer.checks import RATE, check_argument, check_field, check_fields, optional
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import check_types
-from jaxformer.errors import check_field
+from jaxformer.checks import check_field, check_types
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import place, spec_of

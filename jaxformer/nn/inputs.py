@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_argument
 from jaxformer.functional.activations import is_wanted, tap
 from jaxformer.functional.assertions import (
     assert_axes,

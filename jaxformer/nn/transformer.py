@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_argument
 from jaxformer.functional.assertions import assert_axes, assert_integers, assert_keys
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask

@@ -20,6 +20,7 @@ from jaxformer.checkpoints.run_dir import (
     moved_away,
     open_run_folder,
 )
+from jaxformer.checks import check_argument
 from jaxformer.config.experiment import (
     Config,
     check_heads,
@@ -43,7 +44,7 @@ from jaxformer.distributed.processes import (
     local_rows,
 )
 from jaxformer.distributed.sharding import make_mesh
-from jaxformer.errors import DataError, check_argument
+from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.optim.schedules import FEW_STEPS

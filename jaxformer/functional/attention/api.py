@@ -12,8 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import FINITE, POSITIVE, RATE
-from jaxformer.errors import check_argument
+from jaxformer.checks import FINITE, POSITIVE, RATE, check_argument
 from jaxformer.functional.activations import is_wanted
 from jaxformer.functional.assertions import (
     assert_axes,

@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, between
-from jaxformer.errors import check_argument
+from jaxformer.checks import at_least, between, check_argument
 from jaxformer.functional.assertions import assert_axes, assert_integers, static
 
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, at_least
-from jaxformer.errors import ConfigError, check_argument, check_field
+from jaxformer.checks import POSITIVE, at_least, check_argument, check_field
+from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_floating,

@@ -8,8 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import PROBABILITY, Rule, at_least, is_integer, is_number, plain
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import (
+    PROBABILITY,
+    Rule,
+    at_least,
+    check_argument,
+    is_integer,
+    is_number,
+    plain,
+)
+from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_floating,

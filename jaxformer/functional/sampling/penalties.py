@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import FINITE, POSITIVE, at_least
-from jaxformer.errors import check_argument
+from jaxformer.checks import FINITE, POSITIVE, at_least, check_argument
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_bool,
