@@ -26,7 +26,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from jaxformer.checks import check_argument
 from jaxformer.errors import ArgumentError, did_you_mean
-from jaxformer.functional.placement import place, spec_of
+from jaxformer.functional.arrays import place, spec_of
 
 Hook = Callable[[jax.Array], jax.Array]
 """Maps an activation to the value that takes its place, of the same shape."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import check_argument
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.positions.base import Position
 

@@ -61,10 +61,9 @@ from jaxformer.generation.decode.processors import (
     RepetitionPenalty,
     SourcePenalty,
 )
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.io.notices import warn_once
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.writing import GENERATION
 
 STRINGS = Rule(
     lambda value: isinstance(value, tuple) and all(isinstance(s, str) and s for s in value),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import RATE, check_field, check_fields, check_types
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal
 

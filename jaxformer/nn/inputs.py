@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxformer.checks import check_argument
 from jaxformer.functional.activations import is_wanted, tap
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.activations import is_active, saveable, scope, tap
-from jaxformer.functional.assertions import assert_axes, assert_floating, check_result
+from jaxformer.functional.arrays import assert_axes, assert_floating, check_result
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.linear import PRODUCT
 from jaxformer.functional.losses.terms import add_terms, pass_terms

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import IMPORTED, read_config
+from jaxformer.checkpoints.run_dir import IMPORTED, kept_files, read_config
 from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.checks import check_argument
 from jaxformer.config.experiment import Config

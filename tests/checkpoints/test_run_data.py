@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxformer.checkpoints.run_data import kept_files, prepared_data
+from jaxformer.checkpoints.run_dir import kept_files, prepared_data
 from jaxformer.data import DataConfig, TrainTokenizer
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.text import corpus as corpus_module

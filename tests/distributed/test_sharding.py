@@ -23,8 +23,8 @@ from jaxformer.distributed import MeshConfig, make_mesh, sharding
 from jaxformer.distributed.sharding import MESH_AXES, RULES, parameter_sharding, spec
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
+from jaxformer.functional.arrays import mesh_axes
 from jaxformer.functional.linear import lookup
-from jaxformer.functional.placement import mesh_axes
 from jaxformer.models import (
     AbstractModel,
     DecoderConfig,

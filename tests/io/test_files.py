@@ -7,8 +7,7 @@ import os
 import pytest
 
 from jaxformer.errors import DataError
-from jaxformer.io.digests import sha256_of
-from jaxformer.io.files import ordinary_file, read_bytes, replacing
+from jaxformer.io.files import ordinary_file, read_bytes, replacing, sha256_of
 
 
 def test_the_bytes_of_a_file(tmp_path):

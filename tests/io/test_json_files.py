@@ -3,7 +3,7 @@
 import pytest
 
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import parse_json, read_json
+from jaxformer.io.files import parse_json, read_json
 
 
 def test_values_of_each_kind(tmp_path):

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import at_least, between, check_argument
-from jaxformer.functional.assertions import assert_axes, assert_integers, static
+from jaxformer.functional.arrays import assert_axes, assert_integers, static
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import NOT_NEGATIVE, check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers
+from jaxformer.functional.arrays import assert_axes, assert_floating, check_numbers
 from jaxformer.functional.positions.base import Position
 
 _ROWS = 256

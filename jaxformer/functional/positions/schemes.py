@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_field
 from jaxformer.errors import ConfigError
-from jaxformer.functional.assertions import assert_integers
+from jaxformer.functional.arrays import assert_integers
 from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positions.absolute import (
     binary_code,

@@ -18,14 +18,15 @@ from jaxformer.checks import (
     plain,
 )
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,
     check_numbers,
+    place,
+    spec_of,
     static,
 )
-from jaxformer.functional.placement import place, spec_of
 
 _TEMPERATURE = Rule(
     lambda value: is_number(value) and 1e-30 <= value < math.inf,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import FINITE, POSITIVE, at_least, check_argument
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
     assert_floating,

@@ -7,7 +7,7 @@ import jax
 
 from jaxformer.checks import check_field
 from jaxformer.errors import ConfigError
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.models.heads.base import Head, Unit
 from jaxformer.models.heads.labels import Classification, ClassificationHead
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import check_argument, check_field
-from jaxformer.functional.assertions import assert_axes, assert_bool
+from jaxformer.functional.arrays import assert_axes, assert_bool
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.patches import patches
 from jaxformer.models.heads.base import Head, HeadModule, Unit, array, class_loss

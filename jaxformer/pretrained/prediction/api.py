@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig
+from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig, kept_files
 from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.checks import at_least, check_argument, check_types, optional
 from jaxformer.config.experiment import Config
