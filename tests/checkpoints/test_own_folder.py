@@ -64,6 +64,7 @@ PATHS = {
 
 @pytest.mark.more
 @pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.quick("a link in a link")
 def test_a_run_is_one_run_by_whatever_path_it_is_named(home, tmp_path, monkeypatch, capsys, kind):
     shutil.copy(home / "tiny.py", tmp_path)
     monkeypatch.chdir(tmp_path)

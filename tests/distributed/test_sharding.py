@@ -297,6 +297,7 @@ def gathered_parameters(run):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_the_tensor_axis_gathers_no_parameter():
     assert not gathered_parameters(three_steps((1, 1, 4), TIED))
     assert not gathered_parameters(three_steps((1, 1, 4), UNTIED))
