@@ -313,7 +313,7 @@ def assert_same_batch(actual, expected):
         np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
-@pytest.mark.first("causal", "masked words", "span corruption")
+@pytest.mark.first("causal", "masked words")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.quick(
     "causal",
