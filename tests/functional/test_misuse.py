@@ -425,7 +425,7 @@ def test_nothing_is_added_to_what_is_compiled(function, arrays, monkeypatch):
         return jax.jit(jax.grad(lambda *a: jnp.sum(function(*a)))).lower(*arrays).as_text()
 
     expected = lowered()
-    checks = [name for name in vars(arrays) if name.startswith("assert_")]
+    checks = [name for name in vars(assertions) if name.startswith("assert_")]
     modules = [
         sys.modules["jaxformer.functional.attention.api"],
         feedforward,
@@ -437,5 +437,5 @@ def test_nothing_is_added_to_what_is_compiled(function, arrays, monkeypatch):
     for module in modules:
         for name in set(checks) & set(vars(module)) - {"assert_axes"}:
             monkeypatch.setattr(module, name, lambda *_, **__: None)
-    monkeypatch.setattr(arrays.chex, "assert_shape", lambda *_, **__: None)
+    monkeypatch.setattr(assertions.chex, "assert_shape", lambda *_, **__: None)
     assert lowered() == expected
