@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
 """Input with segment ids -> the table in our configuration that embeds them."""
+_OF_DECODER = ("decoder", "labels")
+PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
+"""The inputs of a vision model whose images have patch grids of different sizes (SigLIP 2)."""
 
 
 class Stack(NamedTuple):
@@ -153,11 +156,6 @@ def positions_and_mask(
 
 def _padding_mask(mask: jax.Array | None) -> Mask:
     return Mask() if mask is None else KeyPadding(mask > 0)
-
-
-_OF_DECODER = ("decoder", "labels")
-PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
-"""The inputs of a vision model whose images have patch grids of different sizes (SigLIP 2)."""
 
 
 class _Decoder(HFFamily):

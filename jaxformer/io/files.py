@@ -33,8 +33,6 @@ _JSON_TYPES = {
     bool: "a boolean",
     type(None): "null",
 }
-
-
 _POINTER = b"version https://git-lfs."
 
 

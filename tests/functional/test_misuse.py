@@ -29,6 +29,7 @@ from refusals import (
 )
 
 import jaxformer.functional as F
+from jaxformer.functional import arrays as assertions
 from jaxformer.functional import (
     feedforward,
     linear,
