@@ -102,10 +102,10 @@ def _check_alike(sources: Sequence[ExampleSource]) -> None:
             raise ConfigError(f"sources.{number} has no rows: leave it out of the mixture")
         if arrays(source) != arrays(sources[0]):
             raise ConfigError(
-                f"sources.{number} has rows of {_in_words(arrays(source))}, but sources.0 of "
-                f"{_in_words(arrays(sources[0]))}: only rows with the same arrays can be mixed"
+                f"sources.{number} has rows of {_format_arrays(arrays(source))}, but sources.0 of "
+                f"{_format_arrays(arrays(sources[0]))}: only rows with the same arrays can be mixed"
             )
 
 
-def _in_words(arrays: dict) -> str:
+def _format_arrays(arrays: dict) -> str:
     return ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in arrays.items())

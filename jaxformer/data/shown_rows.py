@@ -108,7 +108,7 @@ class RowReader:
         shapes = {np.shape(row[name]) for name in sides}
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
-    def in_words(self, name: str, value: np.ndarray, row: Batch) -> str:
+    def format_value(self, name: str, value: np.ndarray, row: Batch) -> str:
         """An array that has no value for each token, in words."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
@@ -135,7 +135,7 @@ class RowReader:
         pieces = {}
         for name, sequence in self.sequences(row).items() if self.tokenizer else ():
             for column in (each for side in self.columns(sequence) for each in side):
-                if self._is_words(column.name):
+                if self._has_text(column.name):
                     pieces[f"{name} {column.name}".strip()] = column.words
         return {
             "texts": {
@@ -160,17 +160,17 @@ class RowReader:
         piece = self._rust.id_to_token(id_) if id_ >= 0 else None
         return f"<{id_}>" if piece is None else piece
 
-    def _is_words(self, name: str) -> bool:
+    def _has_text(self, name: str) -> bool:
         tags = self.head == "token_classification"
         return name in _SIDES or (name.endswith("targets") and not tags)
 
     def _column(self, name: str, values: np.ndarray) -> Column:
-        if self._is_words(name) and self.tokenizer is not None:
+        if self._has_text(name) and self.tokenizer is not None:
             return Column(name, values, list(map(self._piece, values.tolist())), True)
         if name == "targets" and self.labels:
             known = len(self.labels)
-            words = [self.labels[i] if 0 <= i < known else str(i) for i in values.tolist()]
-            return Column(name, values, words, True)
+            texts = [self.labels[i] if 0 <= i < known else str(i) for i in values.tolist()]
+            return Column(name, values, texts, True)
         return Column(name, values, [f"{value:.4g}" for value in values.tolist()], False)
 
     def _size(self, row: Batch, name: str) -> int:

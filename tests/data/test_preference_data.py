@@ -196,10 +196,10 @@ def test_what_is_too_long():
         FittingRows.of(pairs, 15, "error", "pair")
     dropped = FittingRows.of(pairs, 15, "drop", "pair")
     assert len(dropped.kept) == 2
-    assert dropped.in_words().endswith("; 1 longer ones left out")
+    assert dropped.summary().endswith("; 1 longer ones left out")
     cut = FittingRows.of(pairs, 15, "cut", "pair")
     assert len(cut.kept) == 3
-    assert cut.in_words().endswith("; 1 cut to 15 tokens")
+    assert cut.summary().endswith("; 1 cut to 15 tokens")
     with pytest.raises(DataError, match=r"no pair fits into data.sequence_length = 3"):
         FittingRows.of(pairs, 3, "drop", "pair")
     with pytest.raises(DataError, match=r"no answer fits into"):

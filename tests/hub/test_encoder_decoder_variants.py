@@ -94,7 +94,7 @@ def test_positions_in_a_translators_file_must_be_sinusoids(tmp_path):
     load(folder)
     table[3, 5] += 0.1
     change_tensors(folder, lambda tensors: tensors.update({name: table}))
-    with pytest.raises(DataError, match=f"{name} holds no sinusoids"):
+    with pytest.raises(DataError, match=f"{name} differs from the sinusoids"):
         load(folder)
 
 

@@ -28,7 +28,7 @@ Row = TypeVar("Row")
 class Rendered(Protocol):
     """Rows that a chat template has rendered, as tokens."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Returns how much there is."""
 
 
@@ -107,8 +107,8 @@ class ConversationData(RowData[Row]):
             ),
             tokenizer,
             summary=(
-                ("training", rendered[0].in_words()),
-                ("validation", f"{rendered[1].in_words()}{self._held_out}"),
+                ("training", rendered[0].summary()),
+                ("validation", f"{rendered[1].summary()}{self._held_out}"),
             ),
         )
 

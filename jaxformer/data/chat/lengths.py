@@ -22,7 +22,7 @@ def check_sizes(
         )
 
 
-def changes_in_words(num_cut: int, num_dropped: int, limit: int) -> list[str]:
+def describe_changes(num_cut: int, num_dropped: int, limit: int) -> list[str]:
     """Returns what became of those that were too long, in words; nothing where none was."""
     cut = [f"{num_cut:,} cut to {limit} tokens"] if num_cut else []
     return cut + ([f"{num_dropped:,} longer ones left out"] if num_dropped else [])

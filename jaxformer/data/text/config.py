@@ -106,11 +106,11 @@ class DataConfig(Data):
         data = self._beside(train, held_out, tokenizer)
         learned = sum(corpus.train.num_documents for corpus in corpora)
         self._check_documents(learned, sum(side.num_documents for side in held_out))
-        words = [_in_words(corpus.train) for corpus in corpora]
-        summary = [("training", words[0])]
-        if len(words) > 1:
+        texts = [_describe(corpus.train) for corpus in corpora]
+        summary = [("training", texts[0])]
+        if len(texts) > 1:
             shares = (f"{weight:.3g} of the rows" for weight in train.examples.weights)
-            pairs = zip(words, shares, strict=True)
+            pairs = zip(texts, shares, strict=True)
             summary = [(f"source {n}", ", ".join(pair)) for n, pair in enumerate(pairs)]
         return replace(data, summary=(*summary, *data.summary))
 
@@ -155,7 +155,7 @@ class DataConfig(Data):
             tokenizer,
             targets / size if counts_all else None,
             summary=tuple(
-                (f"validation {n}" if len(sides) > 1 else "validation", _in_words(side))
+                (f"validation {n}" if len(sides) > 1 else "validation", _describe(side))
                 for n, side in enumerate(sides)
             ),
         )
@@ -223,7 +223,7 @@ class DataConfig(Data):
             )
 
 
-def _in_words(tokens: Tokens) -> str:
+def _describe(tokens: Tokens) -> str:
     count = tokens.num_documents
     documents = f"{count:,} document{'' if count == 1 else 's'}"
     return f"{documents}, {tokens.num_targets:,} tokens"

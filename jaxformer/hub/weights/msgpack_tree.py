@@ -122,7 +122,7 @@ class _Scanner:
 
     def _check_map(self, kind: str, size: int) -> None:
         if kind != _MAP:
-            raise self._problem(f"{_said(kind)} lies where a dictionary of arrays must be")
+            raise self._problem(f"has {_said(kind)} where there must be a dictionary of arrays")
         self._entries += size
         if self._entries > _MOST_ENTRIES:
             raise self._problem(f"there are more than {_MOST_ENTRIES:,} keys")
@@ -156,7 +156,7 @@ class _Scanner:
             raise self._problem(f"holds an object of the unknown type {code}, not an array")
         outer, self._end = self._end, self._at + size
         if self._end > outer:
-            raise self._problem(f"says that it has {size:,} bytes, and the file ends before")
+            raise self._problem(f"says that it has {size:,} bytes, but the file ends earlier")
         if (found := self._header()) != (_LIST, 3):
             what = "an array's shape, dtype and values"
             raise self._problem(f"has {_said(found[0])} where there must be {what}")
@@ -170,7 +170,7 @@ class _Scanner:
                 f"is {dtype.name} {list(shape)}, {expected:,} bytes, but has {have}"
             )
         if self._at + size != self._end:
-            raise self._problem("says another size than that of its values")
+            raise self._problem("has a size that differs from that of its values")
         piece = Piece(self._at, math.prod(shape))
         self._at, self._end = self._end, outer
         return shape, dtype, piece, code
@@ -204,21 +204,23 @@ class _Scanner:
         pieces = tuple(piece for _, _, piece, _ in found)
         total = sum(piece.count for piece in pieces)
         if len(dtypes) != 1 or math.prod(shape) != total:
-            raise self._problem(f"is an array of shape {list(shape)} whose pieces have {total:,}")
+            raise self._problem(
+                f"is an array of shape {list(shape)} whose pieces have {total:,} values"
+            )
         return Leaf(path, shape, dtypes.pop(), pieces)
 
     def _size(self) -> int:
         return self._needed(_SIZE, "for a size")
 
     def _needed(self, wanted: str, where: str) -> int:
-        """The size in a header of one kind."""
+        """Reads a header of the wanted kind and returns its size."""
         kind, size = self._header()
         if kind != wanted:
             raise self._problem(f"has {_said(kind)} {where}")
         return size
 
     def _header(self) -> tuple[str, int]:
-        """The kind of the next value, in words, and its size."""
+        """Reads the next header: the kind of the value, and its size."""
         head = self._take(1)[0]
         if head in _LONG:
             kind, width = _LONG[head]

@@ -108,7 +108,7 @@ class HFImageReader(ImageReader):
         self._check_patches()
 
     def _check_patches(self) -> None:
-        """Raises DataError where the processor cuts other patches than the model's."""
+        """Raises DataError if the processor's patches differ from the model's."""
         settings, wanted = self._settings, self._config.patch_size
         if not self._any_grid or settings.max_patches is None:
             return

@@ -8,7 +8,7 @@ import numpy as np
 from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers.spans import answers_of, left_out
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
-from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
+from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
 
@@ -77,7 +77,7 @@ class LearnedChats:
         self.tokens = [self.tokens[number][: self._limit] for number in kept]
         self.answers = [self.answers[number][: self._limit] for number in kept]
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Returns how much there is."""
         turns = sum(len(np.unique(answers[answers > 0])) for answers in self.answers)
         learned = sum(int((answers[1:] > 0).sum()) for answers in self.answers)
@@ -85,7 +85,7 @@ class LearnedChats:
         parts = [
             f"{_count(len(self.tokens), 'conversation')}, {_count(turns, 'answer')}, "
             f"{total:,} tokens, {learned:,} of them learned",
-            *changes_in_words(self._cut, self._dropped, self._limit),
+            *describe_changes(self._cut, self._dropped, self._limit),
         ]
         if self._spelled:
             parts.append(

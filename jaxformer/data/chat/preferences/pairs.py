@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
-from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
+from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.errors import DataError
@@ -141,9 +141,9 @@ class FittingRows(NamedTuple):
                 f"{max(sizes, default=limit)}"
             )
         num_cut = sum(row.size > limit for row in fitting)
-        return cls(kept, name, changes_in_words(num_cut, len(rows) - len(kept), limit))
+        return cls(kept, name, describe_changes(num_cut, len(rows) - len(kept), limit))
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Returns how much there is."""
         answers = [answer for row in self.kept for answer in row.answers]
         judged = [row.desirable for row in self.kept if hasattr(row, "desirable")]
