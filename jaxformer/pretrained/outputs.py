@@ -26,10 +26,9 @@ def forward(
 
     Args:
         pretrained: The model.
-        inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
-            "pixel_values", "labels", ...: the inputs of the model. Or messages, a list of {"role":
-            "user", "content": "
-            ""..."} or several such lists, which the chat template turns into a prompt.
+        inputs: The inputs of the model: "input_ids" and "attention_mask", "token_type_ids",
+            "decoder_input_ids", "pixel_values", "labels", ... Or messages, a list of {"role":
+            "user", "content": "..."} or several such lists, which the chat template renders.
         output_hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]` (for an
             encoder-decoder "encoder_hidden_states" and "decoder_hidden_states").
         output_attentions: Whether to add "attentions" `[layers, B, N, T, S]`, the attention
