@@ -86,7 +86,7 @@ def read_checkpoint(
         raise ConfigError(message) from error
 
 
-def warn_of_ignored(hf_config: HFConfig) -> None:
+def warn_about_ignored_fields(hf_config: HFConfig) -> None:
     """Warns in one line about the fields that `read_checkpoint` ignored."""
     ignored, model_type = hf_config.ignored, hf_config.values.get("model_type")
     if not ignored:
@@ -165,7 +165,7 @@ def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
             if size > max(weights, _ORDINARY_SIZE):
                 raise ConfigError(
                     f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in "
-                    f"{files.folder} have no more than {weights:,} values together"
+                    f"{files.folder} have at most {weights:,} values together"
                 )
         return config
 

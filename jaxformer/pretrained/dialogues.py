@@ -1,4 +1,4 @@
-"""Messages as prompts of a model, by its chat template, and its answers as messages."""
+"""Turns messages into prompts with a model's chat template, and answers into messages."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
     return _DIALOGUES.get(pretrained)
 
 
-def needed_dialogue(pretrained: Pretrained) -> Dialogue:
+def required_dialogue(pretrained: Pretrained) -> Dialogue:
     """Returns `dialogue_of` a model that is given messages; raises DataError without a template."""
     found = dialogue_of(pretrained)
     if found is None:
@@ -56,12 +56,12 @@ def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> li
         chats: The messages of each conversation.
 
     Returns:
-        The tokens of each up to the header of the next answer, int32 `[T]`.
+        The tokens of each, up to the header of the next answer, int32 `[T]`.
 
     Raises:
         DataError: There is no chat template, or it rejects a conversation.
     """
-    dialogue = needed_dialogue(pretrained)
+    dialogue = required_dialogue(pretrained)
     return [dialogue.prompt(chat) for chat in chats]
 
 
@@ -86,14 +86,14 @@ class Conversations:
 
     Args:
         pretrained: The model.
-        chats: The messages of each.
+        chats: The messages of each conversation.
         tools: JSON schemas of the functions that it may call.
     """
 
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
     ):
-        self._dialogue, self._chats = needed_dialogue(pretrained), chats
+        self._dialogue, self._chats = required_dialogue(pretrained), chats
         self._tools = self._dialogue.checked(tools)
         self.prompts = [self._dialogue.prompt(chat, self._tools) for chat in chats]
 
@@ -124,7 +124,7 @@ class Conversations:
 
 
 def num_calls(messages: Sequence[Message]) -> int:
-    """Returns how many calls of tools messages have."""
+    """Returns the number of tool calls in messages."""
     return sum(len(message.get("tool_calls") or ()) for message in messages)
 
 

@@ -1,4 +1,4 @@
-"""Running a model with its weights: outputs, gradients, and activations by name."""
+"""Runs a model with its weights: outputs, gradients, and activations by name."""
 
 from collections.abc import Mapping
 
@@ -113,12 +113,12 @@ def run_with_hooks(
 ) -> dict[str, jax.Array]:
     """Runs a model with some activations replaced.
 
-    A pure function, as `run_with_cache`; gradients flow through hooks and to their arrays.
+    A pure function, like `run_with_cache`; gradients flow through hooks and to their arrays.
 
     Args:
         pretrained: The model.
         inputs: As for `forward`.
-        hooks: By name or pattern: a function from the activation to the value that takes its place.
+        hooks: By name or pattern: a function from the activation to the value that replaces it.
             `functional.hooks` has some, such as `zero_head(5)`; these share one compiled program,
             and every other function has its own.
 
@@ -137,7 +137,7 @@ def run_with_hooks(
 def activation_gradients(
     pretrained: Pretrained, inputs: Inputs, metric: Metric, names: Names = None
 ) -> dict[str, jax.Array]:
-    r"""The gradient of a scalar with respect to activations.
+    r"""Returns the gradient of a scalar with respect to activations.
 
     .. math:: \partial\, m(\mathrm{outputs}) / \partial a_{name}
 
@@ -166,7 +166,7 @@ def activation_gradients(
 def activation_names(
     pretrained: Pretrained, inputs: Inputs, names: Names = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The names of a model's activations for these inputs; computes nothing.
+    """Returns the names of a model's activations for these inputs, without computing them.
 
     Args:
         pretrained: The model.

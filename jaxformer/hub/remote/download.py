@@ -18,7 +18,12 @@ from jaxformer.hub.remote.errors import (
     unreachable,
 )
 from jaxformer.hub.remote.names import HubName
-from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
+from jaxformer.hub.remote.selection import (
+    check_has_weights,
+    settings_files,
+    weight_files,
+    weight_index,
+)
 from jaxformer.io.files import sha256_of
 from jaxformer.io.model_files import ADAPTER_CONFIG, CONFIG, read_object
 
@@ -68,7 +73,7 @@ class _Repository:
         self._token, self._cache = token, cache_dir
 
     def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
-        """Returns the folder with all files that are needed."""
+        """Returns the folder with all needed files."""
         try:
             return self._download(weights, check)
         except (OSError, self._hub.errors.HTTPError) as error:
@@ -79,18 +84,18 @@ class _Repository:
     def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
         repo, revision = self._request.name
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
-        info = self._asking(api.model_info, repo, revision=revision, files_metadata=True)
+        info = self._retry(api.model_info, repo, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         if weights:
             check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
-        names, index = settings_of(files), index_of(files)
+        names, index = settings_files(files), weight_index(files)
         folder = self._get([*names, index] if index and weights else names, files, info.sha)
         if weights:
             check(folder)
             self._get(self._weights(folder, files) or [], files, info.sha)
         return folder
 
-    def _asking(self, ask: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
+    def _retry(self, ask: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
         """Returns the hub's answer; asks again if the hub closes the connection instead.
 
         The hub may close a connection that was kept open since an earlier request. The library
@@ -107,7 +112,7 @@ class _Repository:
 
     def _cached(self, weights: bool, error: Exception) -> Path:
         """Returns the folder of the cache when the hub cannot be reached."""
-        folder = self._known()
+        folder = self._cached_snapshot()
         if folder is None or not self._complete(folder, weights):
             raise error
         quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
@@ -118,7 +123,7 @@ class _Repository:
             )  # fmt: skip
         return folder
 
-    def _known(self) -> Path | None:
+    def _cached_snapshot(self) -> Path | None:
         """The cached folder of the revision, as of the last request."""
         repo, revision = self._request.name
         for config in (CONFIG, ADAPTER_CONFIG):
@@ -138,7 +143,7 @@ class _Repository:
 
     def _weights(self, folder: Path, names: Collection[str]) -> list[str] | None:
         try:
-            return weights_of(names, lambda name: read_object(folder, name))
+            return weight_files(names, lambda name: read_object(folder, name))
         except DataError as error:
             raise DataError(f"{self._request}: {error}") from error
 
@@ -151,11 +156,11 @@ class _Repository:
             for name in names
             if not isinstance(self._hub.try_to_load_from_cache(repo, name, **at_commit), str)
         ]
-        known = self._known()
+        known = self._cached_snapshot()
         if not new and known is not None and known.name == commit:
             return known
         folder = Path(
-            self._asking(
+            self._retry(
                 self._hub.snapshot_download,
                 repo,
                 # Names the branch, so that the cache knows its commit when there is no network.

@@ -19,7 +19,7 @@ from jaxformer.hub.weights.tensors import DTYPES
 ARRAY, SCALAR = 1, 3
 """Flax's extension types of arrays and of NumPy's scalars."""
 CHUNKED = "__msgpack_chunked_array__"
-"""The key that says that a dictionary is an array in pieces."""
+"""The key that marks a dictionary as an array in pieces."""
 _DEEPEST = 32
 _MOST_ENTRIES = 10**6
 _LONGEST_NAME = 2**12
@@ -70,7 +70,7 @@ class Leaf:
     shape: Shape
     dtype: np.dtype
     pieces: tuple[Piece, ...]
-    """Its values in C order; several pieces where it is larger than 1 GiB."""
+    """Its values in C order; several pieces if it is larger than 1 GiB."""
     code: int = ARRAY
     """The extension type."""
 
@@ -122,7 +122,9 @@ class _Scanner:
 
     def _check_map(self, kind: str, size: int) -> None:
         if kind != _MAP:
-            raise self._problem(f"has {_said(kind)} where there must be a dictionary of arrays")
+            raise self._problem(
+                f"has {_describe_kind(kind)} where there must be a dictionary of arrays"
+            )
         self._entries += size
         if self._entries > _MOST_ENTRIES:
             raise self._problem(f"there are more than {_MOST_ENTRIES:,} keys")
@@ -130,12 +132,12 @@ class _Scanner:
     def _key(self, seen: set[str]) -> str:
         kind, size = self._header()
         if kind != _TEXT:
-            raise self._problem(f"a key is {_said(kind)}, not a text")
+            raise self._problem(f"a key is {_describe_kind(kind)}, not a text")
         key = self._text(size)
         if not key or set(key) & set("./\0"):
             raise self._problem(f"the key {key!r} is not the name of a part of a model")
         if key in seen:
-            raise self._problem(f"the key {key!r} is there twice")
+            raise self._problem(f"the key {key!r} occurs twice")
         seen.add(key)
         return key
 
@@ -150,7 +152,7 @@ class _Scanner:
     def _array(self, kind: str, size: int) -> tuple[Shape, np.dtype, Piece, int]:
         """Reads an array in one piece: `[shape, dtype, bytes]` in an extension type."""
         if kind != _OBJECT:
-            raise self._problem(f"holds {_said(kind)}, not an array of numbers")
+            raise self._problem(f"holds {_describe_kind(kind)}, not an array of numbers")
         code = self._take(1)[0]
         if code not in (ARRAY, SCALAR):
             raise self._problem(f"holds an object of the unknown type {code}, not an array")
@@ -159,13 +161,13 @@ class _Scanner:
             raise self._problem(f"says that it has {size:,} bytes, but the file ends earlier")
         if (found := self._header()) != (_LIST, 3):
             what = "an array's shape, dtype and values"
-            raise self._problem(f"has {_said(found[0])} where there must be {what}")
+            raise self._problem(f"has {_describe_kind(found[0])} where there must be {what}")
         shape = tuple(self._size() for _ in range(self._needed(_LIST, "for its shape")))
         dtype = self._dtype()
         kind, size = self._header()
         expected = math.prod(shape) * dtype.itemsize
         if kind != _BYTES or size != expected or max(shape, default=0) > _LARGEST_DIM:
-            have = f"{size:,} bytes" if kind == _BYTES else _said(kind)
+            have = f"{size:,} bytes" if kind == _BYTES else _describe_kind(kind)
             raise self._problem(
                 f"is {dtype.name} {list(shape)}, {expected:,} bytes, but has {have}"
             )
@@ -216,7 +218,7 @@ class _Scanner:
         """Reads a header of the wanted kind and returns its size."""
         kind, size = self._header()
         if kind != wanted:
-            raise self._problem(f"has {_said(kind)} {where}")
+            raise self._problem(f"has {_describe_kind(kind)} {where}")
         return size
 
     def _header(self) -> tuple[str, int]:
@@ -235,8 +237,8 @@ class _Scanner:
 
     def _problem(self, text: str) -> DataError:
         where = f"{self._path}: {'/'.join(self._keys)}".rstrip(": ")
-        return DataError(f"{where}: {text}: not a whole file of Flax parameters; fetch it again")
+        return DataError(f"{where}: {text}: not a complete file of Flax parameters; fetch it again")
 
 
-def _said(kind: str) -> str:
+def _describe_kind(kind: str) -> str:
     return _NUMBER if kind == _SIZE else kind

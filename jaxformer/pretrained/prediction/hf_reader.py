@@ -1,4 +1,4 @@
-"""Texts as a Hugging Face checkpoint reads them: its tokenizer adds the special tokens."""
+"""Reads texts for a Hugging Face checkpoint, whose tokenizer adds the special tokens."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, joined_spans
 
 _ANSWER_LENGTH, _ANSWER_STRIDE, _QUESTION_LENGTH = 384, 128, 64
-"""The usual sizes of a row of question answering, as in BERT's."""
+"""The default sizes of a row in question answering, as for BERT."""
 _SCORES = ("logits", "text_embeds", "image_embeds", "pooler_output")
 """The names of a head's scores in transformers."""
 _UNLIMITED = 10**6
@@ -51,7 +51,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
-        """Returns the tokens of a prefix in a text that begins with it, special ones included."""
+        """Returns the number of tokens of a prefix of texts, including special tokens."""
         self._limit("longest_first")
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])
@@ -148,7 +148,7 @@ class HFReader(TextReader):
 
 
 def _lower(tokenizer: Tokenizer) -> None:
-    """Makes a tokenizer lower the case of a text first, unless it does so already."""
+    """Makes a tokenizer lowercase texts first, unless it already does."""
     own = tokenizer.normalizer
     if own is None:
         tokenizer.normalizer = normalizers.Lowercase()
