@@ -1,4 +1,4 @@
-"""`Data`: the base class of every kind of training data, and what it prepares."""
+"""`Data`, the base class of every kind of training data, and what it prepares."""
 
 import abc
 import hashlib
@@ -31,17 +31,17 @@ class Datasets:
     labels: tuple[str, ...] = ()
     """The names of the labels in the order of their numbers, if the data have labels."""
     summary: tuple[tuple[str, str], ...] = ()
-    """What the report at the start of a run says of the data: pairs of what and how much."""
+    """The lines about the data in the report at the start of a run: (name, value)."""
 
     def report(self) -> list[tuple[str, str]]:
-        """Returns what the report at the start of a run says of the data: what and how much."""
+        """Returns the lines about the data in the report at the start of a run: (name, value)."""
         rows = list(self.summary or self.sides())
         if self.labels:
             rows.append(("labels", f"{len(self.labels)}: {shown(self.labels, most=6)}"))
         return rows
 
     def sides(self) -> list[tuple[str, str]]:
-        """Returns the rows of the report for the two sides: what and how many."""
+        """Returns the lines of the report about the two sides: (name, value)."""
         sides = {"training": self.train, "validation": self.validation}
         return [
             (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
@@ -50,13 +50,13 @@ class Datasets:
 
 @dataclass(frozen=True, kw_only=True)
 class Data(abc.ABC):
-    """Where batches come from; a subclass for each kind of data."""
+    """The source of batches; there is a subclass for each kind of data."""
 
     head: ClassVar[str] = "language_model"
-    """What the data teach, by the name of a head: "language_model", "masked_language_model",
+    """The head that the data train: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
     "span", "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property.
-    A model that is taken from a checkpoint gets this head."""
+    A model from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""
@@ -74,20 +74,20 @@ class Data(abc.ABC):
             "validation_source": "validation",
         }
     )
-    """Names by which the command line knows fields besides their own."""
+    """Additional names of fields on the command line."""
 
     sequences_per_row: ClassVar[int] = 1
-    """Sequences that the model reads of a row of a batch: two for a pair of answers."""
+    """The number of sequences in a row of a batch: two for a pair of answers."""
 
     preference: ClassVar[str | None] = None
-    """The loss of preferences that reads the data, by its name: "DPO" or "KTO"; None: another one.
+    """The preference loss that reads the data, "DPO" or "KTO"; None for other losses.
     """
 
     takes_lengths: ClassVar[bool] = False
     """Whether a stage of a ramp may have shorter rows, see `data.ramp`."""
 
     batch_size: int = 16
-    """Rows of a step, over all hosts; with a ramp, of a step after its last stage."""
+    """The rows of a step, over all hosts; with a ramp, of a step after its last stage."""
 
     ramp: tuple[Stage, ...] = ()
     """The stages at the start of the run that have another batch size or shorter rows, in order."""
@@ -99,17 +99,18 @@ class Data(abc.ABC):
     """The share of the documents held out for validation."""
 
     split_seed: int = 0
-    """Chooses which documents are held out; runs that differ in `seed` alone stay comparable."""
+    """Chooses which documents are held out; runs that differ only in `seed` stay comparable."""
 
     max_validation_batches: int | None = 50
-    """The most batches an evaluation reads, spread evenly over the validation rows; None reads all.
+    """The maximum number of batches of an evaluation, spread evenly over the validation rows; None:
+    all.
     """
 
     prefetch_threads: int = 2
-    """Threads that prepare batches ahead of the step."""
+    """The number of threads that prepare batches ahead of the step."""
 
     prefetch_batches: int = 8
-    """Batches kept ready."""
+    """The number of batches that are kept ready."""
 
     def __post_init__(self):
         check_types(self, "data")
@@ -125,7 +126,7 @@ class Data(abc.ABC):
             prefetch_batches=at_least(self.prefetch_threads),
             ramp=rule_of(tuple[Stage, ...]),
         )
-        # A length that the checkpoint is to say comes later, and with it the check.
+        # A length that comes from the checkpoint is checked later.
         if self.ramp and getattr(self, "sequence_length", 0) is not None:
             phases_of(self)
 
@@ -135,23 +136,23 @@ class Data(abc.ABC):
         return phases_of(self)
 
     def without_ramp(self, **shape: Any) -> "Data":
-        """Returns the same data, all of whose batches have this shape; by default the last one."""
+        """Returns the same data with this shape, by default the last one, for all batches."""
         return replace(self, ramp=(), **shape)
 
     def steps_for(self, rows: float) -> int:
-        """Returns the steps in which so many of the longest rows are read, at least one."""
+        """Returns the number of steps that read this many of the longest rows, at least one."""
         steps = (phase.step_after(rows) for phase in self.phases)
         ends = (phase.stop for phase in self.phases)
         return next(max(1, n) for n, end in zip(steps, ends, strict=True) if not end or n <= end)
 
     @property
     def images_alone(self) -> bool:
-        """Whether a row is an image without a text."""
+        """Whether a row has an image but no text."""
         return self.has_images and not self.has_text
 
     @property
     def num_sequences(self) -> int:
-        """The sequences that the model reads in a step, over all hosts."""
+        """The number of sequences that the model reads in a step, over all hosts."""
         return self.batch_size * self.sequences_per_row
 
     @property
@@ -161,7 +162,7 @@ class Data(abc.ABC):
 
     @property
     def text_lengths(self) -> dict[str, int]:
-        """The positions that rows reach: `lengths`, unless rows have several texts side by side."""
+        """The number of positions that rows use: `lengths`, unless a row has several texts."""
         return self.lengths
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
@@ -169,14 +170,15 @@ class Data(abc.ABC):
         del tokenizer
 
     longest_row: ClassVar[int] = 512
-    """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
+    """The maximum number of tokens of a row if `sequence_length` is None and the checkpoint allows
+    more."""
 
     def of_length(self, length: int) -> "Data":
-        """Returns the data in rows of a length that was left to the checkpoint."""
+        """Returns the data with the length of rows that was left to the checkpoint."""
         return replace(self, sequence_length=length)
 
     def as_found(self) -> "Data":
-        """Returns the data with what their first row says of itself; the same where it is plain.
+        """Returns the data with settings recognised from the first row; the same if all are set.
 
         Raises:
             DataError: The training data are missing or unreadable.
@@ -199,7 +201,7 @@ class Data(abc.ABC):
             folder: The run's folder, in which the tokenizer and prepared data are saved.
 
         Returns:
-            Both sides of the data, and the tokenizer where there is one.
+            Both sides of the data, and the tokenizer if there is one.
 
         Raises:
             DataError: The data are missing, empty or unreadable.
@@ -217,7 +219,7 @@ class Data(abc.ABC):
             The validation side; "train" may be None.
 
         Raises:
-            DataError: The data are missing, empty or unreadable, or hold an unknown label.
+            DataError: The data are missing, empty or unreadable, or have an unknown label.
         """
         home = Path(folder, "tokenizer")
         tokenizer = load_tokenizer(home) if self.has_text and home.is_dir() else None
@@ -233,7 +235,7 @@ class Data(abc.ABC):
         """Returns the examples for validation, or None if they are a share of the training data.
 
         Args:
-            tokenizer: The run's.
+            tokenizer: The run's tokenizer.
             labels: The names of the run's labels, in the order of their numbers.
         """
         del tokenizer, labels
@@ -250,7 +252,8 @@ class Data(abc.ABC):
         Args:
             examples: One side of the data.
             name: "train" or "validation"; keeps the random choices of the two apart.
-            cut: The same rows cut into so many parts each, for stages of shorter rows.
+            cut: Number of parts -> the same rows, each cut into this many parts, for stages of
+                shorter rows.
         """
         digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
         return Dataset(

@@ -25,12 +25,12 @@ from jaxformer.io.files import (
 )
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
-_INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits
+_INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads at most this many digits
 _log = logging.getLogger(__name__)
 
 
 def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
-    """Writes a run's label names to labels.json, or checks them against what is there.
+    """Writes a run's label names to labels.json, or compares them with the existing file.
 
     They number the outputs of the model, so they must not change.
     """
@@ -46,7 +46,7 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
     except DataError as damage:
         if hashlib.sha256(text.encode()).hexdigest() not in read_bytes(record).decode("latin-1"):
             raise
-        _log.warning("%s; made again as it was", damage)
+        _log.warning("%s; restored", damage)
         _write(file, text)
         kept = names
     if kept != names:
@@ -59,7 +59,7 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
 
 
 def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
-    """Returns the names that `save_labels` wrote to a folder; none without such a file."""
+    """Returns the names that `save_labels` wrote to a folder; () if there is no such file."""
     file, record = Path(folder, _FILE), Path(folder, _DIGEST)
     if record.exists():
         check_digests(record, [_FILE])
@@ -115,7 +115,7 @@ class LabelKind(abc.ABC):
     """The dtype of the targets."""
 
     head: ClassVar[str] = "classification"
-    """What they teach, see `Data.head`."""
+    """The head that they train, see `Data.head`."""
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         """Returns the shape of a target, given the names of the labels; () for one number."""
@@ -127,7 +127,7 @@ class LabelKind(abc.ABC):
         """Returns the names of the labels of the training data; empty for numbers."""
 
     def check(self, label: str, place: str) -> None:
-        """Raises DataError if a label can never be understood, whatever others there are."""
+        """Raises DataError if a label is invalid, independently of the other labels."""
         del label, place
 
     @abc.abstractmethod

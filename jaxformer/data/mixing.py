@@ -1,4 +1,4 @@
-"""Several sources of examples as one: one after the other, or mixed in chosen proportions."""
+"""Combines several sources of examples: one after the other, or mixed in given proportions."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ class ConcatenatedExamples(ExampleSource):
         return int(self._starts[-1])
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns row `index` of all."""
+        """Returns row `index` of all sources."""
         source = self.source_of(index)
         return self.sources[source].read(index - int(self._starts[source]), rng)
 
@@ -35,51 +35,51 @@ class ConcatenatedExamples(ExampleSource):
         return self.sources[0].blank()
 
     def source_of(self, index: int) -> int:
-        """Returns the source that row `index` is in."""
+        """Returns the source of row `index`."""
         return int(np.searchsorted(self._starts, index, side="right")) - 1
 
 
 class MixedExamples(ConcatenatedExamples):
-    """Sources mixed in chosen proportions; each goes through its own epochs.
+    """Sources mixed in given proportions, each with independent epochs.
 
-    The sources take turns, without chance, so that among the first n rows of the order
+    The sources take turns deterministically, so that of the first n rows of the order
 
         n_i = n w_i / sum_j w_j
 
-    are of source i, up to a rounding of about one row. Row k of those that a source gives is row
-    k of its own endless order: a permutation of its rows in every epoch, whatever the weights and
-    the other sources are.
+    are of source i, up to a rounding of about one row. Row k of a source is row k of its own
+    endless order: a permutation of its rows in every epoch, whatever the weights and the other
+    sources are.
 
     Attributes:
         weights: The share of each source in the order, summing to 1.
     """
 
     def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float]):
-        """`weights`, all above 0, need not sum to 1."""
+        """Takes weights above 0, which need not sum to 1."""
         super().__init__(sources)
         _check_alike(self.sources)
-        # As decimals are written: 0.7 means 7/10, not the nearest binary fraction.
+        # Reads weights as decimals: 0.7 means 7/10, not the nearest binary fraction.
         exact = [Fraction(str(weight)) for weight in weights]
         common = math.lcm(*(weight.denominator for weight in exact))
         self._turns = [int(weight * common) for weight in exact]
         self.weights = tuple(turns / sum(self._turns) for turns in self._turns)
 
     def index(self, number: int, seed: int) -> int:
-        """Returns which row is number n of the endless order of training."""
+        """Returns the row with number n in the endless order of training."""
         before, after = self.counts(number), self.counts(number + 1)
         (source,) = (i for i, count in enumerate(before) if after[i] > count)
         own = self.sources[source].index(before[source], _seed_of(seed, source))
         return int(self._starts[source]) + own
 
     def epochs(self, number: int) -> tuple[float, ...]:
-        """Returns how often the first `number` rows of the order read each source."""
+        """Returns how often the first `number` rows of the order go through each source."""
         counts = zip(self.counts(number), self.sources, strict=True)
         return tuple(count / len(source) for count, source in counts)
 
     def counts(self, number: int) -> list[int]:
-        """Returns how many of the first `number` rows of the order are of each source.
+        """Returns how many of the first `number` rows of the order are from each source.
 
-        Source i takes its rounded share of what the sources before it leave.
+        Source i gets its rounded share of the rows that the sources before it leave.
         """
         counts, left = [], sum(self._turns)
         for turns in self._turns:

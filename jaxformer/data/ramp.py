@@ -1,8 +1,8 @@
-"""Ramps: the batch size and the length of rows that a run starts with, before it has the last ones.
+"""Ramps: smaller batches and shorter rows at the start of a run.
 
 A row of a shorter stage is a part of one of the longest rows, whose order is that of a run without
-a ramp. A step of a shorter stage reads whole rows of the longest, cut into parts, so that no token
-is skipped or read twice at a boundary, wherever it is.
+a ramp. A step of a shorter stage reads complete long rows, cut into parts, so that no token is
+skipped or read twice at a boundary between stages.
 """
 
 import math
@@ -16,23 +16,23 @@ from jaxformer.errors import ConfigError
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run with its own batch size, and perhaps its own length of rows.
+    """A part of a run with a separate batch size, and perhaps a separate length of rows.
 
-    It begins where the stage before it ends, the first one with the run.
+    It begins where the previous stage ends; the first stage begins with the run.
     """
 
     batch_size: int
-    """Rows of a step, over all hosts."""
+    """The rows of a step, over all hosts."""
 
     until_step: int | None = None
-    """The step of the run at which the next stage begins; None: `until_tokens` says it."""
+    """The step of the run at which the next stage begins; None: `until_tokens` sets it."""
 
     until_tokens: int | None = None
-    """Tokens of the run after which the next stage begins, to the nearest whole step; None:
-    `until_step` says it. Tokens are those of the rows that were read, padding included."""
+    """The tokens of the run after which the next stage begins, to the nearest step; None:
+    `until_step` sets it. Padding counts too."""
 
     sequence_length: int | None = None
-    """Tokens of a row, of which the last length is a multiple; None: as many as in the end."""
+    """The tokens of a row, which divide the final length; None: the final length."""
 
     def __post_init__(self):
         check_types(self, "data.ramp")
@@ -55,12 +55,14 @@ class Stage:
 
 
 class Phase(NamedTuple):
-    """The steps of a run whose batches have one shape: those of a stage, or those after all."""
+    """The steps of a run whose batches have one shape: those of a stage, or those after all
+    stages.
+    """
 
     batch_size: int
-    """Rows of a step, over all hosts."""
+    """The rows of a step, over all hosts."""
     data: Any = None
-    """The data as if the whole run were these steps; None where there is only a batch size."""
+    """The data for a run of only these steps; None if there is only a batch size."""
     field: str = "data"
     """Where the shape is set, for messages."""
     start: int = 0
@@ -68,16 +70,16 @@ class Phase(NamedTuple):
     stop: int | None = None
     """The first step of the next phase; None for the last phase."""
     first_row: int = 0
-    """How many of the longest rows are read before."""
+    """The number of the longest rows that are read before."""
     parts: int = 1
-    """The rows into which one of the longest is cut."""
+    """The number of rows into which one of the longest is cut."""
 
     def rows_before(self, step: int) -> int:
-        """Returns how many of the longest rows are read before a step of this phase."""
+        """Returns the number of the longest rows that are read before a step of this phase."""
         return self.first_row + (step - self.start) * self.batch_size // self.parts
 
     def step_after(self, rows: float) -> int:
-        """Returns the first step before which so many of the longest rows are read."""
+        """Returns the first step before which `rows` of the longest rows are read."""
         return self.start + math.ceil((rows - self.first_row) * self.parts / self.batch_size)
 
 
@@ -103,13 +105,15 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 
 
 def same_start(old: Any, new: Any, steps: int) -> bool:
-    """Whether a run may go on with another ramp: what it has read stays read, and in what order."""
+    """Whether a run may continue with another ramp: the rows read so far and their order must be
+    equal.
+    """
     runs = [phases_of(data) for data in (old, new)]
     started = [
         [(p.start, min(p.stop or steps, steps), p.batch_size, p.parts) for p in phases]
         for phases in ([p for p in phases if p.start < steps] for phases in runs)
     ]
-    # What the longest rows hold depends on all lengths.
+    # The contents of the longest rows depend on all lengths.
     lengths = [{(p.parts, *p.data.lengths.items()) for p in phases} for phases in runs]
     return started[0] == started[1] and lengths[0] == lengths[1]
 
@@ -121,10 +125,10 @@ def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tup
     (i + 1) / n of the tokens. Each stage compiles once.
 
     Args:
-        start: Rows of the first steps.
-        increment: Rows that each stage has more than the one before.
-        batch_size: Rows of a step in the end: `start` and a number of increments.
-        tokens: Tokens of the run after which it is reached.
+        start: The rows of the first steps.
+        increment: The rows that each stage adds to the one before.
+        batch_size: The final rows of a step: `start` and a number of increments.
+        tokens: The tokens of the run after which it is reached.
 
     Returns:
         The stages, the last of which has an increment less than `batch_size`.
@@ -147,7 +151,7 @@ def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tup
 
 
 def _shaped(data: Any, stage: Stage, field: str) -> Any:
-    """The data with the shape of a stage."""
+    """Returns the data with the shape of a stage."""
     if stage.sequence_length is not None and not data.takes_lengths:
         raise ConfigError(
             f"{field}.sequence_length = {stage.sequence_length}: must be None, because only rows "
@@ -161,7 +165,7 @@ def _shaped(data: Any, stage: Stage, field: str) -> Any:
 
 
 def _parts(data: Any, number: int) -> int:
-    """Into how many rows of a stage the longest are cut."""
+    """Returns into how many rows of a stage the longest are cut."""
     stage, field = data.ramp[number], f"data.ramp.{number}"
     if stage.sequence_length is None:
         return 1
@@ -182,7 +186,7 @@ def _parts(data: Any, number: int) -> int:
 
 
 def _length(data: Any, stage: Stage, field: str) -> int:
-    """The tokens of a row, which must be known where they are counted."""
+    """Returns the tokens of a row, which must be known to count tokens."""
     lengths: Mapping[str, int] = data.lengths
     if stage.until_tokens is not None and (data.has_images or "inputs" not in lengths):
         raise ConfigError(
@@ -193,7 +197,7 @@ def _length(data: Any, stage: Stage, field: str) -> int:
 
 
 def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> int:
-    """The step at which a stage ends that begins at `start`, after so many tokens."""
+    """Returns the step at which a stage that begins at `start` ends."""
     if stage.until_step is not None:
         name, value, least = "until_step", stage.until_step, start + 1
         stop = stage.until_step

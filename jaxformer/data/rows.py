@@ -1,4 +1,4 @@
-"""Data whose rows are read whole: texts with labels or tags, questions, pairs, conversations."""
+"""Data of complete rows: texts with labels or tags, questions, pairs, conversations."""
 
 import abc
 import os
@@ -19,15 +19,15 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class RowData(Data, Generic[Row]):
-    """Data whose rows are read whole; a subclass for each kind of row, with a field `tokenizer`.
+    """Data of complete rows; there is a subclass for each kind of row, with a field `tokenizer`.
 
-    Where the rows come from the fields `train` and `validation`, a subclass defines `read`;
-    another one defines `origin`, `train_rows` and `validation_rows`.
+    A subclass defines `read` if the rows come from the fields `train` and `validation`, and
+    otherwise `origin`, `train_rows` and `validation_rows`.
     """
 
     on_bad_row: OnBadRow = "stop"
-    """What becomes of a row that cannot be used: it stops the run, or is left out (skip); more than
-    5 % of such rows stop it in either case."""
+    """What happens to a row that cannot be used: it stops the run, or is left out (skip); more than
+    5 % of such rows always stop the run."""
 
     def read(self, source: Any) -> list[Row]:
         """Returns the rows of a file or another source."""
@@ -35,7 +35,9 @@ class RowData(Data, Generic[Row]):
 
     @abc.abstractmethod
     def side_of(self, row: Row) -> Hashable:
-        """Returns a text that decides a row's side: rows with the same one stay together."""
+        """Returns a text that decides on which side of the split a row is; rows with equal texts
+        stay together.
+        """
 
     @abc.abstractmethod
     def texts(self, row: Row) -> Iterable[str]:
@@ -47,7 +49,7 @@ class RowData(Data, Generic[Row]):
         return self.train
 
     def train_rows(self) -> list[Row]:
-        """Returns the training rows, those that may be held out among them."""
+        """Returns the training rows, including rows that may be held out."""
         return self.read(self.train)
 
     def validation_rows(self) -> list[Row] | None:
@@ -71,7 +73,7 @@ class RowData(Data, Generic[Row]):
 
 
 class TaskData(RowData[Row]):
-    """Rows that become examples one by one, perhaps with labels."""
+    """Data of rows that become examples one by one, perhaps with labels."""
 
     def label_names(self, train: Sequence[Row]) -> tuple[str, ...]:
         """Returns the names of the labels in the order of their numbers; empty without labels."""

@@ -1,4 +1,4 @@
-"""Rows of a batch as people read them: texts, with what the model learns of them, and arrays."""
+"""Shows rows of a batch as text: texts, the parts that the model learns, and arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxformer.data.dataset import Batch
 from jaxformer.data.tokenizers.specs import Tokenizer
 
 _MOST_NUMBERS = 20_000
-"""The most numbers of an array that are given one by one."""
+"""The maximum number of values of an array that are listed one by one."""
 _SIDES = ("inputs", "decoder_inputs")
 _PAIR = ("chosen", "rejected")
 _JUDGED = ("answer", "answer to another prompt")
@@ -31,7 +31,7 @@ class Text(NamedTuple):
     """A text of a row."""
 
     name: str
-    """What it is: "text", "inputs", "targets", "chosen", ..."""
+    """Its name: "text", "inputs", "targets", "chosen", ..."""
     parts: tuple[Part, ...]
 
     def __str__(self) -> str:
@@ -44,9 +44,9 @@ class Column(NamedTuple):
     name: str
     values: np.ndarray
     words: list[str]
-    """What each value stands for: the piece of a token, the name of a tag, else the number."""
+    """The meaning of each value: the piece of a token, the name of a tag, or else the number."""
     is_named: bool
-    """Whether values stand for something else than a number."""
+    """Whether values have a meaning other than the number."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class RowReader:
     """Reads rows of one kind of data."""
 
     head: str
-    """What the data teach, see `Data.head`."""
+    """The head that the data train, see `Data.head`."""
     tokenizer: Tokenizer | None = None
     """The tokenizer; None: rows have no text."""
     labels: Sequence[str] = ()
     """The names of labels or tags, by their numbers."""
 
     def sequences(self, row: Batch) -> dict[str, Batch]:
-        """The row, by the name ""; or both sequences of a pair, by their names."""
+        """Returns the row by the name "", or both sequences of a pair by their names."""
         names = _JUDGED if "desirable" in row else _PAIR
         if not (_is_ids(row.get("inputs"), 2) and len(row["inputs"]) == len(names)):
             return {"": row}
@@ -69,7 +69,7 @@ class RowReader:
         return {name: {k: x[i] for k, x in own.items()} for i, name in enumerate(names)}
 
     def texts(self, row: Batch) -> list[Text]:
-        """The texts of a row, without padding."""
+        """Returns the texts of a row, without padding."""
         found = []
         for name, sequence in self.sequences(row).items():
             if self.tokenizer is None or not _is_ids(sequence.get("inputs"), 1):
@@ -80,7 +80,7 @@ class RowReader:
         return found
 
     def example(self, row: Batch) -> Batch:
-        """The first document of a row of next tokens; any other row as it is."""
+        """Returns the first document of a row of next tokens; other rows are not changed."""
         segments = row.get("segments")
         if self.head != "language_model" or "decoder_inputs" in row or np.ndim(segments) != 1:
             return row
@@ -88,7 +88,7 @@ class RowReader:
         return {name: x[:size] if np.shape(x) == shape else x for name, x in row.items()}
 
     def columns(self, row: Batch) -> list[list[Column]]:
-        """The arrays with a value for each token of a row with one sequence."""
+        """Returns the arrays with a value for each token of a row with one sequence."""
         sides = [row[name] for name in _SIDES if _is_ids(row.get(name), 1)]
         found: list[list[Column]] = []
         decoder = [name for name in row if name.startswith("decoder_")]
@@ -102,14 +102,14 @@ class RowReader:
         return found
 
     def others(self, row: Batch) -> dict[str, np.ndarray]:
-        """The arrays of a row that have no value for each token: labels, images, spans."""
+        """Returns the arrays of a row without a value for each token: labels, images, spans."""
         sequence = next(iter(self.sequences(row).values()))
         sides = [name for name in _SIDES if _is_ids(sequence.get(name), 1)]
         shapes = {np.shape(row[name]) for name in sides}
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
     def format_value(self, name: str, value: np.ndarray, row: Batch) -> str:
-        """An array that has no value for each token, in words."""
+        """Returns the text for an array without a value for each token."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
             number = value.item()
@@ -131,7 +131,7 @@ class RowReader:
         )
 
     def as_json(self, row: Batch) -> dict[str, Any]:
-        """A row as what `json.dump` writes."""
+        """Returns a row as a value for `json.dump`."""
         pieces = {}
         for name, sequence in self.sequences(row).items() if self.tokenizer else ():
             for column in (each for side in self.columns(sequence) for each in side):
@@ -156,7 +156,7 @@ class RowReader:
         return frozenset({*own, *(id_ for id_, token in added if token.special)})
 
     def _piece(self, id_: int) -> str:
-        """A token as the tokenizer stores it; its number where there is none."""
+        """A token as the tokenizer stores it, or its number if it is unknown."""
         piece = self._rust.id_to_token(id_) if id_ >= 0 else None
         return f"<{id_}>" if piece is None else piece
 
@@ -174,7 +174,7 @@ class RowReader:
         return Column(name, values, [f"{value:.4g}" for value in values.tolist()], False)
 
     def _size(self, row: Batch, name: str) -> int:
-        """The tokens of a sequence that are no padding."""
+        """The number of tokens of a sequence, without padding."""
         tokens, segments = row[name], row.get(name.replace("inputs", "segments"))
         if segments is not None and segments.shape == tokens.shape:
             real = segments > 0
@@ -231,7 +231,7 @@ class RowReader:
 
 
 def cut(texts: Sequence[Text], most: int) -> list[Text]:
-    """Texts of at most so many characters, together."""
+    """Returns texts that are cut to a total number of characters."""
     found, room = [], most
     for text in texts:
         kept = []
@@ -245,7 +245,7 @@ def cut(texts: Sequence[Text], most: int) -> list[Text]:
 
 
 def _is_ids(array: Any, rank: int) -> bool:
-    """Whether it is an array of integers with so many axes."""
+    """Whether it is an array of integers with `axes` axes."""
     return np.ndim(array) == rank and np.issubdtype(np.asarray(array).dtype, np.integer)
 
 

@@ -14,12 +14,12 @@ from jaxformer.errors import DataError
 
 T = TypeVar("T")
 
-# Of a larger source only the start is read twice.
+# Only the start of a larger source is read twice.
 _SURVEYED_CHARACTERS = 1 << 26
 
 
 _SHARE, _ROWS, _MOST = 0.01, 20, 0.1
-"""Without a fraction: so large a share or so many rows, whichever is more, of at most a tenth."""
+"""The default: this share or this number of rows, whichever is more, but at most a tenth."""
 
 
 def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndarray:
@@ -27,7 +27,7 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
 
-    A document's side depends on its own name alone, so adding documents moves no other. The only
+    A document's side depends only on its name, so adding documents does not move others. The only
     exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
     whose hash is nearest.
     """
@@ -44,7 +44,7 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
 
 def _alike(hashes: np.ndarray, document: int) -> np.ndarray:
-    """The documents with the name of one; that one alone where all have the same."""
+    """The documents with the name of one, or only that one if all have the same name."""
     found = np.flatnonzero(hashes == hashes[document])
     return found if len(found) < len(hashes) else found[:1]
 
@@ -64,12 +64,12 @@ def train_validation_split(
 
 
 class _Start(NamedTuple):
-    """What a look at the first documents says.
+    """What is known after reading the first documents.
 
     Attributes:
         names: Their names.
-        is_all: Whether there are no others.
-        exceptions: The side of the document, by its number from 1, that keeps a side non-empty.
+        is_all: Whether these are all documents.
+        exceptions: The side of the document that keeps a side non-empty, by its number from 1.
     """
 
     names: Sequence[str] = ()
@@ -81,13 +81,13 @@ class _Start(NamedTuple):
 class Split:
     """A source's documents, each with its side.
 
-    Of a source with a single document the tail is held out instead: its last `fraction` of
-    characters, from the start of a line where one begins near.
+    If a source has a single document, its tail is held out instead: the last `fraction` of its
+    characters, from the start of a nearby line.
     """
 
     source: TextSource
     fraction: float | None
-    """The expected share of documents held out; None holds out none."""
+    """The expected share of documents held out; None: no documents."""
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:
@@ -112,7 +112,7 @@ class Split:
             raise DataError(f"{self.source} holds no text: check its path, or give another source")
 
     def _survey(self) -> "_Start":
-        """Reads the first documents, and more until there is one for each side."""
+        """Reads the first documents, and more until each side has one."""
         names: list[str] = []
         size, count, sides = 0, 0, set()
         least, most = (math.inf, 0), (-math.inf, 0)
@@ -154,6 +154,6 @@ class Split:
 
 
 def _hash(text: str) -> float:
-    # A file's name may hold bytes that are not UTF-8; Python carries them as lone surrogates.
+    # A file's name may hold bytes that are not UTF-8, which Python keeps as lone surrogates.
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -25,7 +25,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 
 @dataclass(frozen=True)
 class ChatData(ConversationData[Conversation]):
-    """Conversations; the model learns what the assistant says, and when it stops.
+    """Conversations; the model learns the assistant's answers, and when they end.
 
     A row of a batch has "inputs", "targets", "segments" and "positions" int32 [T] and "weights"
     float32 [T], which are 0 outside of the answers.
@@ -48,7 +48,7 @@ class ChatData(ConversationData[Conversation]):
     tokens."""
 
     loss_per: LossPer = "token"
-    """What counts the same: every token that is learned, or every answer, whatever its length."""
+    """What has equal weight: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
         # A 0 may be a class of another kind.

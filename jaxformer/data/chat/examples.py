@@ -1,4 +1,4 @@
-"""Tokenised conversations as rows of a batch: packed, or one to a row."""
+"""Tokenised conversations as rows of a batch: packed, or one per row."""
 
 import abc
 from collections.abc import Sequence
@@ -14,24 +14,25 @@ LossPer = Literal["token", "answer"]
 
 
 class ChatPacking(abc.ABC):
-    """How conversations become rows; subclasses are frozen dataclasses."""
+    """How conversations are arranged in rows; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def rows(self, lengths: Sequence[int], sequence_length: int) -> np.ndarray:
         """Returns the row of each conversation, int [conversations], numbered without gaps.
 
         Args:
-            lengths: The places that each takes.
-            sequence_length: Those of a row.
+            lengths: The number of tokens of each conversation.
+            sequence_length: The number of tokens of a row.
         """
 
 
 @dataclass(frozen=True)
 class PackedChats(ChatPacking):
-    """Several conversations to a row, each a segment whose positions start at 0.
+    """Several conversations per row, each a segment whose positions start at 0.
 
-    None sees another, so the loss is that of one to a row, without the padding. They are placed by
-    best-fit decreasing: longest first, each into the row with the least space that is enough.
+    They do not attend to each other, so the loss equals that of one conversation per row, without
+    the padding. They are placed by best-fit decreasing: longest first, each into the row with the
+    least sufficient space.
     """
 
     def rows(self, lengths, sequence_length):
@@ -40,19 +41,19 @@ class PackedChats(ChatPacking):
 
 @dataclass(frozen=True)
 class PaddedChats(ChatPacking):
-    """One conversation to a row, with padding after it."""
+    """One conversation per row, with padding after it."""
 
     def rows(self, lengths, sequence_length):
         return np.arange(len(lengths))
 
 
 class ChatExamples(ExampleSource):
-    """Conversations, of which the model is to learn some tokens.
+    """Conversations of which the model learns some tokens.
 
     Args:
         tokens: int32 [tokens] of each conversation, at least two.
         weights: float32 [tokens] of each: how much the prediction of each token counts.
-        packing: How they become rows.
+        packing: How they are arranged in rows.
         sequence_length: T, the tokens of a row.
         pad_id: The padding token.
     """
@@ -68,7 +69,7 @@ class ChatExamples(ExampleSource):
         self._length, self._pad_id = sequence_length, pad_id
         self._tokens, self._weights = np.concatenate(tokens), np.concatenate(weights)
         self._offsets = np.cumsum([0, *map(len, tokens)])
-        # The last token of a conversation predicts nothing.
+        # The last token of a conversation has no target.
         lengths = np.diff(self._offsets) - 1
         row_of = packing.rows(lengths, sequence_length)
         self._order = np.argsort(row_of, kind="stable")

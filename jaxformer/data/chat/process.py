@@ -1,4 +1,4 @@
-"""Runs `renderer.py`: chats rendered by a template in a process that the system limits."""
+"""Renders chats with `renderer.py` in a separate process with limited resources."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from jaxformer.data.chat import renderer
 from jaxformer.io.scripts import run_script
 
 _PATIENCE = 60
-"""Seconds after which a renderer is stopped that gets no processor time."""
+"""The number of seconds after which a renderer is stopped even if it gets no processor time."""
 
 
 def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -30,8 +30,8 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
             paths={str(Path(module.__file__).parents[1]) for module in modules},
         )
     except subprocess.TimeoutExpired:
-        return [{"error": f"it has not ended after {limit} seconds"}]
-    # What comes after the last newline was not finished.
+        return [{"error": f"it did not finish within {limit} seconds"}]
+    # Output after the last newline is incomplete.
     answers = [json.loads(line) for line in done.stdout.split(b"\n")[:-1]]
     if len(answers) <= len(requests):
         answers.append({"error": _reason(done.returncode)})
@@ -40,5 +40,5 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
 
 def _reason(returncode: int) -> str:
     if returncode in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
-        return f"it computes for longer than {renderer.CPU_SECONDS} seconds"
+        return f"it takes longer than {renderer.CPU_SECONDS} seconds"
     return f"it needs more than {renderer.MEGABYTES} MB of memory, or is nested too deeply"

@@ -1,4 +1,4 @@
-"""Rendered chats as tokens: special tokens of the template, and none that a message spells out."""
+"""Tokenises rendered chats; only the template can write special tokens, messages cannot."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from tokenizers import Encoding, Tokenizer
 from jaxformer.data.tokenizers.special_tokens import codes_of, with_codes
 from jaxformer.data.tokenizers.specs import all_cores
 
-# Letters without case, compatibility forms or spaces around them, which no template tells from
-# others, in scripts so rare that one of them is always free: Tangut, cuneiform, hieroglyphs.
+# Letters without case, compatibility forms or spaces around them, which templates treat like any
+# other, in scripts so rare that one is always free: Tangut, cuneiform, hieroglyphs.
 _STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
 
 
@@ -29,20 +29,20 @@ class TokenizedText(NamedTuple):
 
 
 class Disguise(NamedTuple):
-    """A message's values in which no special token is spelled out."""
+    """A message's values, disguised so that they do not spell out special tokens."""
 
     values: Any
-    """The values, each special token's name in them with another first character."""
+    """The values, with the first character of each special token's name replaced."""
     letters: Mapping[str, str]
-    """What the other characters stand for."""
+    """The replaced characters, by their replacements."""
 
     def undo(self, text: str) -> str:
-        """Returns a text as it would be without the disguise."""
+        """Returns a text without the disguise."""
         return text.translate(str.maketrans(dict(self.letters)))
 
 
 class ProtectedTokenizer:
-    """A tokenizer that tells special tokens of a template from the same characters in a message.
+    """A tokenizer that distinguishes a template's special tokens from the same text in a message.
 
     The names of special tokens in messages get another first character before the chat is
     rendered. In the text, what the tokenizer then takes for a special token was written by the
@@ -52,9 +52,9 @@ class ProtectedTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        """Takes a tokenizer of Hugging Face's `tokenizers`, which stays as it is."""
+        """Takes a tokenizer of Hugging Face's `tokenizers`, which is not changed."""
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        # It would cut blanks off the characters of a token.
+        # It would strip spaces from the characters of a token.
         self._tokenizer.post_processor = None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -64,7 +64,7 @@ class ProtectedTokenizer:
         self._ids = np.array(list(self._special), np.int64)
         names = sorted(self._special.values(), key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        # These are found in the normalised text, whose case, for one, may be another.
+        # These are found in the normalised text, whose case, for example, may differ.
         normalized = [token.content for _, token in added if token.special and token.normalized]
         self._loose = re.compile(
             "|".join(re.escape(self._normalized(name)) for name in normalized) or "(?!)"
@@ -72,7 +72,7 @@ class ProtectedTokenizer:
         self._has_loose = bool(normalized) and tokenizer.normalizer is not None
 
     def spells_special(self, values: Any) -> bool:
-        """Whether a text, or one within lists and dictionaries, spells out a special token."""
+        """Whether a text, also within lists and dictionaries, spells out a special token."""
         if isinstance(values, str):
             if self._names.search(values):
                 return True
@@ -84,7 +84,7 @@ class ProtectedTokenizer:
         return False
 
     def disguised(self, values: Any) -> Disguise:
-        """Returns values with another first character in each special token spelled out in them."""
+        """Returns values with the first character of each special token in them replaced."""
         text = json.dumps(values, ensure_ascii=False)
         used = {ord(letter) >> 8 for letter in text}
         base = next((start for start in _STAND_INS if start >> 8 not in used), _STAND_INS[0])
@@ -107,19 +107,21 @@ class ProtectedTokenizer:
         found = []
         for place in np.flatnonzero(np.isin(tokens.tokens, self._ids)):
             id_, start, end = (int(values[place]) for values in tokens)
-            # What the tokenizer does not know becomes the special token <unk> as well.
+            # Unknown characters become the special token <unk> too.
             if self._same(text[start:end].strip(), self._special[id_].strip()):
                 found.append((id_, start, end))
         return found
 
     def encode(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Returns the tokens of texts in which every special token counts."""
+        """Returns the tokens of texts, in which all special tokens are read as such."""
         with all_cores():
             encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [_tokenized(encoding) for encoding in encodings]
 
     def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
-        """Returns the tokens of a text in which the special tokens of the template alone count."""
+        """Returns the tokens of a text, in which only the template's special tokens are read as
+        such.
+        """
         plain, parts, starts, ends, done = disguise.undo(text), [], [], [], 0
         for id_, start, end in self.special_in(text, self.encode([text])[0]):
             code = self._codes[id_]
@@ -146,7 +148,7 @@ class ProtectedTokenizer:
 
     @cached_property
     def _coded(self) -> Tokenizer:
-        """The copy of the tokenizer that has other names for its special tokens."""
+        """A copy of the tokenizer with other names for its special tokens."""
         return with_codes(self._tokenizer)
 
 

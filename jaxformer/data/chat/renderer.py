@@ -25,21 +25,21 @@ MEGABYTES = 128
 MOST_CHARACTERS = 10**7
 """The maximum length of a text."""
 GENERATION = ("\ufdd0", "\ufdd1")
-"""What marks the two ends of a `{% generation %}` block in a rendered text, until it is read: two
+"""The marks of the two ends of a `{% generation %}` block in a rendered text, until it is read: two
 code points that Unicode keeps free for such uses."""
 MARK = "\ufdd2"
-"""Begins a mark that a caller puts into messages to find them again in the text."""
+"""The start of a mark that a caller puts into messages to find them in the text."""
 
 
 def main() -> None:
     """Compiles the template in the first line of input, and renders a chat for each other line."""
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # this process may have inherited another
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # this process may have inherited another handler
     for answer in answers(sys.stdin):
         print(json.dumps(answer), flush=True)
 
 
 def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Yields what was made of the template, and of each chat."""
+    """Yields the result for the template, and for each chat."""
     template = None
     for line in lines:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process
@@ -53,10 +53,10 @@ def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         except jinja2.TemplateSyntaxError as error:
             yield {"error": error.message, "line": error.lineno}
         except RecursionError:
-            yield {"error": "it is nested too deeply, or calls itself without end"}
+            yield {"error": "it is nested too deeply, or calls itself endlessly"}
         except MemoryError:
             yield {"error": f"it needs more than {MEGABYTES} MB of memory"}
-        except Exception as error:  # the template is a program, and may fail like any other
+        except Exception as error:  # the template is a program, which may raise any error
             yield {"error": str(error) or type(error).__name__}
 
 
@@ -93,7 +93,7 @@ def _unmarked(text: str) -> tuple[str, list[tuple[int, int]]]:
     for number, part in enumerate(text.split(first)):
         inside, *outside = part.split(last)
         if len(outside) != (number > 0):
-            raise jinja2.TemplateError("a generation block is within another, or is left early")
+            raise jinja2.TemplateError("a generation block is inside another one, or is left early")
         if number:
             spans.append((length, length + len(inside)))
         parts += [inside, *outside]
@@ -126,7 +126,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """A namespace without the names by which Python keeps its internals."""
+    """A namespace without the names of Python's internals."""
 
     def __init__(*args, **fields):
         self, *given = args

@@ -1,9 +1,9 @@
-"""Chat templates: messages become the text format of a model, as in transformers.
+"""Chat templates, which format messages as the text that a model expects, as in transformers.
 
 A template is a program of the model's publisher. Jinja's sandbox protects files and Python's
 internals, but does not limit time or memory: `'a' * 10**9` is one operation. So `renderer.py`
 compiles and renders a template in a separate process, whose processor time and memory the operating
-system limits. It takes a tenth of a second to start, and renders as many chats as there are.
+system limits. It takes a tenth of a second to start, and renders any number of chats.
 """
 
 import re
@@ -23,11 +23,11 @@ from jaxformer.io.model_files import TEMPLATES, read_object, small_file_in
 TEMPLATE = "chat_template.jinja"
 SPECIAL_TOKENS = "special_tokens_map.json"
 _FOR_TOOLS = "tool_use"
-"""The name of the template for chats with tools, of several."""
+"""The name of the template for chats with tools, if there are several templates."""
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The names of what an answer says before it answers."""
+"""The names of the field with the reasoning of an answer."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 Message = Mapping[str, Any]
@@ -35,7 +35,7 @@ Message = Mapping[str, Any]
 
 
 class Conversation(NamedTuple):
-    """A chat, as one row of a file has it."""
+    """A chat, as in one row of a file."""
 
     messages: Sequence[Message]
     """The messages, at least one."""
@@ -48,10 +48,10 @@ class Conversation(NamedTuple):
     where: str = ""
     """ "file:line", for messages."""
     plain: bool = False
-    """Whether the two messages are a text and its continuation, which no template formats."""
+    """Whether the two messages are a text and its continuation, without a template."""
 
     def values(self) -> list[Any]:
-        """Returns what the template writes, which `with_values` puts back."""
+        """Returns the values that the template reads; `with_values` replaces them."""
         return [self.messages, self.tools, self.variables]
 
     def with_values(self, values: list[Any]) -> "Conversation":
@@ -68,9 +68,9 @@ class Rendered(NamedTuple):
     spans: tuple[tuple[int, int], ...]
     """The (start, end) of each `{% generation %}` block in the text, in characters."""
     prefixes: tuple[int | None, ...]
-    """The length of each prefix that was asked for; None where the text does not begin with it."""
+    """The length of each requested prefix; None if the text does not begin with it."""
     tails: tuple[str | None, ...] = ()
-    """What each prefix has from its last mark on, if the text has marks; None if it is refused."""
+    """The text of each prefix from its last mark on, if there are marks; None if it is refused."""
 
 
 class RenderRequest(NamedTuple):
@@ -91,7 +91,7 @@ class ChatTemplate:
     """The file of the template."""
 
     source: str = field(repr=False)
-    """The template, known to compile."""
+    """The template, which is known to compile."""
 
     special_tokens: Mapping[str, str]
     """The special tokens by the names that templates use: "bos_token", ..."""
@@ -139,14 +139,14 @@ class ChatTemplate:
         return found
 
     def attempt_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered | DataError]:
-        """Formats those of many chats that the template does not reject.
+        """Formats many chats, some of which the template may reject.
 
         Args:
             requests: The chats.
 
         Returns:
-            The text of each, or the error. After one that needs too much time or memory there are
-            no more.
+            The text of each, or the error; the list ends after a chat that needs too much time or
+            memory.
 
         Raises:
             ArgumentError: Messages cannot be written as JSON.
@@ -192,7 +192,7 @@ class ChatTemplate:
 
 
 def _as_templates_read(message: Message) -> dict[str, Any]:
-    """Returns a message as transformers hands it to a template.
+    """Returns a message as transformers passes it to a template.
 
     A missing key and null mean the same. Reasoning has three names; templates read two of them.
     """
@@ -226,7 +226,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 
 def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    """Returns a template that is known to compile."""
+    """Compiles a template to check it, and returns it."""
     (answer,) = _ask(source, [])
     if "error" in answer:
         line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
@@ -274,7 +274,7 @@ def find_template(folder: Path) -> tuple[Path, str] | None:
 
 
 def _default(file: Path, stored: object) -> str:
-    """The template itself, or the one of several that is named "default"."""
+    """The template itself, or if there are several, the one named "default"."""
     for_tools = None
     if isinstance(stored, list):
         entries = [entry for entry in stored if isinstance(entry, dict)]
@@ -289,10 +289,10 @@ def _default(file: Path, stored: object) -> str:
 
 
 def _joined(template: str, for_tools: str | None) -> str:
-    """One template for both, which transformers would choose between."""
+    """One template that chooses between both as transformers would."""
     if for_tools is None:
         return template
-    # The signs in the tags leave the blanks around them. Jinja drops a template's last newline.
+    # The signs in the tags keep the white space around them; Jinja drops a template's last newline.
     first, second = (text.removesuffix("\n") for text in (for_tools, template))
     return f"{{% if tools is not none +%}}{first}{{%+ else +%}}{second}{{%+ endif %}}"
 

@@ -17,7 +17,7 @@ _INFO = "dataset_info.json"
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Yields the rows of an Apache Parquet file, holding one row group in memory."""
+    """Yields the rows of an Apache Parquet file, with one row group in memory."""
     parquet = optional_module("pyarrow.parquet", f"reading {path}")
     with _reported(path, "a Parquet"), parquet.ParquetFile(readable(path)) as file:
         schema = file.schema_arrow
@@ -77,7 +77,7 @@ def _row(path: Path, before: int, batch: Any) -> dict[str, Any]:
 
 
 def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
-    """Returns what turns numbers into names, for the columns whose type is datasets' ClassLabel."""
+    """Returns functions from numbers to names for the ClassLabel columns of `datasets`."""
     described = (schema.metadata or {}).get(b"huggingface")
     try:
         if described is not None:
@@ -88,13 +88,13 @@ def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
             return {}
         found = {name: _namer(feature) for name, feature in features.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return {}  # the description is optional, and of another version
+        return {}  # the description is optional, and may be of another version
     return {name: namer for name, namer in found.items() if namer is not None}
 
 
 def _namer(feature: Any) -> Callable[[Any], Any] | None:
-    """Returns what names the numbers in a value of one feature; None if it has no labels."""
-    if isinstance(feature, list):  # as datasets wrote lists once
+    """Returns the function that names the numbers in a value of one feature, if it has labels."""
+    if isinstance(feature, list):  # the old form of lists in datasets
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel" and feature.get("names"):
         names = dict(enumerate(feature["names"])) | {-1: None}  # -1: the label is unknown

@@ -1,4 +1,4 @@
-"""Which files a path names: a file, a folder, a glob, or a saved data set."""
+"""Finds the files of a path: a file, a folder, a glob, or a saved data set."""
 
 import glob
 import hashlib
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import ObjectInfo
 
 COMPRESSED = (".gz", ".zst")
-"""The endings of compressed files, after the ending of what they hold."""
+"""The endings of compressed files, after the ending of the contents."""
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _ABOUT_DATA = {_STATE, _DICT, "dataset_info.json", "dataset_infos.json"}
-# The words that the library `datasets` takes for splits.
+# The names of splits in the library `datasets`.
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-# About two seconds of hashing; a start hashes the tokens too.
+# About two seconds of hashing; each start also hashes the tokens.
 _WHOLE = 4 << 30
 _SAMPLES, _SAMPLE = 64, 1 << 16
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}.*")
 
 
 class FoundFile(NamedTuple):
-    """A file and the name it goes by."""
+    """A file and its name."""
 
     name: str
-    """Its path below the folder that was named, with "/" between folders."""
+    """Its path below the given folder, with "/" between folders."""
     path: AnyPath
     info: "ObjectInfo | None" = None
-    """What the store says of it; None for a file of this machine."""
+    """Its entry in the store; None for a file on this machine."""
 
     def stat(self) -> "os.stat_result | ObjectInfo":
-        """Returns its size and what else is known of it."""
+        """Returns its size and other known properties."""
         return self.path.stat() if self.info is None else self.info
 
 
 def ending_of(path: AnyPath) -> str:
-    """Returns the ending that tells a file's format: ".jsonl" of "a.JSONL.zst"."""
+    """Returns the ending that determines a file's format: ".jsonl" of "a.JSONL.zst"."""
     if path.suffix.lower() in COMPRESSED:
         path = path.with_suffix("")
     return path.suffix.lower()
@@ -72,7 +72,7 @@ def find_matching(path: str | os.PathLike, pattern: str) -> list[FoundFile]:
 
 
 def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFile]:
-    """Returns the files that a path names, ordered by name.
+    """Returns the files of a path, ordered by name.
 
     Of a folder, these are the files with a known ending, also compressed, at any depth. Hidden
     files and files that only describe data are left out. Of a data set that
@@ -95,14 +95,14 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
 
 
 def digests(files: Iterable[FoundFile]) -> list[tuple[str | int, ...]]:
-    """Returns the name, the size and a digest of each file, which moving or touching leaves alone.
+    """Returns the name, the size and a digest of each file; moving or touching a file keeps them.
 
     Files of more than `_WHOLE` bytes together are sampled; their paths and modification times
     stand for what is not read. Of an object, the store's version is the digest.
     """
     stats = [(file, file.stat()) for file in files]
     is_whole = sum(stat.st_size for file, stat in stats if file.info is None) <= _WHOLE
-    # Hashing and reading leave Python to other threads.
+    # Hashing and reading release Python's lock for other threads.
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         found = threads.map(lambda pair: _digest(*pair, is_whole), stats)
         return [
@@ -132,7 +132,7 @@ def _digest(
 def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int | str]]:
     """Returns the name, the size, and the modification time or the store's version of files.
 
-    Earlier versions told files apart by these.
+    Earlier versions identified files by these.
     """
     stats = [(file.name, file.stat()) for file in files]
     return [
@@ -142,14 +142,14 @@ def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int | str]]:
 
 
 def is_glob(path: AnyPath) -> bool:
-    """Whether a path stands for the files that match it, and is not one that exists."""
+    """Whether a path is a pattern of files, and does not exist itself."""
     return glob.has_magic(str(path)) and not (
         path.exists() if is_remote(path) else os.path.lexists(path)
     )
 
 
 def is_folder(path: AnyPath) -> bool:
-    """Whether a path is a folder; one that may not be looked at is none."""
+    """Whether a path is a folder that may be read."""
     return path.is_dir() if is_remote(path) else os.path.isdir(path)
 
 
@@ -173,7 +173,7 @@ def _file_or_glob(path: AnyPath) -> list[FoundFile]:
 
 
 def _walk(folder: AnyPath) -> Iterator[tuple[AnyPath, "ObjectInfo | None"]]:
-    """Yields the files below a folder that may hold data, with what a store says of them."""
+    """Yields the files below a folder that may hold data, with their entries in a store."""
     if (folder / _DICT).is_file():
         names = read_json(folder / _DICT).get("splits") or ["train"]
         _refuse_splits(folder, {str(name): str(folder / str(name)) for name in names})
@@ -205,7 +205,7 @@ def _hidden(root: AnyPath, file: AnyPath) -> bool:
 
 
 def _saved_files(folder: AnyPath) -> list[AnyPath]:
-    """Returns the files that a saved data set lists; beside them may be caches."""
+    """Returns the files that a saved data set lists, without the caches beside them."""
     state = read_json(folder / _STATE)
     try:
         files = [_checked(folder / entry["filename"]) for entry in state["_data_files"]]
@@ -222,7 +222,7 @@ def _saved_files(folder: AnyPath) -> list[AnyPath]:
 
 
 def _checked(file: AnyPath) -> AnyPath:
-    """Returns a file that is there; an object is not copied before it is read."""
+    """Returns a file after checking that it exists; an object is copied only when it is read."""
     if not is_remote(file):
         return ordinary_file(file)
     object_info(file)
@@ -230,7 +230,7 @@ def _checked(file: AnyPath) -> AnyPath:
 
 
 def _check_one_split(root: AnyPath, found: Iterable[FoundFile]) -> None:
-    """Raises DataError where tables are named for several splits, as on the Hugging Face hub."""
+    """Raises DataError if tables are named for several splits, as on the Hugging Face hub."""
     examples: dict[str, str] = {}
     for file in found:
         *folders, last = Path(file.name).parts
@@ -251,7 +251,7 @@ def _check_one_split(root: AnyPath, found: Iterable[FoundFile]) -> None:
 
 
 def check_no_splits(folder: Path, names: Iterable[str]) -> None:
-    """Checks that the folders in a folder are something else than the splits of a data set."""
+    """Checks that the folders in a folder are not the splits of a data set."""
     examples = {_SPLITS.get(name.lower(), ""): str(folder / name) for name in names}
     if examples and "" not in examples:
         _refuse_splits(folder, examples)

@@ -45,7 +45,7 @@ def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record
 
 
 def _row(record: Record) -> Record:
-    """The item of a list, if it is an object."""
+    """The item of a list, which must be an object."""
     if not isinstance(record.values, dict):
         found = json_type(type(record.values))
         raise DataError(f"{record.where}: expected a JSON object, found {found}")
@@ -53,7 +53,7 @@ def _row(record: Record) -> Record:
 
 
 def _read_list(path: Path) -> Iterator[Record]:
-    """Yields the items of a list, holding few of them in memory."""
+    """Yields the items of a list, with few of them in memory."""
     number = 0
     try:
         with opened(path) as file:
@@ -75,13 +75,13 @@ def _read_list(path: Path) -> Iterator[Record]:
         raise DataError(f"{path}, row {number}: not valid JSON: nested too deeply") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, row {number}: not valid JSON: {error.msg}") from error
-    except ValueError as error:  # Python reads integers of 4,300 digits at most
+    except ValueError as error:  # Python reads integers of at most 4,300 digits
         reason = "a number has too many digits"
         raise DataError(f"{path}, row {number}: not valid JSON: {reason}") from error
 
 
 class _Text:
-    """The text of a file, from which JSON values are taken one after the other."""
+    """Reads JSON values one after the other from the text of a file."""
 
     def __init__(self, file: TextIO):
         self._file, self._text, self._place = file, "", 0
@@ -95,13 +95,13 @@ class _Text:
                 return self._text[self._place : self._place + 1]
 
     def take(self, character: str) -> None:
-        """Steps over the next character that is not blank."""
+        """Skips the next character that is not blank."""
         if self.next() != character:
             raise json.JSONDecodeError(f"Expecting {character!r}", self._text, self._place)
         self._place += 1
 
     def value(self) -> Any:
-        """Takes the next value."""
+        """Reads the next value."""
         self.next()
         while True:
             try:

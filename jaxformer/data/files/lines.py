@@ -20,18 +20,18 @@ _BUFFER = 1 << 20
 
 @contextmanager
 def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for reading; .gz and .zst are decompressed as they are read."""
+    """Opens a file for reading, and decompresses .gz and .zst."""
     try:
         with _open(path) as stream:
             yield stream
     except (EOFError, OSError, zlib.error) as error:
-        # The errors of the decompressors have no text of the system's.
+        # The errors of the decompressors have no message of the system.
         damage = f"damaged, or not compressed as its name says ({error}): get it again"
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or damage}") from error
 
 
 def byte_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the lines of a file as bytes, which end only at a newline."""
+    """Yields the lines of a file, which end only at a newline, as bytes."""
     with opened(path) as file:
         yield from file
 
@@ -55,7 +55,7 @@ def numbered_lines(
 
 
 def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
-    """Returns a line of a file as text, the first one without a byte order mark."""
+    """Returns a line of a file as text, without a byte order mark in the first one."""
     if _LOST in line:
         raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
     try:
@@ -66,7 +66,7 @@ def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
 
 
 def encodable(text: str, what: str) -> str:
-    """Returns a text that UTF-8 can hold."""
+    """Returns a text if UTF-8 can encode it, or else raises DataError."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -82,7 +82,7 @@ def _open(path: str | os.PathLike) -> BinaryIO:
     if ending == ".gz":
         return gzip.open(readable(path))
     if ending == ".zst":
-        # Unlike others, this reader notices that a file ends in the middle of a frame.
+        # Unlike others, this reader detects a file that ends in the middle of a frame.
         arrow, found = optional_module("pyarrow", f"reading {path}"), readable(path)
         file = arrow.OSFile(str(found)) if isinstance(found, Path) else arrow.PythonFile(found)
         return io.BufferedReader(arrow.CompressedInputStream(file, "zstd"), _BUFFER)

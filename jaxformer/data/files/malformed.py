@@ -1,4 +1,4 @@
-"""Parts of a file of which nothing can be made: they stop the reader, or are reported."""
+"""Handles malformed parts of a file, which stop the reader or are reported."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -6,7 +6,7 @@ from typing import TypeVar
 from jaxformer.errors import DataError
 
 Malformed = Callable[[str], None]
-"""Receives what is wrong with a line or a row, which is then left out."""
+"""Receives the error of a line or a row that is left out."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 def attempted(
     make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
 ) -> Iterator[Made]:
-    """Yields what a function makes of each item."""
+    """Yields the result of a function for each item; malformed items raise or are reported."""
     for item in items:
         try:
             made = make(item)

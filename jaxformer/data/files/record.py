@@ -15,7 +15,7 @@ class Record(NamedTuple):
     values: dict[str, Any]
     """The value of each column, by its name."""
     number: int = 0
-    """The line or the row of its file, counted from 1."""
+    """Its number in the file (line or row), counted from 1."""
 
     def text(self, column: str) -> str:
         """Returns the string in a column.
@@ -42,10 +42,10 @@ class Record(NamedTuple):
 
 
 def table_row(path: object, number: int, values: dict[str, Any]) -> Record:
-    """Returns a row that is known by its number in a table that has no lines."""
+    """Returns a row of a table without lines, which is named by its number."""
     return Record(f"{path}, row {number}", values, number)
 
 
 def table_line(path: object, number: int, values: dict[str, Any]) -> Record:
-    """Returns a row that is known by its line."""
+    """Returns a row that is named by its line."""
     return Record(f"{path}:{number}", values, number)

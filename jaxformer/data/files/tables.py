@@ -1,4 +1,4 @@
-"""Tables: rows with named columns, in any of the formats that people keep them in."""
+"""Reads tables, which are rows with named columns, in common formats."""
 
 import csv
 import os
@@ -32,7 +32,7 @@ def read_records(
     columns: Sequence[str] | None = None,
     malformed: Malformed | None = None,
 ) -> Iterator[Record]:
-    """Yields the rows of a table one after the other, never holding all of it in memory.
+    """Yields the rows of a table one after the other, without holding all of it in memory.
 
     The format of a file follows from its ending. .tsv and .txt: fields between tabs, in which
     quotation marks are ordinary characters (as in GLUE's files); .csv: fields between commas,
@@ -48,15 +48,14 @@ def read_records(
         path: The file, the folder or the glob.
         header: The first line of a .tsv, .txt or .csv file names the columns; without it they
             are called "0", "1", ...
-        columns: The columns that are needed; others are left out where that saves time. None
-            needs all.
+        columns: The columns that are needed; others are left out if that saves time. None: all.
         malformed: Receives a message for each line of a .tsv, .txt or .csv file that has another
             number of fields than the first, each of a .tsv or .txt file that is not text, and each
             line or item of a .jsonl or .json file that is not an object, which are left out;
             None: such a line is an error.
 
     Returns:
-        The rows, read as they are asked for.
+        The rows, which are read on demand.
 
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
@@ -92,7 +91,7 @@ def _tab_separated(path: Path, options: TableOptions) -> Iterator[tuple[int, lis
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_FIELD)  # the module's own limit is shorter than a document
+    csv.field_size_limit(_LONGEST_FIELD)  # the module's default limit is shorter than a document
     rows, first = csv.reader(text_lines(path), strict=True), 1
     try:
         for fields in rows:

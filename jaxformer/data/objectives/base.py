@@ -1,4 +1,4 @@
-"""Training objectives: what the model sees of the text, and what it predicts."""
+"""Training objectives: the inputs that are made of a text, and the targets."""
 
 import abc
 from collections.abc import Callable
@@ -27,19 +27,19 @@ class Objective(abc.ABC):
     """Whether every token is predicted, so that the loss can be reported in bits per byte."""
 
     least_length: ClassVar[int] = 1
-    """The smallest sequence_length that leaves something to predict."""
+    """The smallest sequence_length with at least one target."""
 
     head: ClassVar[str] = "language_model"
-    """What it teaches, see `Data.head`."""
+    """The head that it trains, see `Data.head`."""
 
     takes_segments: ClassVar[bool] = True
-    """Whether a row may hold several documents that do not see each other."""
+    """Whether a row may hold several documents that do not attend to each other."""
 
     longest_row: ClassVar[int] = 2048
-    """The tokens of a row where neither the experiment nor the model says how many."""
+    """The default number of tokens of a row, if neither the experiment nor the model sets it."""
 
     def before_documents(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Returns the tokens that each document begins with.
+        """Returns the tokens with which each document begins.
 
         Args:
             tokenizer: The tokenizer of the stream.
@@ -60,14 +60,14 @@ class Objective(abc.ABC):
         del tokenizer
 
     def raw_length(self, sequence_length: int) -> int:
-        """Returns how many tokens of text an example consumes."""
+        """Returns the number of tokens of text in an example."""
         return sequence_length
 
     def validate(self, packing: Packing, sequence_length: int) -> None:
         """Checks that the objective can use these rows.
 
         Args:
-            packing: How documents become rows.
+            packing: How documents are arranged in rows.
             sequence_length: The tokens of "inputs".
 
         Raises:
@@ -91,21 +91,21 @@ class Objective(abc.ABC):
 
         Args:
             stream: The tokens.
-            packing: How documents become rows.
+            packing: How documents are arranged in rows.
             sequence_length: The tokens of "inputs".
             tokenizer: The tokenizer of the stream; it has the special tokens.
         """
 
 
 class RowObjective(Objective):
-    """An objective whose examples are each made of one row, by a pure function."""
+    """An objective that makes each example from one row, by a pure function."""
 
     @abc.abstractmethod
     def bind(self, tokenizer: Tokenizer, sequence_length: int) -> RowFunction:
         """Returns the function from a row and its random generator to one row of the batch.
 
         Args:
-            tokenizer: Gives the ids of special tokens, and tells words apart.
+            tokenizer: Has the ids of special tokens, and knows where words begin.
             sequence_length: The tokens of "inputs".
         """
 
@@ -115,7 +115,7 @@ class RowObjective(Objective):
 
 
 class RowExamples(ExampleSource):
-    """An objective's view of the rows over a stream of tokens.
+    """The examples that an objective makes of the rows of a token stream.
 
     Attributes:
         stream: The tokens.
@@ -123,7 +123,9 @@ class RowExamples(ExampleSource):
     """
 
     def __init__(self, stream: TokenStream, rows: Rows, function: RowFunction):
-        """`function` makes an example of a row, see `RowObjective.bind`."""
+        """Takes the rows and the function that makes an example of a row, see
+        `RowObjective.bind`.
+        """
         self.stream, self.rows, self._function = stream, rows, function
 
     def __len__(self) -> int:
@@ -161,10 +163,10 @@ class CausalLM(RowObjective):
 
 @dataclass(frozen=True)
 class PrefixLM(RowObjective):
-    """Predict each next token after a prefix of random length, all of which the model may see.
+    """Predict each next token after a prefix of random length, which the model sees in full.
 
     n tokens give a prefix of P = floor(u n) tokens, u uniform in [min_fraction, max_fraction].
-    The token at P is the first that is not seen, and P - 1 the place that predicts it:
+    The token at P is the first unseen one, and position P - 1 predicts it:
 
         inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 for P - 1 <= t < n
 
@@ -178,10 +180,10 @@ class PrefixLM(RowObjective):
     takes_segments: ClassVar[bool] = False
 
     min_fraction: float = 0.0
-    """The smallest share of a row that is prefix."""
+    """The smallest share of a row in the prefix."""
 
     max_fraction: float = 1.0
-    """The largest share of a row that is prefix."""
+    """The largest share of a row in the prefix."""
 
     def __post_init__(self):
         check_types(self)
@@ -210,7 +212,7 @@ def next_tokens(row: TokenRow) -> Batch:
 
 
 def after_prefix(example: Batch, prefix: int) -> Batch:
-    """Returns the example with "prefix", and weight only where an unseen token is predicted."""
+    """Returns the example with "prefix", and weights only for unseen tokens."""
     places = np.arange(len(example["weights"]))
     seen = places < prefix - 1
     weights = np.where(seen, 0, example["weights"]).astype(np.float32)

@@ -18,12 +18,12 @@ from jaxformer.io.scratch import spilled
 
 @dataclass(frozen=True)
 class SentencePairs(Objective):
-    """Predict how two pieces of text belong together, and their hidden tokens.
+    """Predict how two pieces of text are related, and their masked tokens.
 
-        inputs      = [CLS] a [SEP] b [SEP], some tokens hidden
+        inputs      = [CLS] a [SEP] b [SEP], some tokens masked
         token_types =   0   0   0   1   1
 
-    A stretch of a document is cut in two at a random place. For "next_sentence" b is the second
+    A part of a document is cut in two at a random place. For "next_sentence" b is the second
     half (label 0) or, half of the time, as many tokens of another document (label 1); for
     "sentence_order" the halves are in order (0) or swapped (1).
 
@@ -41,10 +41,10 @@ class SentencePairs(Objective):
     takes_segments: ClassVar[bool] = False
 
     label: Literal["next_sentence", "sentence_order"] = "next_sentence"
-    """What is predicted of the pair."""
+    """The label of the pair that is predicted."""
 
     masking: MaskedLM = MaskedLM()
-    """How tokens are hidden."""
+    """How tokens are masked."""
 
     @property
     def head(self) -> str:
@@ -61,7 +61,7 @@ class SentencePairs(Objective):
 
 
 class PairExamples(ExampleSource):
-    """Pairs made of stretches of documents.
+    """Pairs made of parts of documents.
 
     Attributes:
         stream: The tokens.
@@ -72,7 +72,7 @@ class PairExamples(ExampleSource):
     def __init__(
         self, objective: SentencePairs, stream: TokenStream, length: int, tokenizer: Tokenizer
     ):
-        """Cuts the documents into stretches that leave room for three special tokens."""
+        """Cuts the documents into parts that leave room for three special tokens."""
         self.stream, self._objective, self._length = stream, objective, length
         self._mask = objective.masking.masker(tokenizer)
         self._cls, self._sep = (int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep"))
@@ -124,7 +124,7 @@ class PairExamples(ExampleSource):
         }
 
     def _of_another_document(self, index: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """A piece of `size` tokens, or what there is if its row is shorter."""
+        """A piece of at most `size` tokens of another document."""
         own_first, own_last = self._first[index], self._last[index]
         other = int(rng.integers(len(self) - (own_last - own_first)))
         other += own_last - own_first if other >= own_first else 0

@@ -1,4 +1,4 @@
-"""Algorithmic tasks: strings over a small alphabet, and what a rule makes of each."""
+"""Algorithmic tasks: strings over a small alphabet, and the output of a rule for each."""
 
 import hashlib
 from collections.abc import Callable
@@ -24,14 +24,14 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Rule(NamedTuple):
-    """A task: how an input of n symbols is drawn, and what its output is."""
+    """A task: how an input of n symbols and its output are drawn."""
 
     draw: Callable[[np.random.Generator, int], Pair]
     """Draws an input of n tokens and its output of at most n, both int32."""
     shortest: int
-    """The fewest symbols of an input."""
+    """The minimum number of symbols of an input."""
     chance: float
-    """The share of output tokens that a guess among the possible symbols gets right."""
+    """The expected accuracy of a random guess among the possible symbols."""
 
 
 def _copy(rng: np.random.Generator, size: int) -> Pair:
@@ -121,14 +121,14 @@ class Algorithmic(Data):
     """The task: copy, reverse, parity, addition, sorting or missing_duplicate."""
 
     length: int = 16
-    """The most symbols of an input; each number of them is equally likely."""
+    """The maximum number of symbols of an input; each number is equally likely."""
 
     min_length: int | None = None
-    """The fewest symbols of an input; None: the fewest that the task allows."""
+    """The minimum number of symbols of an input; None: the minimum of the task."""
 
     num_rows: int = 1 << 16
-    """Examples of an epoch of training; a share of `validation_fraction` as many are drawn
-    separately for validation."""
+    """The number of examples of an epoch; `validation_fraction` times as many are drawn separately
+    for validation."""
 
     layout: Literal["decoder", "prefix", "encoder_decoder"] = "decoder"
     """The family of models that the rows are for."""
@@ -147,7 +147,7 @@ class Algorithmic(Data):
 
     @property
     def rule(self) -> Rule:
-        """What the task draws."""
+        """The rule of the task."""
         return RULES[self.task]
 
     @property
@@ -157,10 +157,10 @@ class Algorithmic(Data):
         return {"inputs": 2 * self.length}
 
     def of_length(self, length: int, num_rows: int) -> "Algorithmic":
-        """Returns data for evaluation: inputs of exactly so many symbols, all for validation.
+        """Returns data for evaluation: inputs of exactly `length` symbols, all for validation.
 
         Args:
-            length: The symbols of every input.
+            length: The number of symbols of every input.
             num_rows: The number of examples.
         """
         own = {"length": length, "min_length": length, "num_rows": 2 * num_rows}
@@ -178,7 +178,7 @@ class AlgorithmicExamples(ExampleSource):
     """Examples of a task, each a function of a seed and its index."""
 
     def __init__(self, config: Algorithmic, num_rows: int, seed: str):
-        """Takes the task, the number of examples, and what tells one stream from another."""
+        """Takes the task, the number of examples, and the values that identify the stream."""
         self.config, self._num_rows = config, num_rows
         digest = hashlib.blake2b(f"{config.task}/{seed}".encode(), digest_size=8).digest()
         self._seed = int.from_bytes(digest, "big")

@@ -1,4 +1,4 @@
-"""Rows of GLUE's nine tasks and its diagnostic set, from the files that are distributed.
+"""Rows of GLUE's nine tasks and its diagnostic set, from the distributed files.
 
 References:
     Wang et al., GLUE, https://arxiv.org/abs/1804.07461
@@ -36,7 +36,7 @@ class QueryRow(NamedTuple):
     """A row whose label is to be predicted."""
 
     index: str
-    """What a submission calls it."""
+    """Its id in a submission."""
     row: LabelledRow
 
 
@@ -44,7 +44,7 @@ class QueryRow(NamedTuple):
 class GlueFolder:
     """The folder with the files of a task.
 
-    They are those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
+    They may be those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
     Microsoft's msr_paraphrase_train.txt with mrpc_dev_ids.tsv), Parquet files as on the Hugging
     Face hub (cola/train-00000-of-00001.parquet), or what `datasets.save_to_disk` writes.
     """
@@ -67,16 +67,16 @@ class GlueFolder:
         return ()
 
     def missing(self) -> list[str]:
-        """Returns the files without which the task cannot be trained and measured."""
+        """Returns the required files of the task that are missing."""
         home = any_path(self.root, "root") / self.task.title
         return [f"{home}/{x}.tsv" for x in ("train", *self.task.dev) if not self.files(x)]
 
     def rows(self, split: str, on_bad_row: OnBadRow = "stop") -> list[LabelledRow]:
         """Returns the labelled rows of a split.
 
-        Lines with another number of fields than the first are left out, as other loaders of GLUE
-        do, and a warning says how many: QQP has some with a line break in a question. Of
-        Microsoft's table of MRPC, the rows that mrpc_dev_ids.tsv names are the split "dev" and the
+        Lines whose number of fields differs from the first line's are left out, as other loaders of
+        GLUE do, and a warning counts them: QQP has some with a line break in a question. In
+        Microsoft's table of MRPC, the rows named in mrpc_dev_ids.tsv are the split "dev" and the
         others "train"; without that file all are "train".
         """
         tables = self._needed(split)
@@ -146,7 +146,7 @@ class GlueFolder:
 
 @dataclass(frozen=True)
 class Glue(LabelledRows):
-    """A task of GLUE, from the files in which it is distributed.
+    """A task of GLUE, from the distributed files.
 
     A row of a batch is that of `LabelledRows`. STS-B's labels are numbers; the others' are classes
     in the order of GLUE's Parquet files, whichever of them occur.
@@ -162,7 +162,7 @@ class Glue(LabelledRows):
     """The folder with the tasks' folders (CoLA, SST-2, ...)."""
 
     validation: str = "dev"
-    """The split for validation: "dev"; of MNLI "dev_matched", which "dev" means, or
+    """The split for validation: "dev"; for MNLI "dev_matched", which is also its "dev", or
     "dev_mismatched"."""
 
     longest_row = 128
@@ -212,7 +212,7 @@ def _is_msr(table: Path) -> bool:
 
 
 def _dev_ids(table: Path) -> set[tuple[str, ...]] | None:
-    """The ids of the pairs of MRPC's split "dev", where the table is Microsoft's."""
+    """The ids of the pairs of MRPC's split "dev", if the table is Microsoft's."""
     found = (table.with_name(name) for name in _DEV_IDS)
     file = next((file for file in found if file.is_file()), None)
     if file is None or not _is_msr(table):

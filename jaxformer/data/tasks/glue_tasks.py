@@ -21,7 +21,7 @@ class GlueTask:
     label: str
     """The column of the label in a .tsv file."""
     metrics: tuple[str, ...]
-    """What GLUE reports; their mean is the task's score."""
+    """The metrics that GLUE reports; their mean is the task's score."""
     labels: tuple[str, ...] = ("0", "1")
     """The labels, in the order of their numbers in Parquet files; empty: a number from 0 to 5."""
     dev: tuple[str, ...] = ("dev",)
@@ -33,7 +33,7 @@ class GlueTask:
     hub_text: tuple[str, ...] = ()
     """The columns of the texts in a Parquet file of the hub; empty: those of a .tsv file."""
     hub_labels: tuple[str, ...] = ()
-    """What such a file calls the labels, in the same order; empty: the same."""
+    """The names of the labels in such a file, in the same order; empty: the same names."""
 
     @property
     def submitted(self) -> dict[str, str]:
@@ -101,7 +101,7 @@ DIAGNOSTIC = GlueTask("AX", _TWO, "label", ("matthews",), labels=_NLI, hub_text=
 
 
 def task_name(name: str) -> str:
-    """Returns the task that a user names: "SST-2", "sst2" or "STSB".
+    """Returns the task with a name in any spelling: "SST-2", "sst2" or "STSB".
 
     Raises:
         ConfigError: The task is unknown; the message lists the known ones.

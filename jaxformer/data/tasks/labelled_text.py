@@ -28,23 +28,23 @@ class LabelledRow(NamedTuple):
     """ "file:line", for messages."""
     texts: tuple[str, ...]
     label: str | tuple[str, ...] | None
-    """Several where a row may have any number; None where it is what a model is to predict."""
+    """A tuple if a row may have several labels; None if the label is to be predicted."""
 
 
 @dataclass(frozen=True)
 class LabelledRows(SequenceData[LabelledRow]):
-    """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
+    """Texts, or pairs of texts, with one label each; there is a subclass for each form of storage.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or
     [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels]
-    where a row may have several, and "label_weights" float32.
+    if a row may have several, and "label_weights" float32.
     """
 
     label_order: tuple[str, ...] = field(default=(), kw_only=True)
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
 
     decoder_start: Literal["pad", "end_of_text"] | None = field(default=None, kw_only=True)
-    """What the decoder of an encoder-decoder begins with (T5: "pad", BART: "end_of_text"), which
+    """The first token of the decoder of an encoder-decoder (T5: "pad", BART: "end_of_text"), which
     then reads the same row; None: the model has no decoder."""
 
     def __post_init__(self):
@@ -82,7 +82,7 @@ class LabelledRows(SequenceData[LabelledRow]):
     def examples(
         self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> SequenceExamples:
-        """Returns rows as arrays; those without a label have weight 0."""
+        """Returns rows as arrays; rows without a label have weight 0."""
         if None in (row.label for row in rows):
             kind, weight = self.label_kind, 0.0
             values = np.zeros((len(rows), *kind.shape(labels)), kind.dtype)
@@ -133,7 +133,7 @@ class LabelledText(LabelledRows):
     Number."""
 
     header: bool = True
-    """The first line names the columns; without it they are called 0, 1, ..."""
+    """Whether the first line names the columns; otherwise they are called 0, 1, ..."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -164,7 +164,9 @@ class LabelledText(LabelledRows):
         return super().label_names(train)
 
     def read(self, source: str, labelled: bool = True) -> list[LabelledRow]:
-        """Returns the rows of a table; those that are not `labelled` need no column of labels."""
+        """Returns the rows of a table, which needs a column of labels only if `labelled` is
+        true.
+        """
         columns = self.text
 
         def row(record: Record) -> LabelledRow | None:
@@ -193,11 +195,11 @@ class LabelledText(LabelledRows):
 def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:
     """Whether a row has no label by the convention of its format."""
     if len(columns) > 1:
-        # Rows that do not count, in the test set of Jigsaw's toxic comments.
+        # Rows that are not scored in the test set of Jigsaw's toxic comments.
         return {str(record.values.get(name)) for name in columns} == {"-1"}
     (column,) = columns
     value = record.values.get(column, "")
     # The -1 of a ClassLabel column is read as None.
     of_table = value is None and not record.where.endswith(f":{record.number}")
-    # The annotators of SNLI and MultiNLI did not agree.
+    # In SNLI and MultiNLI: the annotators did not agree.
     return of_table or (column == "gold_label" and value == "-")

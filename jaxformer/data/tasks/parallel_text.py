@@ -20,10 +20,10 @@ _FIRST_DAY, _NUM_DAYS, _DAYS_APART = date(1950, 1, 1), 1500, 23
 
 @dataclass(frozen=True)
 class LocalePairs:
-    """A small parallel corpus without a download: Unicode's locale data, which Babel carries.
+    """A small parallel corpus without a download: Unicode's locale data in Babel.
 
-    Some thousands of phrases: names of languages, territories, scripts and currencies; dates in
-    words; amounts of currencies and of units of measurement. Phrases that are the same in both
+    It has some thousands of phrases: names of languages, territories, scripts and currencies; dates
+    in words; amounts of currencies and of units of measurement. Phrases that are equal in both
     languages are left out.
 
     References:
@@ -92,13 +92,13 @@ def _measures(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
 
 @dataclass(frozen=True)
 class ParallelText(TextToText):
-    """Pairs of texts in two files, line by line, one translating the other.
+    """Pairs of texts in two files, which translate each other line by line.
 
     A row of a batch is that of `TextToText`.
     """
 
     source: str | None = None
-    """The file of source texts, one per line; None takes the pairs of `builtin`."""
+    """The file of source texts, one per line; None: the pairs of `builtin`."""
 
     target: str | None = None
     """The file of their translations, line by line."""

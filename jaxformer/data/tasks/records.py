@@ -1,4 +1,4 @@
-"""Readers of labelled files: tables with named columns, columns of words, parallel text."""
+"""Readers of labelled files: columns of words, and parallel text."""
 
 import os
 import reprlib
@@ -34,7 +34,7 @@ class ParallelLines(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The place of the first."""
+        """The position of the first line, for messages."""
         return self.places[0]
 
 
@@ -43,13 +43,13 @@ def read_columns(
 ) -> Iterator[list[Word]]:
     """Yields the sentences of a column file as CoNLL's shared tasks distribute them.
 
-    A line has a word's fields, between blanks or tabs; an empty line ends a sentence. Lines that
-    begin with -DOCSTART- are left out.
+    A line has the fields of a word between blanks or tabs; an empty line ends a sentence. Lines
+    that begin with -DOCSTART- are left out.
 
     Args:
         path: The file.
-        malformed: Receives a message for each sentence of which a line has other than the first
-            one's number of fields, which is left out; None: such a line is an error.
+        malformed: Receives a message for each sentence that is left out because a line has another
+            number of fields than the first; None: such a line is an error.
 
     Raises:
         DataError: The file cannot be read, or such a line is an error; names the file and the line.
@@ -82,7 +82,7 @@ def _sentences(path: str | os.PathLike) -> Iterator[list[Word]]:
 def read_parallel(
     source: str | os.PathLike, target: str | os.PathLike, malformed: Malformed | None = None
 ) -> Iterator[ParallelLines]:
-    """Returns the pairs of lines of two files, one translating the other.
+    """Returns the pairs of lines of two files, which translate each other.
 
     Args:
         source: A file.

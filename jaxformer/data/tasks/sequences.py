@@ -24,7 +24,7 @@ class SpecialTokens(NamedTuple):
     """The special tokens around texts: [CLS] a [SEP], and [CLS] a [SEP] b [SEP]."""
 
     frames: tuple[Frame, Frame]
-    """Around one text, and around two."""
+    """The special tokens around one text, and around two."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, by: SpecialTokensOf = "bert") -> "SpecialTokens":
@@ -33,8 +33,8 @@ class SpecialTokens(NamedTuple):
         Args:
             tokenizer: The tokenizer.
             by: "bert": its [CLS] and [SEP], or end-of-text if it has none; "tokenizer": those that
-                it adds itself. One of ours adds none by itself, and has [CLS] and [SEP] if it has
-                them at all.
+                it adds itself. A tokenizer of this library adds none itself, and gets [CLS] and
+                [SEP] if it has them.
         """
         own = tuple(tokenizer.frame(texts) for texts in (1, 2))
         if by == "tokenizer" and None not in own:
@@ -45,12 +45,12 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def bert(cls, first: int, last: int) -> "SpecialTokens":
-        """Returns those of BERT: `first` a `last` b `last`, with token type 1 from b on."""
+        """Returns BERT's special tokens: `first` a `last` b `last`, with token type 1 from b on."""
         one = Frame(((first,), (last,)), ((0,), (0,)), (0,))
         return cls((one, Frame(((first,), (last,), (last,)), ((0,), (0,), (1,)), (0, 1))))
 
     def count(self, texts: int) -> int:
-        """Returns how many special tokens there are around one text or two."""
+        """Returns the number of special tokens around one text or two."""
         return sum(map(len, self.frames[texts - 1].gaps))
 
     def start(self, before: Sequence[int], texts: int) -> int:
@@ -66,7 +66,7 @@ class EncodedText(NamedTuple):
     types: np.ndarray
     """The text that each token belongs to: 0, or 1 in the second of a pair."""
     cut: bool = False
-    """Whether the texts had more tokens than fit."""
+    """Whether the texts had too many tokens and were cut."""
 
 
 class EncodedWords(NamedTuple):
@@ -91,14 +91,14 @@ def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
 
 
 class RowEncoder:
-    """Encodes texts as rows of tokens, in the same way for training and for prediction.
+    """Encodes texts as rows of tokens, equally for training and prediction.
 
     Args:
         tokenizer: The tokenizer.
         special: The special tokens around texts.
-        length: The most tokens of a row; longer ones are cut, the longer text of a pair first.
-        field: The field that sets the length, for messages.
-        truncate: Whether rows may be cut where `where` is given.
+        length: The maximum number of tokens of a row; longer rows are cut, the longer text of a
+        pair first. field: The field that sets the length, for messages. truncate: Whether rows may
+        be cut if `where` is given.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RowEncoder:
     def encode_words(
         self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
     ) -> list[EncodedWords]:
-        """Returns texts that are split into words as rows; each word is encoded on its own."""
+        """Returns texts that are split into words as rows; each word is encoded separately."""
         pieces = encode_each((word for words in rows for word in words), self._tokenizer)
         parts = [[pieces[word] for word in words] for words in rows]
         texts = [[np.concatenate([np.zeros(0, np.int32), *each])] for each in parts]
@@ -159,27 +159,27 @@ class RowEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceData(TaskData[Row]):
-    """Rows of one text or two, which become one sequence of tokens each."""
+    """Rows of one text or two, each of which becomes one sequence of tokens."""
 
     tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
     """How text becomes tokens."""
 
     sequence_length: int | None = 128
-    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
+    """The maximum number of tokens of a row; None: that of the checkpoint, at most 512."""
 
     truncate: bool = False
-    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
+    """Whether to cut longer rows, the longer text of a pair first; otherwise they are an error."""
 
     special_tokens: SpecialTokensOf = "bert"
-    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token in their
-    place; "tokenizer": those that the tokenizer itself adds, as in transformers."""
+    """The special tokens around the texts: "bert": [CLS] a [SEP] b [SEP], or the end-of-text token
+    in their place; "tokenizer": those that the tokenizer itself adds, as in transformers."""
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self.sequence_length}
 
     def encoder(self, tokenizer: Tokenizer) -> RowEncoder:
-        """Returns what encodes the rows of these data."""
+        """Returns the encoder of these data's rows."""
         special = SpecialTokens.of(tokenizer, self.special_tokens)
         return RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
 
@@ -208,7 +208,9 @@ def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:
 
 
 def with_decoder(inputs: Batch, start: int | None) -> Batch:
-    """Returns encoder inputs with those of a decoder that reads the same, shifted by `start`."""
+    """Adds the inputs of a decoder that reads the same, shifted by `start`, to an encoder's
+    inputs.
+    """
     if start is None:
         return inputs
     tokens = inputs["inputs"]
@@ -224,8 +226,8 @@ class SequenceExamples(ExampleSource):
         texts: The rows.
         length: T, to which rows are padded.
         pad_id: The padding token.
-        arrays: By name what belongs to each row, [rows, ...].
-        per_token: By name what belongs to the tokens of each row, `[tokens]` each; padded with 0.
+        arrays: Name -> values of each row, [rows, ...].
+        per_token: Name -> values of the tokens of each row, `[tokens]` each; padded with 0.
         start: The decoder's first token; None for a model without a decoder.
     """
 
@@ -258,7 +260,7 @@ class SequenceExamples(ExampleSource):
 def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
-    """Reports rows that are too long, which is an error unless they may be cut."""
+    """Warns about rows that were cut, or raises DataError if they may not be."""
     long = [number for number, size in enumerate(sizes) if size > limit]
     if not long:
         return
@@ -269,7 +271,7 @@ def check_fit(
     longest = max(sizes)
     raise DataError(
         f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
-        f"{count}: set {field} to {longest}, which the model's positions must reach, or cut them "
+        f"{count}: set {field} to {longest}, which the model's positions must allow, or cut them "
         "with --data.truncate"
     )
 

@@ -12,7 +12,7 @@ class TextMetric(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        """The scores of some texts."""
+        """Returns the scores of texts."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ROUGE(TextMetric):
     """
 
     stemmer: bool = True
-    """Compare English words by their stems (Porter), as published figures do."""
+    """Whether to compare the stems of English words (Porter), as published figures do."""
 
     def scores(self, texts, references):
         return metrics.summary_scores(texts, _first(references), stemmer=self.stemmer)
@@ -44,7 +44,7 @@ class ROUGE(TextMetric):
 
 @dataclass(frozen=True)
 class WER(TextMetric):
-    """The word error rate of texts that should be as their references are, such as transcripts.
+    """The word error rate of texts that should equal their references, such as transcripts.
 
     References:
         Morris et al. 2004, https://doi.org/10.21437/Interspeech.2004-668
@@ -67,5 +67,5 @@ class AnswerMatch(TextMetric):
 
 
 def _first(references: Sequence[Sequence[str]]) -> list[str]:
-    """The first reference of each text; empty where there is none."""
+    """The first reference of each text; empty if there is none."""
     return [next(iter(each), "") for each in references]

@@ -1,4 +1,4 @@
-"""Text to text from tables and from questions: summaries and other outputs, answers."""
+"""Text-to-text data from tables and questions: summaries, other outputs, and answers."""
 
 from dataclasses import dataclass
 
@@ -33,23 +33,23 @@ class SummaryText(TextToText):
     """The table for validation; None holds out a share of the training rows."""
 
     source: str = "document"
-    """The column of the input text. Without both columns of these names, those of CNN/DailyMail
-    ("article", "highlights") and of other well-known data sets are found."""
+    """The column of the input text. If both columns are missing, those of CNN/DailyMail ("article",
+    "highlights") and of other well-known data sets are recognised."""
 
     target: str = "summary"
     """The column of the output text."""
 
     prefix: str = "summarize: "
-    """What is put before every input text, as T5 learned its tasks; empty for BART."""
+    """The prefix of every input text, as in T5's training; empty for BART."""
 
     source_length: int = 512
-    """The most tokens of an input text, special tokens included."""
+    """The maximum number of tokens of an input text, with special tokens."""
 
     target_length: int = 128
-    """The most tokens of an output text, special tokens included."""
+    """The maximum number of tokens of an output text, with special tokens."""
 
     metric: TextMetric = ROUGE()
-    """What the model's texts are measured by: ROUGE, BLEU or AnswerMatch."""
+    """The metrics of the model's texts: ROUGE, BLEU or AnswerMatch."""
 
     product = ("summary", "summaries")
 
@@ -62,7 +62,9 @@ class SummaryText(TextToText):
         return pair and pair._replace(texts=(self.prefix + pair.texts[0], pair.texts[1]))
 
     def _columns(self, record: Record) -> tuple[str, str]:
-        """The columns of the fields, or those of a well-known data set; DataError without any."""
+        """The columns of the fields, or those of a well-known data set; raises DataError without
+        any.
+        """
         own = self.source, self.target
         choices = [own, *_SUMMARIES] if own == (SummaryText.source, SummaryText.target) else [own]
         for choice in choices:
@@ -81,7 +83,7 @@ class AnswerText(TextToText):
     """Questions about contexts; the model writes the answer.
 
     A row of a batch is that of `TextToText`. The source is "question: ... context: ..."; the target
-    is the first answer, and nothing where the context has none.
+    is the first answer, and empty if the context has none.
 
     References:
         Raffel et al., T5, https://arxiv.org/abs/1910.10683, appendix D.15.
@@ -94,13 +96,13 @@ class AnswerText(TextToText):
     """The validation questions; None holds out the questions on a share of the contexts."""
 
     source_length: int = 512
-    """The most tokens of a question and its context, special tokens included."""
+    """The maximum number of tokens of a question and its context, with special tokens."""
 
     target_length: int = 32
-    """The most tokens of an answer, special tokens included."""
+    """The maximum number of tokens of an answer, with special tokens."""
 
     metric: TextMetric = AnswerMatch()
-    """What the model's answers are measured by."""
+    """The metric of the model's answers."""
 
     product = ("answer", "answers")
 

@@ -1,4 +1,4 @@
-"""Text to text: translation, summaries, answers; the model writes the second text of a pair."""
+"""Text-to-text data: translations, summaries, answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from jaxformer.errors import ConfigError, DataError
 
 
 class TextPair(NamedTuple):
-    """A source, and a text that the model is to write for it."""
+    """A source, and the text that the model should write for it."""
 
     texts: tuple[str, str]
     places: tuple[str, str]
-    """The place of each ("file:line"), for messages."""
+    """The position of each ("file:line"), for messages."""
     references: tuple[str, ...] | None = None
-    """All right texts, where the second is one of several; none: there is nothing to write."""
+    """All correct texts, if the second is one of several; empty if there is nothing to write."""
     group: str | None = None
-    """Pairs with the same one are held out together; None: those with the same source."""
+    """Pairs with the same group are held out together; None: pairs with the same source."""
 
     def checked(self, *names: str) -> "TextPair | None":
-        """Returns the pair if both texts are there; None if neither is."""
+        """Returns the pair if it has both texts; None if it has neither."""
         empty = [not text.strip() for text in self.texts]
         if any(empty) and not all(empty):
             place, name = (pair[empty.index(True)] for pair in (self.places, names))
@@ -38,7 +38,8 @@ class TextPair(NamedTuple):
 
 @dataclass(frozen=True)
 class TextToText(TaskData[TextPair]):
-    """Pairs of texts; the model writes the second from the first. A subclass for each kind of file.
+    """Pairs of texts, of which the model writes the second; there is a subclass for each kind of
+    file.
 
     A row of a batch has "inputs" int32 [S], the source and end-of-text; "decoder_inputs" int32 [T],
     the start token and the target; "targets" int32 [T], the target and end-of-text; "weights"
@@ -53,24 +54,23 @@ class TextToText(TaskData[TextPair]):
     that the tokenizer puts before a text (bert2bert: [CLS])."""
 
     special_tokens: Literal["end_of_text", "tokenizer"] = field(default="end_of_text", kw_only=True)
-    """Those around a text: "end_of_text" alone after it; or those that the "tokenizer" itself adds
-    (BART: <s> text </s>)."""
+    """The special tokens around a text: only "end_of_text" after it, or those that the "tokenizer"
+    itself adds (BART: <s> text </s>)."""
 
     source_length: int = field(default=64, kw_only=True)
-    """The most tokens of a source, special tokens included."""
+    """The maximum number of tokens of a source, with special tokens."""
 
     target_length: int = field(default=64, kw_only=True)
-    """The most tokens of a target, special tokens included."""
+    """The maximum number of tokens of a target, with special tokens."""
 
     truncate: bool = field(default=False, kw_only=True)
-    """Cut longer texts; otherwise they are an error."""
+    """Whether to cut longer texts; otherwise they are an error."""
 
     metric: TextMetric = field(default=BLEU(), kw_only=True)
-    """What the model's texts for the validation sources are measured by: BLEU, ROUGE or
-    AnswerMatch."""
+    """The metrics of the model's texts for the validation sources: BLEU, ROUGE or AnswerMatch."""
 
     product: ClassVar[tuple[str, str]] = ("translation", "translations")
-    """What the model writes: one of it, and several."""
+    """The noun for what the model writes, singular and plural."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -117,8 +117,8 @@ class TextToTextExamples(ExampleSource):
     """Tokenised pairs.
 
     Attributes:
-        pairs: The texts themselves, (source, target).
-        references: All right texts for each source.
+        pairs: The texts, (source, target).
+        references: All correct texts for each source.
         config: The configuration of the data.
     """
 

@@ -1,4 +1,4 @@
-"""Unlabelled text: documents are tokenised once, packed into rows and made into examples."""
+"""Unlabelled text, which is tokenised once, packed into rows and made into examples."""
 
 import logging
 import os
@@ -29,29 +29,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataConfig(Data):
-    """Unlabelled text, and how it becomes batches."""
+    """Unlabelled text, and how it is made into batches."""
 
     source: TextSource = StandardLibrary()
-    """Where the documents come from."""
+    """The source of the documents."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How text becomes tokens."""
 
     packing: Packing = Joined()
-    """How documents become rows."""
+    """How documents are arranged in rows."""
 
     objective: Objective | None = CausalLM()
-    """What the model sees of a row, and what it predicts; None: what the checkpoint was trained on,
-    the next token, hidden tokens or hidden spans."""
+    """What the model sees of a row, and what it predicts; None: the objective of the checkpoint:
+    next tokens, masked tokens or removed spans."""
 
     sequence_length: int | None = 256
-    """Tokens of a row; None: as many as the checkpoint takes, 2048 at most."""
+    """The tokens of a row; None: that of the checkpoint, at most 2048."""
 
     validation: TextSource | None = None
-    """Where the documents for validation come from; None holds out a share of `source`."""
+    """The source of the documents for validation; None holds out a share of `source`."""
 
     corpus: CorpusOptions = CorpusOptions()
-    """How the documents become tokens on disk, and where those are kept."""
+    """How the documents are tokenised to disk, and where the tokens are kept."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -124,7 +124,7 @@ class DataConfig(Data):
             The validation side, with the tokenizer.
 
         Raises:
-            DataError: The documents are needed, and missing or unreadable.
+            DataError: The documents are needed but missing or unreadable.
         """
         if self.validation is not None:
             return self._beside(None, None, load_tokenizer(Path(folder, "tokenizer")))
@@ -135,7 +135,7 @@ class DataConfig(Data):
         return self._beside(None, held_out, corpora[0].tokenizer)
 
     def _homes(self, folder: str | os.PathLike) -> list[Path]:
-        """Where the tokens of each source are."""
+        """The folders with the tokens of each source."""
         if len(sources := self.source.mixed()) == 1:
             return [Path(folder)]
         return [Path(folder, f"source-{number}") for number in range(len(sources))]
@@ -143,7 +143,7 @@ class DataConfig(Data):
     def _beside(
         self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
-        """The data with the validation side: separate documents, or those held out."""
+        """The data with the validation side: separate or held-out documents."""
         own, counts_all = self.validation, self.objective.predicts_every_token
         sides = held_out
         if own is not None:
@@ -161,12 +161,12 @@ class DataConfig(Data):
         )
 
     def _batches(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> Dataset:
-        """The batches of training; those of shorter rows have parts of the longest rows."""
+        """The batches of training; shorter rows are parts of the longest rows."""
         shorter = {phase.parts: phase.data for phase in self.phases if phase.parts > 1}
         if not shorter:
             sources = [self._examples([side], tokenizer) for side in sides]
             return self.dataset(self.source.mix(sources), "train")
-        # Special tokens take places of every part, so that the longest rows may hold a bit less.
+        # Each part has special tokens, so the longest rows may hold slightly fewer tokens.
         room = {n: n * d.objective.raw_length(d.sequence_length) for n, d in shorter.items()}
         size = min(self.objective.raw_length(self.sequence_length), *room.values())
         rows = Cut(self.packing, size)
@@ -186,14 +186,14 @@ class DataConfig(Data):
                 found.append(
                     self.objective.examples(stream, packing, self.sequence_length, tokenizer)
                 )
-            except DataError as error:  # a shard may be too small for what the objective needs
+            except DataError as error:  # a shard may be too small for the objective
                 refused = error
         if not found:
             raise refused
         return found[0] if len(found) == 1 else ConcatenatedExamples(found)
 
     def _check_documents(self, learned: int, held_out: int) -> None:
-        """Warns where the validation loss is that of one text."""
+        """Warns if the validation loss is that of one text."""
         if self.validation is not None or held_out != 1:
             return
         told = "the validation loss says little about other text"

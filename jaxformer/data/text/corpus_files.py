@@ -1,7 +1,7 @@
-"""The files of a corpus: streamed to disk, memory-mapped, and checked.
+"""The files of a corpus: writes, memory-maps and checks them.
 
-A corpus of one shard is a folder with `CORPUS_FILES`; one of several has a folder of that kind for
-each, and a record of how many there are.
+A corpus of one shard is a folder with `CORPUS_FILES`; a corpus of several shards has such a folder
+for each, and a record of their number.
 """
 
 import json
@@ -40,7 +40,7 @@ CORPUS_FILES = (SIZES, *map(_tokens, _SIDES), *map(_offsets, _SIDES))
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenizer and the two sides of the documents in its tokens."""
+    """A tokenizer, and the two sides of the documents as its tokens."""
 
     tokenizer: Tokenizer
     train: Tokens
@@ -80,7 +80,7 @@ def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | DataError]:
-    """Maps shards into memory, several at a time, since checking them reads every byte."""
+    """Maps shards into memory, several at a time because checking them reads every byte."""
 
     def read(home: Path) -> Corpus | DataError:
         try:
@@ -88,9 +88,9 @@ def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | Da
         except DataError as error:
             return error
 
-    # A mapped file stays open, and the limit that a shell sets is often 1024.
+    # A mapped file stays open, and the shell's limit is often 1024.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS names a limit that it does not allow
+    with suppress(ValueError, OSError):  # macOS reports a limit that it does not allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         return list(threads.map(read, homes))
@@ -110,7 +110,7 @@ def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def write_record(home: Path, num_shards: int) -> None:
-    """Writes the record that makes a folder of shards a corpus, with the sizes of all together."""
+    """Writes the record that makes a folder of shards a corpus, with the total sizes."""
     sizes = [read_json(home / shard_name(number) / SIZES) for number in range(num_shards)]
     total = {
         side: {key: sum(shard[side][key] for shard in sizes) for key in sizes[0][side]}
@@ -139,25 +139,27 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
 
 
 def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer) -> None:
-    """Raises DataError for tokens without digests that the tokenizer cannot have made."""
+    """Raises DataError for tokens without digests that cannot be from the tokenizer."""
     tokens, end = stream.tokens, tokenizer.end_of_text_id
     if (largest := int(tokens.max())) >= tokenizer.vocab_size:
         raise DataError(
             f"{path}: token {largest} is outside of the vocabulary of {tokenizer.vocab_size}"
         )
-    # A file of nothing but end-of-text is taken for a lost one.
+    # A file with only end-of-text tokens is treated as lost.
     empty = stream.num_documents and (tokens == end).all()
     if empty or (tokens[stream.offsets] != end).any():
         raise DataError(f"{path}: not documents between end-of-text tokens")
 
 
 def _array(path: Path, *dtypes: str) -> np.ndarray:
-    """Memory-maps a list of integers; refuses a file that is shorter than its header says."""
+    """Memory-maps a list of integers; raises DataError if the file is shorter than its header
+    says.
+    """
     try:
         array = np.load(ordinary_file(path), mmap_mode="r", allow_pickle=False)
     except DataError:
         raise
-    except Exception as error:  # NumPy's parser of headers raises many
+    except Exception as error:  # NumPy's parser of headers raises many errors
         raise DataError(f"{path}: not an array that can be read: {error}") from error
     if getattr(array, "ndim", 0) != 1 or array.dtype not in dtypes or not array.size:
         raise DataError(f"{path}: not a list of {' or '.join(dtypes)}")
@@ -225,7 +227,7 @@ class _StreamWriter:
         return {"documents": documents, "tokens": self._size, "bytes": self._num_bytes}
 
     def __exit__(self, *exception) -> None:
-        # The size is known only now. NumPy leaves room in a header for a larger one.
+        # The size is known only now; NumPy leaves room in a header for a larger one.
         self._file.seek(0)
         self._header(self._size + 1)
         self._file.close()

@@ -1,4 +1,4 @@
-"""Packing: tokenised documents become rows of one length, as an index and without copies."""
+"""Packing: arranges tokenised documents in rows of one length, as an index without copies."""
 
 import abc
 from bisect import bisect_left, insort
@@ -60,13 +60,13 @@ class TokenStream:
 
     @property
     def shards(self) -> tuple["TokenStream", ...]:
-        """The parts of which rows are made separately: this stream is the only one."""
+        """The parts of which rows are made separately: only this stream."""
         return (self,)
 
 
 @dataclass(frozen=True)
 class TokenShards:
-    """A corpus in several streams, no row of which crosses from one into the next.
+    """A corpus in several streams; rows do not cross from one stream into the next.
 
     Attributes:
         shards: The streams, in the order of the documents.
@@ -97,9 +97,9 @@ class Rows(abc.ABC):
     """Rows of `sequence_length` tokens over a stream.
 
     Attributes:
-        num_rows: The number of rows; together they hold every token of the stream once.
+        num_rows: The number of rows, which together hold every token of the stream once.
         sequence_length: T, the tokens of a row.
-        utilisation: The share of the rows' places that hold a token.
+        utilisation: The share of the rows' positions that hold a token.
     """
 
     num_rows: int
@@ -116,7 +116,7 @@ class Rows(abc.ABC):
 
 
 class Packing(abc.ABC):
-    """How documents become rows; subclasses are frozen dataclasses."""
+    """How documents are arranged in rows; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
@@ -125,7 +125,7 @@ class Packing(abc.ABC):
 
 @dataclass(frozen=True)
 class Joined(Packing):
-    """Documents joined with end-of-text between them and cut into rows, wherever the cut falls.
+    """Documents joined with end-of-text between them and cut into rows at any token.
 
     Only the last row may end in padding. A token sees all earlier tokens of its row, including
     those of earlier documents.
@@ -138,11 +138,11 @@ class Joined(Packing):
 
 @dataclass(frozen=True)
 class Packed(Packing):
-    """Whole documents packed into rows, each a segment that attends to itself alone.
+    """Whole documents packed into rows, each a segment that attends only to itself.
 
     Every document starts with end-of-text at position 0. A document longer than a row is cut into
-    full rows and a rest, each a separate segment. Rests and short documents are placed by
-    best-fit decreasing: longest first, each into the row with the least space that is enough.
+    full rows and a rest, each a separate segment. Rests and short documents are placed by best-fit
+    decreasing: longest first, each into the row with the least sufficient space.
 
     References:
         Ding et al. 2024, Fewer Truncations Improve Language Modeling,
@@ -158,10 +158,11 @@ class Packed(Packing):
 class Cut(Packing):
     """The rows of another packing, each cut into parts of equal size.
 
-    Row i * parts + p is part p of row i. Where a part begins within a document, so does a segment.
+    Row i * parts + p is part p of row i. If a part begins within a document, a segment begins
+    there.
 
     Args:
-        packing: How documents become rows.
+        packing: How documents are arranged in rows.
         size: The tokens of such a row.
         parts: Into how many it is cut.
     """
@@ -171,7 +172,7 @@ class Cut(Packing):
         self._whole: dict[int, Rows] = {}
 
     def into(self, parts: int) -> "Cut":
-        """Returns the same with another number of parts; the whole rows are found once for all."""
+        """Returns the same packing with another number of parts, without packing the rows again."""
         other = Cut(self._packing, self._size, parts)
         other._whole = self._whole
         return other
@@ -184,7 +185,7 @@ class Cut(Packing):
 
 
 def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """Packs items into as few rows as best-fit decreasing finds."""
+    """Packs items into few rows by best-fit decreasing."""
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")
     row_of = np.empty(len(lengths), np.int64)
@@ -202,7 +203,7 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 class _OpenRows:
-    """The rows by the space that each has left; of those with equal space, the latest comes first.
+    """The rows by their remaining space; of rows with equal space, the latest comes first.
 
     Args:
         capacity: The space of an empty row.
@@ -211,14 +212,14 @@ class _OpenRows:
     def __init__(self, capacity: int):
         self._capacity, self._num_rows = capacity, 0
         self._rows: list[np.ndarray] = [np.empty(0, np.int64)] * (capacity + 1)
-        self._spaces: list[int] = []  # those that some row has left, ascending
+        self._spaces: list[int] = []  # the remaining spaces of all rows, ascending
 
     def place(self, size: int, count: int) -> np.ndarray:
         """Places up to `count` items of one size; returns their rows, at least one."""
         fit = bisect_left(self._spaces, size)
         is_new = fit == len(self._spaces)
         space = self._capacity if is_new else self._spaces[fit]
-        # The tightest row stays the tightest for as long as another item fits.
+        # The tightest row stays the tightest as long as another item fits.
         each = space // size
         wanted = -(-count // each)
         rows = self._opened(wanted) if is_new else self._taken(space, wanted)
@@ -331,7 +332,7 @@ class _CutRows(Rows):
         )
 
     def _filled(self, values: np.ndarray, fill: int | bool) -> np.ndarray:
-        """Values at the start of a row of the right length and the same type."""
+        """Returns values at the start of a row of the given length and the same dtype."""
         filled = np.full(self.sequence_length, fill, values.dtype)
         filled[: len(values)] = values
         return filled

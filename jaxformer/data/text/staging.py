@@ -1,4 +1,4 @@
-"""Where a corpus is built, and how far it is: finished shards survive the process that builds."""
+"""Builds a corpus shard by shard; finished shards survive an interruption."""
 
 import fcntl
 import logging
@@ -33,11 +33,11 @@ _SECONDS_BETWEEN_UPDATES = 0.2
 
 
 class Staging:
-    """The shards of a corpus that is being built, beside the folder that it will have.
+    """The shards of a corpus that is being built, beside its final folder.
 
     Attributes:
-        finished: The shards that an earlier process has finished, by number: documents and bytes
-            of the text of both sides together.
+        finished: The shards that an earlier process has finished, by number: the documents and
+            bytes of text of both sides.
     """
 
     def __init__(self, home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None):
@@ -50,26 +50,27 @@ class Staging:
         self._numbers: set[int] = set()
 
     def add(self, number: int) -> Path:
-        """Returns the folder of a shard, to be written whole."""
+        """Returns the folder for a shard, which is written completely or not at all."""
         self._numbers.add(number)
         return self._folder / shard_name(number)
 
     def share(self, number: int) -> None:
-        """Puts a shard that is finished into the store, where other machines find it.
+        """Uploads a finished shard to the store, where other machines find it.
 
-        The first waits for the second: a corpus of one shard has no folders of shards.
+        The first shard waits for the second, because a corpus of one shard has no folders of
+        shards.
         """
         if self._kept is not None and number:
             share_shards(self._kept, self._folder, {0, number})
 
     def check(self, number: int, documents: int, num_bytes: int) -> None:
-        """Checks that a finished shard is of the documents that are there now."""
+        """Checks that a finished shard has the current documents."""
         self._numbers.add(number)
         if (documents, num_bytes) != self.finished[number]:
             raise self._other_documents()
 
     def complete(self) -> None:
-        """Makes the shards the corpus."""
+        """Completes the corpus from its shards."""
         if self._numbers != set(range(len(self._numbers))) | self.finished.keys():
             raise self._other_documents()
         if len(self._numbers) == 1:
@@ -102,10 +103,10 @@ class Staging:
 def staging(
     home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None
 ) -> Iterator[Staging | None]:
-    """Gives the place where a corpus is built to one process at a time.
+    """Lets one process at a time build a corpus.
 
-    A process that finds another at work waits until that one is done, or takes over what it leaves
-    if it ends. Where a file system has no locks, processes may do the same work twice.
+    A second process waits until the first is done, or takes over its work if it ends. On a file
+    system without locks, processes may do the same work twice.
     """
     folder = _staging_of(home)
     lock = _acquired(folder, home)
@@ -120,7 +121,7 @@ def staging(
 
 
 def set_aside(home: Path) -> None:
-    """Removes a damaged corpus, but keeps the shards of which it is made for the next build."""
+    """Removes a damaged corpus, but keeps its shards for the next build."""
     if is_sharded(home) and not home.is_symlink():
         with suppress(OSError):  # another process is building it already
             home.rename(_staging_of(home))
@@ -128,7 +129,7 @@ def set_aside(home: Path) -> None:
 
 
 def remove_others(home: Path) -> None:
-    """Removes what is left of the building of other corpora beside one that is complete."""
+    """Removes the remains of other builds beside a complete corpus."""
     for folder in home.parent.glob(".corpus-*"):
         if folder != _staging_of(home):
             remove_folder(folder)
@@ -143,7 +144,7 @@ def _size(*sides: TokenStream) -> tuple[int, int]:
 
 
 def _acquired(folder: Path, home: Path) -> IO | None:
-    """Returns the locked file of the only process that builds; None once the corpus is there."""
+    """Returns the locked file of the building process; None once the corpus exists."""
     while not home.is_dir():
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +173,7 @@ def _wait_for(lock: IO, home: Path) -> None:
 
 
 class TokenisingProgress:
-    """Shows documents, tokens, speed and the time left, once it takes more than a moment.
+    """Shows documents, tokens, speed and the time left, if it takes more than a moment.
 
     It writes to the standard error, since some commands print their results.
 
@@ -192,7 +193,7 @@ class TokenisingProgress:
         return self
 
     def skip(self, num_bytes: int) -> None:
-        """Counts text whose tokens an earlier process has left."""
+        """Counts text that an earlier process has tokenised."""
         self._known += num_bytes
         self._start = time.monotonic()
         self._show()

@@ -1,1 +1,1 @@
-"""Tokenizers: read, trained, stored."""
+"""Reads, trains and saves tokenizers."""

@@ -1,6 +1,6 @@
-"""The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it.
+"""The files of a tokenizer: tokenizer.json or older formats, and tokenizer_config.json.
 
-A file may ask for texts of a bounded length, and for matches that take a bounded time.
+The lengths of texts and the time of matches that a file can cause are bounded.
 """
 
 import json
@@ -23,25 +23,25 @@ from jaxformer.io.notices import warn_once
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER, SETTINGS)
-"""What `write_tokenizer` writes."""
+"""The files that `write_tokenizer` writes."""
 _CONFIG, _OWN = "config.json", "jaxformer_kind"
 _MODELS = (
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tiktoken.model",
     "source.spm",
 )  # fmt: skip
 _MOVED = ("sentencepiece.bpe.model", "source.spm")
-"""SentencePiece models whose ids are never those of the model that they belong to."""
+"""SentencePiece models whose ids always differ from the model's."""
 _WITHOUT_FILES = ("ByT5Tokenizer",)
-"""Classes of transformers that need none but tokenizer_config.json."""
+"""Classes of transformers that only need tokenizer_config.json."""
 _VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
     "merges.txt, or vocab.txt"
 )
-# Published vocabularies leave some ids unused, never most of them.
+# Published vocabularies have some unused ids, but never mostly unused ones.
 _MOST_UNUSED = 1 << 16
 MOST_GROWTH = 1000
-"""The most characters that the replacements of a tokenizer may make of one."""
+"""The maximum number of characters by which the replacements of a tokenizer may replace one."""
 
 
 def tokenizer_file(folder: str | os.PathLike) -> Path | None:
@@ -60,7 +60,7 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone."""
+    """Reads a tokenizer as transformers reads the file's folder, or else from only the file."""
     if not file.exists():
         raise DataError(
             f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
@@ -71,7 +71,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
     last = max(vocabulary, key=vocabulary.get, default=None)
     if last is None:
         raise DataError(f"{file}: it has no tokens")
-    # A table of all ids would not end.
+    # A table of all ids would be too large.
     if vocabulary[last] > 2 * len(vocabulary) + _MOST_UNUSED:
         raise DataError(
             f"{file}: the token {last!r} has the id {vocabulary[last]}, but there are only "
@@ -82,7 +82,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
 
 
 def _read(file: Path) -> Tokenizer:
-    """What transformers makes of a file's folder; the file alone if it makes nothing of it."""
+    """Reads a file's folder as transformers does, or only the file if transformers cannot."""
     if tokenizer_file(file.parent) != file:
         return _read_alone(file)
     try:
@@ -109,7 +109,9 @@ def _read(file: Path) -> Tokenizer:
 
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
-    """Returns what transformers makes of a folder, if that is for it to say."""
+    """Returns the tokenizer that transformers reads from a folder, if transformers is needed for
+    it.
+    """
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
     return ask(folder) if asks and _OWN not in settings else None
@@ -179,20 +181,20 @@ def write_tokenizer(
 
 
 class _Step(NamedTuple):
-    """A step of a normalizer, or of a decoder."""
+    """A step of a normalizer or of a decoder."""
 
     apply: Callable[[str], str]
     inserted: str
-    """What a replacement inserts; empty where the step is none."""
+    """The text that a replacement inserts; empty if the step is not a replacement."""
     replaced: str
     """The text that it replaces, or a regular expression."""
 
 
 def check_growth(tokenizer: Tokenizer, where: str) -> None:
-    """Raises an error if replacements make texts so long that they would fill the memory.
+    """Raises DataError if replacements make texts so long that they would fill the memory.
 
-    Each character and text that a replacement names goes through the whole chain, since a chain
-    multiplies what an earlier step has inserted.
+    Each character and text in a replacement is passed through the whole chain, because later steps
+    multiply the text that an earlier step has inserted.
     """
     parts = {"normalizer": _normalizer(tokenizer), "decoder": _decoder(tokenizer)}
     for part, steps in parts.items():
@@ -206,11 +208,11 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
 @contextmanager
 def bounded_matches() -> Iterator[None]:
-    """Turns the library's end of a match that never comes to an end into an error of ours."""
+    """Turns the library's panic about an endless match into a DataError."""
     try:
         yield
     except BaseException as error:
-        # The Rust library panics, and does not export the class of that.
+        # The Rust library panics, and does not export the panic's class.
         if type(error).__name__ != "PanicException":
             raise
         raise DataError(
@@ -260,7 +262,7 @@ def _grows(start: str, steps: list[_Step]) -> bool:
     most, text = MOST_GROWTH * max(1, len(start)), start
     with bounded_matches():
         for step in steps:
-            # Before each character and at the end: no replacement can insert more.
+            # Before each character and at the end: a replacement cannot insert more often.
             if len(text) > most or (len(text) + 1) * len(step.inserted) > most * MOST_GROWTH:
                 return True
             text = step.apply(text)

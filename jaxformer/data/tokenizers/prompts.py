@@ -1,4 +1,4 @@
-"""Prompts as token ids, with the special tokens the model saw in training."""
+"""Encodes prompts as token ids, with the special tokens of the model's training."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from jaxformer.errors import DataError
 
 @dataclass(frozen=True)
 class PromptEncoder:
-    """Turns prompts into token ids, as the model's training did."""
+    """Encodes prompts as token ids, as in the model's training."""
 
     tokenizer: Tokenizer
 
@@ -35,7 +35,7 @@ class PromptEncoder:
         return [self.end_of_text, *self._ordinary(text)]
 
     def source(self, text: str) -> list[int]:
-        """Returns the ids of the encoder's input, [tokens], with end-of-text where training had it.
+        """Returns the ids of the encoder's input, [tokens], with end-of-text as in training.
 
         Names of special tokens are treated as in `plain`.
         """
@@ -65,7 +65,7 @@ class PromptEncoder:
 def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
     """Reads the tokenizer of a model."""
     tokenizer = tokenizer_in(folder)
-    # A saved tokenizer may truncate or pad, as it was last used.
+    # A saved tokenizer may still truncate or pad, as in its last use.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     settings = read_settings(Path(folder))

@@ -1,4 +1,4 @@
-"""Which tokenizer to use, or how to make it; all are stored as a Hugging Face tokenizer.json."""
+"""Specifies a tokenizer or how to train it; all are saved as a Hugging Face tokenizer.json."""
 
 import abc
 import os
@@ -33,7 +33,7 @@ from jaxformer.io.model_files import is_side_file
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged
 
-# What the published tokenizers call these two, most explicit first.
+# The names of these two in published tokenizers, the most explicit first.
 _END_OF_TEXT_NAMES = (
     END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "[EOS]", "[SEP]",
 )  # fmt: skip
@@ -45,20 +45,20 @@ class TokenizerSpec(abc.ABC):
 
     @abc.abstractmethod
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
-        """Returns the tokenizer, made from the training documents' texts if it is to be trained.
+        """Returns the tokenizer, which is trained on the training documents if necessary.
 
         Args:
-            texts: What to train on; not read if there is nothing to train.
+            texts: The texts to train on; not read if there is nothing to train.
             special_tokens: The roles for which there must be special tokens.
 
         Raises:
-            ConfigError: It cannot have such special tokens.
+            ConfigError: The tokenizer cannot have such special tokens.
         """
 
 
 @dataclass(frozen=True)
 class Bytes(TokenizerSpec):
-    """The 256 bytes of UTF-8 with end-of-text and padding: nothing to train, any text."""
+    """The 256 bytes with end-of-text and padding, which encode any text without training."""
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the byte tokenizer; reads no text."""
@@ -67,37 +67,37 @@ class Bytes(TokenizerSpec):
 
 @dataclass(frozen=True)
 class TokenizerFile(TokenizerSpec):
-    """The tokenizer of a published model, in any of the files that such models carry.
+    """The tokenizer of a published model, in any of the usual files.
 
     These are the tokenizer.json of Hugging Face's `tokenizers`, a SentencePiece model
     (tokenizer.model, spiece.model), a file of tiktoken, vocab.json with merges.txt, and vocab.txt.
     """
 
     path: str
-    """The file, or the folder that holds it; gs:// and s3:// too."""
+    """The file or its folder; may be gs:// or s3://."""
 
     end_of_text: str | None = None
-    """The token between documents; None finds it in the files beside it or by its usual names."""
+    """The token between documents; None: found in the files beside it or by its usual names."""
 
     pad: str | None = None
-    """The padding token; None finds it by its usual names, else uses end-of-text."""
+    """The padding token; None: found by its usual names, or else end-of-text."""
 
     pattern: str | None = None
     """How a file of tiktoken cuts a text: the name of an encoding ("gpt2", "cl100k_base",
-    "o200k_base", "llama3", "qwen") or a regular expression. None goes by the file's name."""
+    "o200k_base", "llama3", "qwen") or a regular expression. None: by the file's name."""
 
     def __repr__(self) -> str:
-        # Runs keep this text; that of older ones knows no pattern.
+        # Runs save this text; older runs have no pattern in it.
         pattern = "" if self.pattern is None else f", pattern={self.pattern!r}"
         shown = f"path={self.path!r}, end_of_text={self.end_of_text!r}, pad={self.pad!r}"
         return f"TokenizerFile({shown}{pattern})"
 
     def place(self) -> Path:
-        """Returns the file or the folder on this machine; of one in a store, a copy."""
+        """Returns the file or the folder on this machine, which is a copy if it is in a store."""
         path = any_path(self.path, "tokenizer.path")
         if not is_remote(path):
             return path
-        if path.is_file():  # what is beside it names its special tokens
+        if path.is_file():  # the files beside it name its special tokens
             beside = staged(path.parent, lambda name: name == path.name or is_side_file(name))
             return beside / path.name
         return staged(path, is_side_file)
@@ -117,7 +117,7 @@ class TokenizerFile(TokenizerSpec):
 
 @dataclass(frozen=True)
 class TrainTokenizer(TokenizerSpec):
-    """Trains a subword tokenizer on the training documents; the same documents give the same one.
+    """Trains a subword tokenizer on the training documents; equal documents give equal tokenizers.
 
     References:
         Sennrich et al. 2016, https://arxiv.org/abs/1508.07909 (BPE); Radford et al. 2019 (bytes as
@@ -126,10 +126,10 @@ class TrainTokenizer(TokenizerSpec):
     """
 
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
-    """bpe and unigram work on bytes and give back every text exactly; wordpiece is BERT's."""
+    """bpe and unigram work on bytes and reproduce every text exactly; wordpiece is BERT's."""
 
     vocab_size: int = 4096
-    """Tokens to learn, bytes and special tokens included; a small corpus may give fewer."""
+    """The number of tokens, with bytes and special tokens; a small corpus may give fewer."""
 
     def __post_init__(self):
         check_types(self)
@@ -146,7 +146,7 @@ class TrainTokenizer(TokenizerSpec):
             The trained tokenizer.
 
         Raises:
-            ConfigError: The special tokens leave no room for the others.
+            ConfigError: The special tokens leave no room for others.
             DataError: The texts cannot give such a tokenizer.
         """
         own = tokenizer_training.own_special_tokens(self.kind)
@@ -164,7 +164,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """Loads a tokenizer that `Tokenizer.save` wrote, or that of a run.
 
     Args:
-        folder: Holds tokenizer.json itself or in its subfolder "tokenizer".
+        folder: The folder with tokenizer.json, or with a subfolder "tokenizer" that has it.
 
     Returns:
         The tokenizer.
@@ -228,7 +228,7 @@ def _load(
 
 
 def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
-    """Returns the token the user named, else the one stored beside the file, if there is one."""
+    """Returns the token that the user named, or else the one saved beside the file, if any."""
     if asked is not None and rust.token_to_id(asked) is None:
         raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
     stored = stored.get("content") if isinstance(stored, dict) else stored

@@ -24,9 +24,9 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         vocab_size: The number of ids; every id is below it.
-        end_of_text_id: The id between documents; generation from nothing starts with it.
-        pad_id: The id that fills a row after its last token; such places have weight 0. Equal to
-            `end_of_text_id` where a tokenizer has no padding token.
+        end_of_text_id: The id between documents, with which generation without a prompt starts.
+        pad_id: The id that fills a row after its last token, with weight 0. It equals
+            `end_of_text_id` if the tokenizer has no padding token.
     """
 
     vocab_size: int
@@ -36,7 +36,7 @@ class Tokenizer(abc.ABC):
     def encode(self, text: str) -> np.ndarray:
         """Returns the ids of a text, int32 [tokens], without special tokens around it.
 
-        A special token's name inside the text is ordinary text.
+        The name of a special token in the text is ordinary text.
         """
         return self.encode_batch([text])[0]
 
@@ -60,10 +60,10 @@ class Tokenizer(abc.ABC):
         """Returns the id of a token by its name.
 
         Args:
-            name: The name as the vocabulary has it: "[MASK]", "Ġhouse", "<|im_end|>".
+            name: The name in the vocabulary: "[MASK]", "Ġhouse", "<|im_end|>".
 
         Raises:
-            ConfigError: There is no such token; names some that are like it.
+            ConfigError: There is no such token; names similar ones.
         """
         if (found := self.find_id(name)) is None:
             raise ConfigError(
@@ -85,15 +85,15 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, with a space in front where it can only begin a word.
+        """Returns the text of each id, with a space in front if it can only begin a word.
 
-        None stands for ids that are no text: special and unused ones.
+        None stands for ids without a text: special and unused ones.
         """
 
     @property
     @abc.abstractmethod
     def backend_tokenizer(self) -> RustTokenizer:
-        """The same tokenizer as one of Hugging Face's `tokenizers`."""
+        """The equivalent tokenizer of Hugging Face's `tokenizers`."""
 
     @abc.abstractmethod
     def save(self, folder: str | os.PathLike) -> None:
@@ -101,7 +101,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Returns a string that differs between tokenizers that give different ids."""
+        """Returns a string that differs between tokenizers with different ids."""
 
 
 class ByteTokenizer(Tokenizer):
@@ -111,7 +111,7 @@ class ByteTokenizer(Tokenizer):
     pad_id = 257
 
     def __init__(self, special_tokens: Sequence[str] = ()):
-        """`special_tokens` are the names of those from 258 on."""
+        """Takes the names of the special tokens, whose ids start at 258."""
         self._special = (END_OF_TEXT, PAD, *special_tokens)
 
     @property
@@ -124,7 +124,7 @@ class ByteTokenizer(Tokenizer):
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
 
     def decode(self, ids: ArrayLike) -> str:
-        """Returns the text of bytes [bytes]; what is not UTF-8 becomes U+FFFD."""
+        """Returns the text of bytes [bytes]; invalid UTF-8 becomes U+FFFD."""
         ids = np.asarray(ids)
         return ids[(ids >= 0) & (ids < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
@@ -133,11 +133,13 @@ class ByteTokenizer(Tokenizer):
         return 256 + self._special.index(name) if name in self._special else None
 
     def names(self) -> list[str]:
-        """Returns the names of the special tokens; bytes have none."""
+        """Returns the names of the special tokens; bytes have no names."""
         return list(self._special)
 
     def pieces(self) -> list[str | None]:
-        """Returns the character of each byte; beyond ASCII, where it takes several, U+FFFD."""
+        """Returns the character of each byte; U+FFFD beyond ASCII, where a character has several
+        bytes.
+        """
         return [self.decode([byte]) for byte in range(256)] + [None] * len(self._special)
 
     @property
@@ -155,12 +157,12 @@ class ByteTokenizer(Tokenizer):
         write_tokenizer(folder, self.backend_tokenizer, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
-        """Returns what tells byte tokenizers apart: their special tokens."""
+        """Returns a string that identifies a byte tokenizer: its special tokens."""
         return " ".join(["bytes", *self._special[2:]])
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of Hugging Face's `tokenizers` with its end-of-text and padding tokens named."""
+    """A tokenizer of Hugging Face's `tokenizers` with an end-of-text and a padding token."""
 
     def __init__(self, rust: RustTokenizer, end_of_text: str, pad: str):
         rust.no_truncation()
@@ -175,8 +177,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [tokens].
 
-        Texts beyond a quarter of a million characters are encoded in parts that end with a line,
-        so a token never spans those lines.
+        Texts of more than 250,000 characters are encoded in parts that end with a line, so that
+        tokens do not span these line ends.
         """
         parts = [tokenizer_training.cut(text) for text in texts]
         with all_cores():
@@ -196,16 +198,18 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._rust.token_to_id(name)
 
     def names(self) -> list[str]:
-        """Returns the names of all tokens, those that were added to the vocabulary first."""
+        """Returns the names of all tokens, starting with the added ones."""
         added = [token.content for token in self._rust.get_added_tokens_decoder().values()]
         return list(dict.fromkeys([*added, *self._rust.get_vocab(with_added_tokens=True)]))
 
     def frame(self, texts: int) -> Frame | None:
-        """Returns what the post-processor adds; None if there is none."""
+        """Returns the special tokens that the post-processor adds; None without a
+        post-processor.
+        """
         return frame_of(self._rust, texts)
 
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, whatever mark its kind of tokenizer puts at words."""
+        """Returns the text of each id, without the word marks of its kind of tokenizer."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
         added = self._rust.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
@@ -232,7 +236,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def _alike(name: str, names: Sequence[str]) -> str:
-    """What a message says of the tokens whose names are like one that is not there."""
+    """Suggests the tokens with names similar to an unknown one, for a message."""
     word = name.strip("[]<>|▁Ġ# ").lower()
     if name[:1] in ("<", "["):  # as special tokens have it
         names = [each for each in names if each[:1] in ("<", "[") and each[1:]]
@@ -244,10 +248,10 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads inside, and not outside, and names a match without end.
+    """Lets the Rust library use threads in this block only, and reports endless matches as errors.
 
-    Its threads do not survive a fork: left to itself it prints a warning into every process forked
-    afterwards. A choice the user made in the environment is kept.
+    Its threads do not survive a fork, and by default it prints a warning in every process that is
+    forked afterwards. A setting in the user's environment is kept.
     """
     name = "TOKENIZERS_PARALLELISM"
     chosen = os.environ.get(name)

@@ -1,4 +1,4 @@
-"""Training of subword tokenizers: the same texts give the same tokenizer, whatever the kind."""
+"""Trains subword tokenizers reproducibly: equal texts give equal tokenizers of every kind."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from jaxformer.errors import DataError
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
-# A tokenizer keeps some hundred bytes per token while it works; longer texts are fed in parts.
+# A tokenizer keeps some hundred bytes per token while it works; longer texts are split.
 _PART_CHARACTERS = 1 << 18
 _BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _T5 = ["<pad>", "</s>", "<unk>"]
@@ -26,7 +26,7 @@ def byte_alphabet() -> list[str]:
 
 
 def smallest_vocabulary(kind: str) -> int:
-    """Returns the number of tokens a kind has before it learns the first."""
+    """Returns the number of tokens of a kind before training."""
     return len(own_special_tokens(kind)) + (1 if kind == "wordpiece" else 256)
 
 
@@ -40,7 +40,7 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
 
     Args:
         kind: "bpe", "wordpiece" or "unigram".
-        vocab_size: The most tokens it may have, special tokens included.
+        vocab_size: The maximum number of tokens, with special tokens.
         texts: The texts to learn from.
 
     Returns:
@@ -58,7 +58,7 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
 
 
 def cut(text: str) -> list[str]:
-    """Cuts a long text into parts, after a line where there is one; a short text is one part."""
+    """Cuts a long text into parts, after a line if possible; a short text is one part."""
     parts, start = [], 0
     while len(text) - start > _PART_CHARACTERS:
         end = start + _PART_CHARACTERS
@@ -70,10 +70,10 @@ def cut(text: str) -> list[str]:
 
 
 def piece_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
-    """Returns what turns a vocabulary's entries into text, with a space in front of whole words.
+    """Returns a function from a vocabulary's entries to texts, with a space in front of words.
 
-    Byte-level tokenizers write a substitute for each byte, WordPiece marks what continues a word,
-    SentencePiece what begins one.
+    Byte-level tokenizers write a substitute for each byte, WordPiece marks entries that continue a
+    word, SentencePiece those that begin one.
     """
     if isinstance(tokenizer.model, models.WordPiece):
         prefix = tokenizer.model.continuing_subword_prefix

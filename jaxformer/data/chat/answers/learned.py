@@ -1,4 +1,4 @@
-"""What a model learns of conversations: their tokens and answers, counted."""
+"""Collects the tokens and answers that a model learns from conversations."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
 
 _CHUNK = 2048
-"""Conversations that one process renders."""
+"""The number of conversations that one process renders."""
 
 
 class LearnedChats:
@@ -25,7 +25,7 @@ class LearnedChats:
     """
 
     def __init__(self, sequence_length: int):
-        """Begins with none; `sequence_length` is the most tokens of a row."""
+        """Starts empty; `sequence_length` is the maximum number of tokens of a row."""
         self.tokens: list[np.ndarray] = []
         self.answers: list[np.ndarray] = []
         self._limit = sequence_length
@@ -78,7 +78,7 @@ class LearnedChats:
         self.answers = [self.answers[number][: self._limit] for number in kept]
 
     def summary(self) -> str:
-        """Returns how much there is."""
+        """Returns a summary: the numbers of conversations, answers and tokens."""
         turns = sum(len(np.unique(answers[answers > 0])) for answers in self.answers)
         learned = sum(int((answers[1:] > 0).sum()) for answers in self.answers)
         total = sum(map(len, self.tokens))
@@ -111,7 +111,7 @@ def _encoded(
     for chat, encoded in zip(chats, found, strict=True):
         if not encoded.answers[1:].any():
             raise DataError(
-                f"{chat.where}: no answer: the chat template writes nothing of it, or does not "
+                f"{chat.where}: no answer: the chat template leaves it out, or does not "
                 "mark it as the assistant's"
             )
     return found

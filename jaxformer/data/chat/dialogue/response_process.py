@@ -1,6 +1,6 @@
 """Reads answers by a `response_template`, with transformers; `responses.py` runs it as a script.
 
-Such a template has regular expressions of the model's publisher, which may take for ever. This
+Such a template has regular expressions of the model's publisher, which may never end. This file
 imports neither this library nor PyTorch.
 """
 
@@ -27,7 +27,7 @@ def main() -> None:
     for request in asked:
         try:
             found.append({"message": parse_response(**request)})
-        except Exception as error:  # the template is a program, and may fail like any other
+        except Exception as error:  # the template is a program, which may raise any error
             found.append({"error": str(error) or type(error).__name__})
     print(json.dumps(found))
 

@@ -23,11 +23,11 @@ class Answer(NamedTuple):
 
     @property
     def prompt_size(self) -> int:
-        """The tokens before the answer."""
+        """The number of tokens before the answer."""
         return int(np.argmax(self.learned))
 
     def part(self, start: int, size: int) -> "Answer":
-        """Returns at most `size` tokens from one on."""
+        """Returns at most `size` tokens from `start` on."""
         return Answer(self.tokens[start : start + size], self.learned[start : start + size])
 
     def cut(self, size: int) -> "Answer":
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     def of(cls, chosen: EncodedChat, rejected: EncodedChat, where: str) -> "Pair":
         """Returns both sides, with answers that begin at the same token.
 
-        A token may hold the end of the prompt and the beginning of one answer. From there on, both
+        A token may hold the end of the prompt and the beginning of one answer; from there on, both
         sides are answers.
         """
         sides = [Answer(chat.tokens, chat.is_answer) for chat in (chosen, rejected)]
@@ -61,12 +61,12 @@ class Pair(NamedTuple):
         """Raises DataError if a side has no answer, or both have the same."""
         if not self.has_answers:
             raise DataError(
-                f"{self.where}: no answer: the chat template writes nothing of it, or does not "
+                f"{self.where}: no answer: the chat template leaves it out, or does not "
                 "mark it as the assistant's"
             )
         if not self.is_learned:
             raise DataError(
-                f"{self.where}: both answers become the same tokens, so there is nothing to prefer"
+                f"{self.where}: both answers have the same tokens, so neither can be preferred"
             )
 
     @property
@@ -87,18 +87,18 @@ class Pair(NamedTuple):
 
     @property
     def prompt_size(self) -> int:
-        """The tokens before the answers."""
+        """The number of tokens before the answers."""
         return self.chosen.prompt_size
 
     @property
     def size(self) -> int:
-        """The tokens of the longer side."""
+        """The number of tokens of the longer side."""
         return max(len(self.chosen.tokens), len(self.rejected.tokens))
 
     def cut(self, size: int) -> "Pair":
         """Returns the pair with at most `size` tokens a side.
 
-        The beginning of the prompt goes first, all but its last token, and then the end of the
+        The beginning of the prompt is cut first, up to its last token, and then the end of the
         answers.
         """
         start = min(max(self.size - size, 0), max(self.prompt_size - 1, 0))
@@ -120,11 +120,11 @@ class FittingRows(NamedTuple):
     """Pairs or judged answers that fit into rows."""
 
     kept: list[Any]
-    """The pairs or answers, cut where that was asked for."""
+    """The pairs or answers, cut if `too_long` asks for it."""
     name: str
-    """What one is called: "pair"."""
+    """The noun for one of them, for messages: "pair"."""
     changes: list[str]
-    """What became of longer ones, in words."""
+    """A description of what happened to longer ones."""
 
     @classmethod
     def of(cls, rows: Sequence[Any], limit: int, too_long: TooLong, name: str) -> "FittingRows":
@@ -132,7 +132,7 @@ class FittingRows(NamedTuple):
         sizes = [row.size for row in rows]
         check_sizes(sizes, [row.where for row in rows], limit, too_long, f"{name}s")
         fitting = rows if too_long == "cut" else [row for row in rows if row.size <= limit]
-        # What is left of a row may teach nothing: two answers may be the same.
+        # The rest of a row may have nothing to learn: two answers may be the same.
         kept = [row for row in (row.cut(limit) for row in fitting) if row.is_learned]
         if not kept:
             where = f"{rows[0].where}: " if rows else ""
@@ -144,7 +144,7 @@ class FittingRows(NamedTuple):
         return cls(kept, name, describe_changes(num_cut, len(rows) - len(kept), limit))
 
     def summary(self) -> str:
-        """Returns how much there is."""
+        """Returns a summary: the numbers of rows and tokens."""
         answers = [answer for row in self.kept for answer in row.answers]
         judged = [row.desirable for row in self.kept if hasattr(row, "desirable")]
         parts = [
@@ -196,7 +196,7 @@ class PairExamples(ExampleSource):
         }
 
     def fingerprint(self) -> str:
-        """Returns a digest of all tokens, and of which belong to the answers."""
+        """Returns a digest of all tokens, and of whether they belong to the answers."""
         digest = hashlib.sha256()
         for pair in self.pairs:
             for tokens, learned in pair.answers:
@@ -207,7 +207,7 @@ class PairExamples(ExampleSource):
 
 
 def _from(start: int, side: Answer) -> Answer:
-    """A side whose answer begins at a place, without what comes after its end."""
+    """A side whose answer begins at a given token, without the tokens after its end."""
     if not side.learned.any():
         return side
     end = int(np.flatnonzero(side.learned)[-1]) + 1

@@ -1,4 +1,4 @@
-"""Rows of preferences: both conversations, whatever form the file has."""
+"""Reads rows of preferences as two conversations, in any of the supported forms."""
 
 import re
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from jaxformer.errors import DataError
 
 @dataclass(frozen=True)
 class Preference:
-    """{"prompt": ..., "chosen": ..., "rejected": ...}, as TRL has it.
+    """{"prompt": ..., "chosen": ..., "rejected": ...}, as in TRL.
 
     Of texts, the model learns to continue the prompt with an answer and end-of-text, without a
     template. Of messages, the answers of the assistant after the prompt are learned; a text beside
-    messages is the user's prompt, or the assistant's answer. Without a prompt, it is what both
-    sides begin with. A prompt that the conversations of both sides repeat counts once.
+    messages is the user's prompt, or the assistant's answer. Without a prompt, it is the common
+    beginning of both sides. A prompt that the conversations of both sides repeat counts once.
     """
 
     prompt: str = "prompt"
@@ -112,7 +112,7 @@ def _is_text(value: object) -> bool:
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one message by `role`, and null is none."""
+    """The messages in a column; a text is one message by `role`, and null is no message."""
     value = record.values.get(column)
     if value is None:
         return []
@@ -129,7 +129,7 @@ def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> 
 
 
 def _common_text(chosen: str, rejected: str) -> str:
-    """The words that both texts begin with, without the white space after them."""
+    """The common words at the start of both texts, without the white space after them."""
     pairs = enumerate(zip(chosen, rejected, strict=False))
     length = next(
         (i for i, (ours, other) in pairs if ours != other), min(len(chosen), len(rejected))

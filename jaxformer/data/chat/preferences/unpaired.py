@@ -23,7 +23,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 
 DESIRABLE = "desirable"
-"""The array of a batch that says which answers are desirable, int32 `[B]`."""
+"""The array of a batch with 1 for desirable answers, int32 `[B]`."""
 
 
 class JudgedRow(NamedTuple):
@@ -73,7 +73,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
 
     def side_of(self, row: JudgedRow) -> str:
-        # Answers to the same prompt fall on the same side.
+        # Answers to the same prompt fall on the same side of the split.
         return json.dumps(row.chat.messages[: row.chat.first or 1], default=str)
 
     def conversations(self, row: JudgedRow) -> list[Conversation]:
@@ -118,7 +118,7 @@ class JudgedAnswer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The tokens."""
+        """The number of tokens."""
         return len(self.answer.tokens)
 
     @property
@@ -132,7 +132,7 @@ class JudgedAnswer(NamedTuple):
 
 
 class JudgedExamples(PairExamples):
-    """Answers that are desirable or not, each beside an answer to another prompt.
+    """Answers that are desirable or not, each with an answer to another prompt.
 
     Args:
         rows: The answers, of at most T tokens.
@@ -165,14 +165,14 @@ def _encoded(encoder: ChatEncoder, chats: Sequence[Conversation]) -> list[Answer
     for chat, encoded in zip(chats, encoder.encode_batch(chats), strict=True):
         answer = Answer(encoded.tokens, encoded.is_answer)
         if not answer.learned[1:].any():
-            raise DataError(f"{chat.where}: no answer: the chat template writes nothing of it")
+            raise DataError(f"{chat.where}: no answer: the chat template leaves it out")
         end = int(np.flatnonzero(answer.learned)[-1]) + 1
         found.append(answer.part(0, end))
     return found
 
 
 def _exchanged(own: Answer, other: Answer, length: int) -> Answer:
-    """The prompt of one answer with another answer."""
+    """Combines the prompt of one answer with another answer."""
     start = other.prompt_size
     prompt = own.tokens[: own.prompt_size]
     tokens = np.concatenate([prompt, other.tokens[start:]])

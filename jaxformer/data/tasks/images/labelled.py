@@ -19,7 +19,7 @@ from jaxformer.data.tasks.images.sources import Digits, ImageSet, ImageSource, d
 from jaxformer.errors import DataError
 
 FORM = ("image_size", "channels", "mean", "std", "scaling")
-"""The fields that say how images are read, which may be left to a checkpoint."""
+"""The fields of how images are read, which may be left to a checkpoint."""
 
 
 class LabelledImage(NamedTuple):
@@ -45,7 +45,7 @@ class Augmentation(abc.ABC):
 
 @dataclass(frozen=True)
 class RandomCrop(Augmentation):
-    """Shifts the image by up to `padding` pixels each way; the edge is repeated."""
+    """Shifts the image by up to `padding` pixels in each direction; the edge is repeated."""
 
     padding: int = 4
     """The largest shift, in pixels."""
@@ -84,8 +84,8 @@ class Mixup(Augmentation):
 
     .. math:: x = \lambda x_1 + (1 - \lambda) x_2, \qquad \lambda \sim \mathrm{Beta}(a, a)
 
-    with the label of the first with probability lambda and else that of the second, so that the
-    expected loss is that of labels blended in the same proportion.
+    with the label of the first with probability lambda, or else that of the second, so that the
+    expected loss equals that of labels blended in the same proportion.
 
     References:
         Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization,
@@ -93,7 +93,7 @@ class Mixup(Augmentation):
     """
 
     alpha: float = 0.2
-    """a: the larger, the more often both images have an equal share."""
+    """The parameter a: the larger it is, the more often both images have an equal share."""
 
     def __post_init__(self):
         check_types(self)
@@ -111,7 +111,7 @@ class Images(Data):
     """Images with one label each.
 
     A row has "images" float32 [height, width, channels], "label" int32 and "label_weights"
-    float32, which is 0 where the row only fills up a batch.
+    float32, which is 0 for rows of padding.
     """
 
     source: ImageSource = Digits()
@@ -138,11 +138,11 @@ class Images(Data):
     """How images get their size: Fit or Resize; None: as the checkpoint's image processor does."""
 
     augmentation: tuple[Augmentation, ...] = ()
-    """Random changes of the training images, in this order."""
+    """Random changes of the training images, in order."""
 
     on_bad_row: OnBadRow = "stop"
-    """What becomes of an image that cannot be decoded: it stops the run, or is left out (skip), for
-    which each is tried at the start; more than 5 % of them stop the run in either case."""
+    """What happens to an image that cannot be decoded: it stops the run, or is left out (skip), for
+    which all images are tried at the start; more than 5 % of such images always stop the run."""
 
     label_order: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
@@ -164,18 +164,18 @@ class Images(Data):
 
     @property
     def form_is_open(self) -> bool:
-        """Whether a checkpoint says how images are read."""
+        """Whether how images are read is left to a checkpoint."""
         return any(getattr(self, name) is None for name in FORM)
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Empty: the model decides how many tokens an image is."""
+        """Empty, because the model decides how many tokens an image has."""
         return {}
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Finds the images, and keeps the names of their labels in labels.json.
 
-        How images are read is kept too, for the exports of the run.
+        The settings for reading images are saved too, for the exports of the run.
 
         Args:
             folder: The run's folder.
@@ -233,7 +233,7 @@ class Images(Data):
 
 
 class ImageExamples(ExampleSource):
-    """Some images of a set, changed at random and normalised."""
+    """Some images of a set, augmented and normalised."""
 
     def __init__(
         self,

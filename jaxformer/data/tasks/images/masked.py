@@ -1,4 +1,4 @@
-"""Images of which some patches are hidden."""
+"""Images with masked patches."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from jaxformer.data.tasks.images.labelled import Images
 
 @dataclass(frozen=True)
 class MaskedImages(Images):
-    """Images of which patches are hidden at random, to be predicted from the others (SimMIM).
+    """Images with randomly masked patches, which are predicted from the others (SimMIM).
 
-    A row has "images", see `Images`, and "masked", bool [patches]: which are hidden, row by row.
-    None are in a row that only fills up a batch. The labels of the images are not learned.
+    A row has "images", see `Images`, and "masked", bool [patches], row by row, which is false in
+    rows of padding. The labels of the images are not learned.
 
     References:
         Xie et al., SimMIM, 2022, https://arxiv.org/abs/2111.09886
@@ -24,7 +24,7 @@ class MaskedImages(Images):
     """Height and width of a patch, those of the model."""
 
     mask_ratio: float = 0.6
-    """The share of the patches that is hidden."""
+    """The share of the patches that are masked."""
 
     head = "masked_pixels"
 
@@ -37,7 +37,7 @@ class MaskedImages(Images):
 
     @property
     def num_patches(self) -> int:
-        """The patches of an image."""
+        """The number of patches of an image."""
         (height, width), (rows, columns) = self.image_size, self.patch_size
         return (height // rows) * (width // columns)
 
@@ -50,7 +50,7 @@ class MaskedExamples(ExampleSource):
     """Examples with an image, and a random choice of its patches."""
 
     def __init__(self, examples: ExampleSource, num_patches: int, mask_ratio: float):
-        """Takes the examples, and how many of their patches are hidden: one at least."""
+        """Takes the examples, and how many of their patches are masked, at least one."""
         self._examples, self._num_patches = examples, num_patches
         self._count = max(1, round(mask_ratio * num_patches))
 
@@ -64,5 +64,5 @@ class MaskedExamples(ExampleSource):
         return row | {"masked": hidden}
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes, of which nothing is hidden."""
+        """Returns a row of the same shapes without masked patches."""
         return self._examples.blank() | {"masked": np.zeros(self._num_patches, bool)}

@@ -1,4 +1,4 @@
-"""Image files as pixels, scaled to the size that a model reads."""
+"""Reads image files as pixels, scaled to the size that a model reads."""
 
 import abc
 import io
@@ -16,7 +16,7 @@ from jaxformer.errors import DataError, StorageError
 from jaxformer.io.files import ordinary_file, replacing
 
 PREPROCESSOR = "preprocessor_config.json"
-"""The file that says how images are scaled and normalised."""
+"""The file with the settings of how images are scaled and normalised."""
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters of Pillow, in the order of their numbers."""
 
@@ -37,15 +37,15 @@ class EmbeddedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaling(abc.ABC):
-    """How an image gets the size that a model reads; subclasses are frozen dataclasses."""
+    """How an image is scaled to the size that a model reads; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def __call__(self, image: Any, size: tuple[int, int]) -> Any:
-        """Returns the image in this size."""
+        """Returns the image in a size."""
 
     @abc.abstractmethod
     def settings(self, size: tuple[int, int]) -> dict[str, Any]:
-        """Returns the fields of preprocessor_config.json that do the same, or nearly.
+        """Returns the fields of preprocessor_config.json that do (nearly) the same.
 
         Args:
             size: Height and width in pixels.
@@ -69,7 +69,7 @@ class Fit(Scaling):
 
 
 FIT = Fit()
-"""The usual scaling."""
+"""The default scaling."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Resize(Scaling):
     """Scaled as image processors of transformers do, then centre-cropped."""
 
     size: tuple[int, ...] | None = None
-    """Height and width in pixels, whatever the shape of the image; or its shorter side alone. None:
-    images are not scaled."""
+    """Height and width in pixels, which may change the aspect ratio; or only the shorter side.
+    None: images are not scaled."""
 
     resample: Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"] = "bilinear"
     """The filter."""
@@ -113,7 +113,7 @@ class Resize(Scaling):
 
 
 def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
-    """Returns the width and height with a shorter side of so many pixels, and the same shape."""
+    """Returns the width and height for a given shorter side and the same aspect ratio."""
     width, height = given
     if width <= height:
         return short, int(short * height / width)
@@ -121,7 +121,9 @@ def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
 
 
 def middle(image: Any, size: tuple[int, int]) -> Any:
-    """Returns the centre crop (height, width) of a Pillow image; black where it is smaller."""
+    """Returns the centre crop (height, width) of a Pillow image, padded with black if it is
+    smaller.
+    """
     height, width = size
     if image.size == (width, height):
         return image
@@ -158,7 +160,7 @@ def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> N
 
 
 def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
-    """Returns an image of Pillow's, with 8 bits for each channel."""
+    """Returns a Pillow image with 8 bits per channel."""
     from PIL import Image, ImageOps
 
     if channels not in _MODES:
@@ -166,11 +168,11 @@ def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
     try:
         embedded = isinstance(file, EmbeddedImage)
         with Image.open(io.BytesIO(file.content) if embedded else ordinary_file(file)) as image:
-            # Cameras save how they were held beside the pixels.
+            # Cameras save their orientation beside the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except (DataError, StorageError):
         raise
-    except Exception as error:  # Pillow's decoders raise many, of damaged files
+    except Exception as error:  # Pillow's decoders raise many errors for damaged files
         raise DataError(f"{file}: not an image that can be decoded: {error}") from error
 
 
@@ -185,7 +187,7 @@ def scaled_pixels(
 def _settings(
     sides: dict[str, int] | None, resample: str, crop: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """The fields of preprocessor_config.json that scale an image and take its middle."""
+    """The fields of preprocessor_config.json that scale and centre-crop an image."""
     cut = {} if crop is None else {"crop_size": dict(zip(("height", "width"), crop, strict=True))}
     return {
         "do_resize": sides is not None,

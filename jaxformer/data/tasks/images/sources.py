@@ -34,7 +34,7 @@ Row = TypeVar("Row")
 
 
 class ImageSet(abc.ABC):
-    """Images in a fixed order, each decoded when it is asked for.
+    """Images in a fixed order, each decoded on demand.
 
     Attributes:
         names: The name of each image, which decides its side of the validation split.
@@ -51,25 +51,25 @@ class ImageSet(abc.ABC):
 
 @dataclass(frozen=True)
 class ImageSource(abc.ABC):
-    """A place that labelled images come from; subclasses are frozen dataclasses."""
+    """A source of labelled images; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def load(self, size: tuple[int, int], channels: int, scaling: Scaling = FIT) -> ImageSet:
         """Finds the images.
 
         Args:
-            size: The height and width that all are to have.
+            size: The height and width of all images.
             channels: 1 for grey, 3 for red, green and blue.
             scaling: How they get this size.
 
         Raises:
-            DataError: There are none, or they cannot have this form.
+            DataError: There are no images, or they do not have this form.
         """
 
 
 @dataclass(frozen=True)
 class Digits(ImageSource):
-    """The 1797 photographs of handwritten digits that scikit-learn carries: 8 x 8, one channel.
+    """The 1797 images of handwritten digits in scikit-learn: 8 x 8 pixels, one channel.
 
     References:
         Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
@@ -90,11 +90,11 @@ class ImageFolder(ImageSource):
     """A folder with a sub-folder of images for each label."""
 
     path: str
-    """The folder; sub-folders of sub-folders count to the one on top."""
+    """The folder; nested sub-folders belong to the top-level one."""
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return _table_of(any_path(path, "path")) is None
 
     def load(self, size, channels, scaling=FIT):
@@ -121,7 +121,7 @@ class ImageTable(ImageSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return _table_of(any_path(path, "path")) is not None
 
     def load(self, size, channels, scaling=FIT):
@@ -145,10 +145,10 @@ class ImageTable(ImageSource):
 
 
 class NamedImages:
-    """The images that the rows of a table name: in its folder, or anywhere else.
+    """The images named in the rows of a table, in its folder or elsewhere.
 
     Args:
-        folder: The folder of the table. A store is asked once for what it holds.
+        folder: The folder of the table; a store is listed once.
     """
 
     def __init__(self, folder: AnyPath):
@@ -156,7 +156,7 @@ class NamedImages:
         self._there = folder.files() if is_remote(folder) else {}
 
     def file(self, record: Record, column: str) -> AnyPath:
-        """Returns the file that a row names."""
+        """Returns the image file of a row."""
         name = os.path.expanduser(record.text(column))
         file = any_path(name, column) if is_remote(name) else self._folder / name
         if name not in self._there and not file.is_file():
@@ -192,7 +192,7 @@ class _FileSet(ImageSet):
 
 
 def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
-    """The names of the images below a folder, and the sub-folder on top of each, its label."""
+    """The names of the images below a folder, and their labels: the top-level sub-folders."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
     names = [name for name in image_names(root) if "/" in name and not _HIDDEN.search(f"/{name}")]
@@ -244,7 +244,9 @@ def image_names(root: AnyPath) -> list[str]:
 def decodable(
     rows: Sequence[Row], decode: Callable[[Row], Any], on_bad_row: OnBadRow, source: object
 ) -> Sequence[Row]:
-    """Returns the rows whose images can be decoded; all, unseen, where a bad one stops the run."""
+    """Returns the rows whose images can be decoded; all rows, unchecked, if a bad one stops the
+    run.
+    """
     if on_bad_row == "stop":
         return rows
 
@@ -271,7 +273,7 @@ def _is_image(name: str) -> bool:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields each folder with its files; links are followed, but not in a circle."""
+    """Yields each folder with its files; links are followed, but circular ones are errors."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error

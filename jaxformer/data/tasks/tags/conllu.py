@@ -19,8 +19,8 @@ _NONE = "_"
 class ConllU(TagSource):
     """A CoNLL-U file of Universal Dependencies, with the part of speech of each word.
 
-    The words are the syntactic ones: of "1-2 du" the words "de" and "le", each with its tag. Empty
-    nodes (8.1) are skipped. SpaceAfter=No decides the blanks between words.
+    The words are the syntactic ones: for "1-2 du", the words "de" and "le", each with its tag.
+    Empty nodes (8.1) are skipped. SpaceAfter=No decides the blanks between words.
 
     References:
         https://universaldependencies.org/format.html
@@ -35,7 +35,7 @@ class ConllU(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return is_conllu(path)
 
     def sentences(self, malformed=None):
@@ -76,14 +76,14 @@ class _Line(NamedTuple):
 class _Word(NamedTuple):
     line: _Line
     text: str
-    """The form, with the blank before it if the text has one."""
+    """The form, with a preceding blank if the text has one."""
 
 
 class _Block(NamedTuple):
     name: str | None
     """The sent_id."""
     lines: list[tuple[str, str]]
-    """The place and the text of each line."""
+    """The position and the text of each line."""
 
 
 def _blocks(path: str) -> Iterator[_Block]:

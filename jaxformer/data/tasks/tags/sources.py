@@ -23,39 +23,39 @@ class TaggedWord(NamedTuple):
     """One word."""
 
     text: str
-    """The word, with the blank before it if the text has one."""
+    """The word, with a preceding blank if the text has one."""
     tag: str
     where: str
     """Its place ("file:line"), for messages."""
 
 
 class Sentence(NamedTuple):
-    """Words that belong together."""
+    """The words of a sentence."""
 
     name: str
-    """Decides on which side of the validation split it falls."""
+    """Decides on which side of the validation split it is."""
     words: list[TaggedWord]
 
 
 @dataclass(frozen=True)
 class TagSource(abc.ABC):
-    """A place that tagged sentences come from; subclasses are frozen dataclasses."""
+    """A source of tagged sentences; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def sentences(self, malformed: Malformed | None = None) -> Iterator[Sentence]:
         """Yields every sentence, in the same order each time.
 
         Args:
-            malformed: Receives a message for each that cannot be used, which is left out; None:
-                such a sentence is an error.
+            malformed: Receives a message for each unusable sentence, which is left out; None: such
+                a sentence is an error.
 
         Raises:
-            DataError: They are missing or cannot be read.
+            DataError: The sentences are missing or cannot be read.
         """
 
 
 def is_table(path: str) -> bool:
-    """Whether a path is a table with lists of words and of tags, or a folder of such."""
+    """Whether a path is a table with lists of words and of tags, or a folder of such tables."""
     file = any_path(path, "path")
     return is_folder(file) or ending_of(file) in (".arrow", ".json", ".jsonl", ".parquet")
 
@@ -91,7 +91,7 @@ class ColumnFile(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return not (is_table(path) or is_conllu(path))
 
     def sentences(self, malformed=None):
@@ -125,17 +125,19 @@ class ColumnFile(TagSource):
 class PythonTokens(TagSource):
     """The standard library's modules, each word tagged with the class of its Python token.
 
-    The tags are "comment", "keyword", "name", "number", "operator" and "string", as the library's
-    own `tokenize` and `keyword` modules classify them. Each word of a comment or a string is tagged
-    separately, so "for" may be a keyword or a word of a docstring. Whole
-    modules fall on one side of the validation split.
+    The tags are "comment", "keyword", "name", "number", "operator" and "string", as classified by
+    its `tokenize` and `keyword` modules. Each word of a comment or a string is tagged separately,
+    so "for" may be a keyword or a word of a docstring. Whole modules fall on one side of the
+    validation split.
     """
 
     max_bytes: int | None = 2_000_000
-    """Stop before the module that would exceed this many bytes; None takes all 12 MB."""
+    """The maximum number of bytes; stops before the module that would exceed it; None: all 12
+    MB."""
 
     sentence_words: int = 64
-    """The least words of a sentence, which ends with the first line of code that brings as many."""
+    """The minimum number of words of a sentence, which ends with the line of code that reaches
+    it."""
 
     def __post_init__(self):
         check_types(self)
@@ -164,7 +166,7 @@ _CLASSES = {
     tokenize.OP: "operator",
     tokenize.STRING: "string",
 }
-# From Python 3.12 on, f-strings come in pieces.
+# From Python 3.12 on, f-strings are several tokens.
 _CLASSES |= {
     getattr(tokenize, name): "string"
     for name in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END")
@@ -173,7 +175,7 @@ _CLASSES |= {
 
 
 def _words(name: str, text: str) -> Iterator[tuple[int, TaggedWord]]:
-    """Yields (line, word); a module that Python's grammar refuses ends where it breaks off."""
+    """Yields (line, word); a module with a syntax error ends at the error."""
     end = (1, 0)
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
