@@ -48,7 +48,7 @@ class ChatData(ConversationData[Conversation]):
     tokens."""
 
     loss_per: LossPer = "token"
-    """What counts the same: every token that is learned, or every answer, whatever its length."""
+    """What has equal weight: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
         # A 0 may be a class of another kind.

@@ -25,7 +25,7 @@ class LearnedChats:
     """
 
     def __init__(self, sequence_length: int):
-        """Begins with none; `sequence_length` is the most tokens of a row."""
+        """Starts empty; `sequence_length` is the maximum number of tokens of a row."""
         self.tokens: list[np.ndarray] = []
         self.answers: list[np.ndarray] = []
         self._limit = sequence_length
@@ -78,7 +78,7 @@ class LearnedChats:
         self.answers = [self.answers[number][: self._limit] for number in kept]
 
     def summary(self) -> str:
-        """Returns how much there is."""
+        """Returns a summary: the numbers of conversations, answers and tokens."""
         turns = sum(len(np.unique(answers[answers > 0])) for answers in self.answers)
         learned = sum(int((answers[1:] > 0).sum()) for answers in self.answers)
         total = sum(map(len, self.tokens))

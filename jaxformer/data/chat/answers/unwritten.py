@@ -1,4 +1,4 @@
-"""What a chat template leaves out of answers: their reasoning, or their calls of tools."""
+"""Warns about chat templates that leave out the reasoning or the tool calls of answers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def _calls(chat: Conversation) -> list[str]:
 
 
 def _thoughts(chat: Conversation) -> list[str]:
-    """The reasoning before each answer to learn, of those that have some."""
+    """The reasoning before each answer to learn, if it has any."""
     found = []
     for message in (chat.messages[place] for place in answers_of(chat)):
         fields = (message.get(name) for name in REASONING)

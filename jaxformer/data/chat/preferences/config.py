@@ -22,7 +22,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
 
     A row of a batch is a pair, the chosen side first: "inputs" and "targets" int32 [2, T], and
     "weights" float32 [2, T], 1 where the target is a token of the answer. A text without messages
-    is continued as it stands; of messages, the chat template makes the text.
+    is continued as it stands; messages become text by the chat template.
     """
 
     preference: ClassVar[str] = "DPO"
@@ -39,7 +39,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
         return self.columns.read(record)
 
     def side_of(self, row: PreferenceRow) -> str:
-        # Pairs with the same prompt fall on the same side.
+        # Pairs with the same prompt are on the same side.
         return json.dumps(row.prompt, default=str)
 
     def conversations(self, row: PreferenceRow) -> PreferenceRow:

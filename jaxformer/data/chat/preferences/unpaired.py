@@ -38,8 +38,8 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
     """Answers, each of which is desirable or not: the data of KTO.
 
     {"prompt": ..., "completion": ..., "label": true}, as TRL has it, or a conversation of any other
-    form with a label, which judges its last answer. Texts are continued as they stand; of messages,
-    the chat template makes the text.
+    form with a label, which judges its last answer. Texts are continued as they stand; messages
+    become text by the chat template.
 
     A row of a batch has "inputs" and "targets" int32 [2, T], and "weights" float32 [2, T], 1 where
     the target is a token of the answer: first the answer itself, then the answer to another prompt
@@ -73,7 +73,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
 
     def side_of(self, row: JudgedRow) -> str:
-        # Answers to the same prompt fall on the same side.
+        # Answers to the same prompt are on the same side.
         return json.dumps(row.chat.messages[: row.chat.first or 1], default=str)
 
     def conversations(self, row: JudgedRow) -> list[Conversation]:
