@@ -83,7 +83,7 @@ WRONG = {
     "no rejected": ({"prompt": "a", "chosen": "b"}, "no column 'rejected'"),
     "another prompt": (
         {"chosen": [SYSTEM, ASKED, RED], "rejected": [SYSTEM, {**ASKED, "content": "Why?"}, BLUE]},
-        "after what both sides begin with comes a message by 'user'",
+        "a message by 'user' follows the common beginning",
     ),
     "nothing in common": ({"chosen": [ASKED, RED], "rejected": [SYSTEM, BLUE]}, "no prompt"),
     "texts without a prompt": ({"chosen": "yes it is", "rejected": "no"}, "no prompt"),
