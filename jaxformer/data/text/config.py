@@ -1,4 +1,4 @@
-"""Unlabelled text: documents are tokenised once, packed into rows and made into examples."""
+"""Unlabelled text: documents are tokenised once, packed into rows and turned into examples."""
 
 import logging
 import os
@@ -143,7 +143,7 @@ class DataConfig(Data):
     def _beside(
         self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
-        """The data with the validation side: separate documents, or those held out."""
+        """The data with the validation side: separate documents, or the ones held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
         sides = held_out
         if own is not None:
@@ -161,12 +161,12 @@ class DataConfig(Data):
         )
 
     def _batches(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> Dataset:
-        """The batches of training; those of shorter rows have parts of the longest rows."""
+        """The batches of training; shorter rows are parts of the longest rows."""
         shorter = {phase.parts: phase.data for phase in self.phases if phase.parts > 1}
         if not shorter:
             sources = [self._examples([side], tokenizer) for side in sides]
             return self.dataset(self.source.mix(sources), "train")
-        # Special tokens take places of every part, so that the longest rows may hold a bit less.
+        # Every part needs room for special tokens, so the longest rows may hold a bit less text.
         room = {n: n * d.objective.raw_length(d.sequence_length) for n, d in shorter.items()}
         size = min(self.objective.raw_length(self.sequence_length), *room.values())
         rows = Cut(self.packing, size)
@@ -193,7 +193,7 @@ class DataConfig(Data):
         return found[0] if len(found) == 1 else ConcatenatedExamples(found)
 
     def _check_documents(self, learned: int, held_out: int) -> None:
-        """Warns where the validation loss is that of one text."""
+        """Warns if the validation loss depends on a single document."""
         if self.validation is not None or held_out != 1:
             return
         told = "the validation loss says little about other text"

@@ -1,4 +1,4 @@
-"""How far the tokenising of a corpus is: a bar on a terminal, occasional lines elsewhere."""
+"""The progress of tokenising a corpus: a bar on a terminal, occasional lines elsewhere."""
 
 import time
 from datetime import timedelta
@@ -12,12 +12,12 @@ _SECONDS_BETWEEN_UPDATES = 0.2
 
 
 class TokenisingProgress:
-    """Shows documents, tokens, speed and the time left, once it takes more than a moment.
+    """Shows documents, tokens, speed and the time left if it takes more than a moment.
 
     It writes to the standard error, since some commands print their results.
 
     Args:
-        total: About how many bytes of text there are; None if that is not known.
+        total: The approximate bytes of text; None if unknown.
         console: Where to write; None is the standard error.
     """
 
@@ -32,7 +32,7 @@ class TokenisingProgress:
         return self
 
     def skip(self, num_bytes: int) -> None:
-        """Counts text whose tokens an earlier process has left."""
+        """Counts text that an earlier process tokenised."""
         self._known += num_bytes
         self._start = time.monotonic()
         self._show()

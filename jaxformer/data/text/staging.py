@@ -1,4 +1,4 @@
-"""Where a corpus is built: finished shards survive the end of the process that builds."""
+"""Where a corpus is built: finished shards survive the process that builds it."""
 
 import fcntl
 import logging
@@ -49,13 +49,14 @@ class Staging:
     def share(self, number: int) -> None:
         """Puts a shard that is finished into the store, where other machines find it.
 
-        The first waits for the second: a corpus of one shard has no folders of shards.
+        The first shard waits for the second, because a corpus of one shard has no folders of
+        shards.
         """
         if self._kept is not None and number:
             share_shards(self._kept, self._folder, {0, number})
 
     def check(self, number: int, documents: int, num_bytes: int) -> None:
-        """Checks that a finished shard is of the documents that are there now."""
+        """Checks that a finished shard has the current documents."""
         self._numbers.add(number)
         if (documents, num_bytes) != self.finished[number]:
             raise self._other_documents()
@@ -94,10 +95,10 @@ class Staging:
 def staging(
     home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None
 ) -> Iterator[Staging | None]:
-    """Gives the place where a corpus is built to one process at a time.
+    """Lets one process at a time build a corpus.
 
-    A process that finds another at work waits until that one is done, or takes over what it leaves
-    if it ends. Where a file system has no locks, processes may do the same work twice.
+    A process that finds another at work waits until it is done, or takes over its shards if it
+    ends. Without file locks, processes may do the same work twice.
     """
     folder = _staging_of(home)
     lock = _acquired(folder, home)
@@ -112,7 +113,7 @@ def staging(
 
 
 def set_aside(home: Path) -> None:
-    """Removes a damaged corpus, but keeps the shards of which it is made for the next build."""
+    """Removes a damaged corpus, but keeps its shards for the next build."""
     if is_sharded(home) and not home.is_symlink():
         with suppress(OSError):  # another process is building it already
             home.rename(_staging_of(home))
@@ -120,7 +121,7 @@ def set_aside(home: Path) -> None:
 
 
 def remove_others(home: Path) -> None:
-    """Removes what is left of the building of other corpora beside one that is complete."""
+    """Removes the unfinished builds of other corpora beside a complete one."""
     for folder in home.parent.glob(".corpus-*"):
         if folder != _staging_of(home):
             remove_folder(folder)
