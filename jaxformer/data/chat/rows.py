@@ -193,7 +193,7 @@ class AnyFormat(ChatFormat):
         raise DataError(
             f"{record.where}: the columns {held} are not a conversation: there must be 'messages', "
             "'conversations', 'instruction' and 'output', or 'prompt' and 'completion'; other "
-            "names are told with --data.format Messages --data.format.column NAME, or of another "
+            "names are given with --data.format Messages --data.format.column NAME, or of another "
             "form (ShareGPT; Alpaca and its input and output; PromptCompletion)"
         )
 

@@ -28,9 +28,9 @@ _MODELS = (
     "source.spm",
 )  # fmt: skip
 _MOVED = ("sentencepiece.bpe.model", "source.spm")
-"""SentencePiece models whose ids are never those of the model that they belong to."""
+"""SentencePiece models whose ids always differ from those of their model."""
 _WITHOUT_FILES = ("ByT5Tokenizer",)
-"""Classes of transformers that need none but tokenizer_config.json."""
+"""Classes of transformers that need only tokenizer_config.json."""
 _VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
@@ -56,7 +56,7 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone."""
+    """Reads a tokenizer as transformers reads the folder of a file, or from the file alone."""
     if not file.exists():
         raise DataError(
             f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
@@ -67,7 +67,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
     last = max(vocabulary, key=vocabulary.get, default=None)
     if last is None:
         raise DataError(f"{file}: it has no tokens")
-    # A table of all ids would not end.
+    # A table of all ids would be too large.
     if vocabulary[last] > 2 * len(vocabulary) + _MOST_UNUSED:
         raise DataError(
             f"{file}: the token {last!r} has the id {vocabulary[last]}, but there are only "
@@ -78,7 +78,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
 
 
 def _read(file: Path) -> Tokenizer:
-    """What transformers makes of a file's folder; the file alone if it makes nothing of it."""
+    """The tokenizer of a file's folder as transformers reads it, or else of the file alone."""
     if tokenizer_file(file.parent) != file:
         return _read_alone(file)
     try:
@@ -105,7 +105,7 @@ def _read(file: Path) -> Tokenizer:
 
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
-    """Returns what transformers makes of a folder, if that is for it to say."""
+    """Returns the tokenizer of a folder as transformers reads it, if it is one for transformers."""
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
     return ask(folder) if asks and _OWN not in settings else None
@@ -115,8 +115,8 @@ def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
     file = ordinary_file(file)
     if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(
-            f"{file}: config.json or tokenizer_config.json must be beside it, to say which class "
-            "of transformers reads it"
+            f"{file}: must have config.json or tokenizer_config.json beside it, which name the "
+            "class of transformers"
         )
     if file.suffix == ".json":
         return _read_json(file)

@@ -1,4 +1,4 @@
-"""What a tokenizer's file may ask for: a bounded length of texts and a bounded time for a match."""
+"""Limits for a tokenizer's file: a bounded growth of texts and a bounded time for a match."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from jaxformer.errors import DataError
 
 MOST_GROWTH = 1000
-"""The most characters that the replacements of a tokenizer may make of one."""
+"""The maximum number of characters that replacements may make from one."""
 
 
 class _Step(NamedTuple):
@@ -18,16 +18,16 @@ class _Step(NamedTuple):
 
     apply: Callable[[str], str]
     inserted: str
-    """What a replacement inserts; empty where the step is none."""
+    """The text that a replacement inserts; empty for other steps."""
     replaced: str
     """The text that it replaces, or a regular expression."""
 
 
 def check_growth(tokenizer: Tokenizer, where: str) -> None:
-    """Raises an error if replacements make texts so long that they would fill the memory.
+    """Raises an error if replacements make texts long enough to fill the memory.
 
-    Each character and text that a replacement names goes through the whole chain, since a chain
-    multiplies what an earlier step has inserted.
+    Each character and text that a replacement names goes through the whole chain, because later
+    steps multiply the insertions of earlier ones.
     """
     parts = {"normalizer": _normalizer(tokenizer), "decoder": _decoder(tokenizer)}
     for part, steps in parts.items():
@@ -41,11 +41,11 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
 @contextmanager
 def bounded_matches() -> Iterator[None]:
-    """Turns the library's end of a match that never comes to an end into an error of ours."""
+    """Turns the library's panic about a match that does not end into our error."""
     try:
         yield
     except BaseException as error:
-        # The Rust library panics, and does not export the class of that.
+        # The Rust library panics, and does not export the class of the panic.
         if type(error).__name__ != "PanicException":
             raise
         raise DataError(

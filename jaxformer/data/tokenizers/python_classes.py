@@ -1,7 +1,8 @@
-"""Tokenizers of transformers that are Python code, as tokenizers of the `tokenizers` library.
+"""Rebuilds tokenizers of transformers that are Python code with the `tokenizers` library.
 
-For most classes transformers has such a tokenizer itself. For these it says which ids its tokens
-have, what it puts around a text, and the ids of some texts, which the one built here has to give.
+For most classes, transformers has such a tokenizer itself. For these, it gives the ids of its
+tokens, the special tokens around a text, and the ids of some texts, which the rebuilt tokenizer
+must give, too.
 """
 
 import re
@@ -32,7 +33,7 @@ from jaxformer.data.tokenizers.sentencepiece import (
 from jaxformer.data.tokenizers.training import byte_alphabet
 
 Said = Mapping[str, Any]
-"""What `auto_process.description` gives, and "class", the name of the class."""
+"""The result of `auto_process.description`, and "class", the name of the class."""
 
 
 def rebuilt(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
@@ -54,7 +55,7 @@ def _agrees(tokenizer: Tokenizer, examples: list[tuple[str, list[int]]]) -> bool
 
 
 def _around(frames: list[list[int]], names: Mapping[str, str]) -> processors.TemplateProcessing:
-    """What comes around one text and two, which are -1 and -2 in the frames."""
+    """The special tokens around one text and two, which are -1 and -2 in the frames."""
     single, pair = (
         [{-1: "$A", -2: "$B:0"}.get(id_) or names[str(id_)] for id_ in frame] for frame in frames
     )
@@ -63,7 +64,7 @@ def _around(frames: list[list[int]], names: Mapping[str, str]) -> processors.Tem
 
 
 def _esm(said: Said, files: Mapping[str, Path]) -> Tokenizer:
-    """Each token, an amino acid, is found wherever it stands."""
+    """Each token, an amino acid, is found anywhere in a text."""
     del files
     words = said["vocabulary"]
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=said["unknown"]))
@@ -99,8 +100,8 @@ def _m2m100(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
 
 
 def _siglip(said: Said, files: Mapping[str, Path]) -> Tokenizer:
-    """A SentencePiece model that reads no punctuation and, as a rule, no upper case."""
-    # Where a text spells out a special token, what follows has a blank more than there.
+    """A SentencePiece model that drops punctuation and, usually, upper case."""
+    # After a special token that a text spells out, there is one more blank than in transformers.
     model = read_sentencepiece(files["spiece.model"])
     pieces = tuple(p if p.kind in IN_TEXT else p._replace(kind=UNUSED) for p in model.pieces)
     tokenizer = sentencepiece_tokenizer(replace(model, pieces=pieces))
