@@ -11,7 +11,7 @@ from jaxformer.data.files.lines import byte_lines, opened
 from jaxformer.data.files.malformed import Malformed, attempted
 from jaxformer.data.files.record import Record, table_line, table_row
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import json_type, parse_json
+from jaxformer.io.files import json_type, parse_json
 
 _CHUNK = 1 << 16
 _FORM = "a .json table is a list of objects, or has an object on each line"
