@@ -47,13 +47,13 @@ class MaskedLM(RowObjective):
     least_length: ClassVar[int] = 3
 
     rate: float = 0.15
-    """The share of the tokens that is predicted."""
+    """The share of the tokens that are predicted."""
 
     mask_share: float = 0.8
-    """The share of those that is replaced by the mask token."""
+    """The share of the chosen tokens that become the mask token."""
 
     random_share: float = 0.1
-    """The share of those that is replaced by a random token."""
+    """The share of the chosen tokens that become a random token."""
 
     whole_word: bool = False
     """Choose all tokens of a word or none."""

@@ -157,7 +157,7 @@ class Algorithmic(Data):
         return {"inputs": 2 * self.length}
 
     def of_length(self, length: int, num_rows: int) -> "Algorithmic":
-        """Returns data for evaluation: inputs of exactly so many symbols, all for validation.
+        """Returns data for evaluation: inputs of exactly `length` symbols, all for validation.
 
         Args:
             length: The symbols of every input.
