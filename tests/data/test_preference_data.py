@@ -88,7 +88,10 @@ WRONG = {
     "nothing in common": ({"chosen": [ASKED, RED], "rejected": [SYSTEM, BLUE]}, "no prompt"),
     "texts without a prompt": ({"chosen": "yes it is", "rejected": "no"}, "no prompt"),
     "an empty answer": ({"prompt": "a", "chosen": " ", "rejected": "b"}, "no answer"),
-    "no answer": ({"chosen": [ASKED], "rejected": [ASKED, BLUE]}, "nothing follows the common beginning"),
+    "no answer": (
+        {"chosen": [ASKED], "rejected": [ASKED, BLUE]},
+        "nothing follows the common",
+    ),
     "no text": ({"prompt": 3, "chosen": "a", "rejected": "b"}, "column 'prompt' holds 3"),
     "no message": ({"prompt": "a", "chosen": ["b"], "rejected": ["c"]}, "message 1"),
     "an unknown role": (

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.data.chat.answers.spans import AnswerFinder, Span, answers_of, left_out
-from jaxformer.data.chat.calls import CallForm, call_form, in_form
+from jaxformer.data.chat.calls import CallForm, call_form, convert_calls
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (
     ChatTemplate,
@@ -162,7 +162,7 @@ class ChatEncoder:
     def _readable(self, chat: Conversation) -> Conversation:
         """A conversation whose tool calls have the form that the template accepts."""
         if any(message.get("tool_calls") for message in chat.messages):
-            return in_form(chat, self.call_form, self._template.file)
+            return convert_calls(chat, self.call_form, self._template.file)
         return chat
 
     @cached_property

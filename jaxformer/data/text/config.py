@@ -103,7 +103,7 @@ class DataConfig(Data):
             self._check_length(corpus.train)
         train = self._batches([corpus.train for corpus in corpora], tokenizer)
         held_out = [corpus.validation for corpus in corpora]
-        data = self._beside(train, held_out, tokenizer)
+        data = self._with_validation(train, held_out, tokenizer)
         learned = sum(corpus.train.num_documents for corpus in corpora)
         self._check_documents(learned, sum(side.num_documents for side in held_out))
         texts = [_describe(corpus.train) for corpus in corpora]
@@ -127,12 +127,12 @@ class DataConfig(Data):
             DataError: The documents are needed, and missing or unreadable.
         """
         if self.validation is not None:
-            return self._beside(None, None, load_tokenizer(Path(folder, "tokenizer")))
+            return self._with_validation(None, None, load_tokenizer(Path(folder, "tokenizer")))
         corpora = [load_corpus(home, folder) for home in self._homes(folder)]
         if None in corpora:
             return self.prepare(folder)
         held_out = [corpus.validation for corpus in corpora]
-        return self._beside(None, held_out, corpora[0].tokenizer)
+        return self._with_validation(None, held_out, corpora[0].tokenizer)
 
     def _homes(self, folder: str | os.PathLike) -> list[Path]:
         """Where the tokens of each source are."""
@@ -140,7 +140,7 @@ class DataConfig(Data):
             return [Path(folder)]
         return [Path(folder, f"source-{number}") for number in range(len(sources))]
 
-    def _beside(
+    def _with_validation(
         self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
         """The data with the validation side: separate documents, or the ones held out."""

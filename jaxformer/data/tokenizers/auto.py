@@ -65,16 +65,16 @@ class Answer(NamedTuple):
         return tokenizer
 
 
-def ask(folder: str | os.PathLike) -> Answer:
+def ask_transformers(folder: str | os.PathLike) -> Answer:
     """Returns the tokenizer of a folder, as transformers reads it."""
     files = {name: file for name in _FILES if (file := small_file_in(folder, name)) is not None}
     config = _reduced(read_object(folder, _CONFIG))
     asked = [config, _versions(), sorted((name, sha256_of(file)) for name, file in files.items())]
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
     kept = cache_folder() / "tokenizers" / digest
-    answer = _intact(kept)
+    answer = _read_cached(kept)
     if answer is None:
-        answer = _whole(_asked(Path(folder), files, config), files)
+        answer = _with_definition(_ask_process(Path(folder), files, config), files)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary:
@@ -82,13 +82,13 @@ def ask(folder: str | os.PathLike) -> Answer:
         except (OSError, DataError) as error:
             _log.warning("the answer of transformers about the tokenizer is not cached: %s", error)
     header, _, definition = answer.partition(b"\n")
-    said = json.loads(header)
-    texts = {name: text for name, text in said["special_tokens"].items() if isinstance(text, str)}
-    side, splits = said["padding_side"], said["split_special_tokens"]
-    return Answer(said["class"], side, texts, splits, definition)
+    facts = json.loads(header)
+    texts = {name: text for name, text in facts["special_tokens"].items() if isinstance(text, str)}
+    side, splits = facts["padding_side"], facts["split_special_tokens"]
+    return Answer(facts["class"], side, texts, splits, definition)
 
 
-def _intact(kept: Path) -> bytes | None:
+def _read_cached(kept: Path) -> bytes | None:
     """Returns a cached answer; None if it is missing or damaged."""
     try:
         stored = read_bytes(kept) if kept.exists() else b""
@@ -102,7 +102,7 @@ def _sum(answer: bytes) -> bytes:
     return hashlib.sha256(answer).digest()
 
 
-def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
+def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
     """Returns the answer of the process, which sees only these files of the folder."""
     with tempfile.TemporaryDirectory(prefix="jaxformer-") as temporary:
         home, answer = Path(temporary, "model"), Path(temporary, "answer")
@@ -125,14 +125,14 @@ def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | Non
         raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
 
 
-def _whole(answer: bytes, files: Mapping[str, Path]) -> bytes:
+def _with_definition(answer: bytes, files: Mapping[str, Path]) -> bytes:
     """Returns an answer with a tokenizer.json, if one can be made."""
     header, _, definition = answer.partition(b"\n")
-    said = json.loads(header)
-    if (python := said.pop("python", None)) is not None:
-        built = python_classes.rebuilt(python | {"class": said["class"]}, files)
+    facts = json.loads(header)
+    if (python := facts.pop("python", None)) is not None:
+        built = python_classes.rebuilt(python | {"class": facts["class"]}, files)
         definition = b"" if built is None else built.to_str().encode()
-    return json.dumps(said).encode() + b"\n" + definition
+    return json.dumps(facts).encode() + b"\n" + definition
 
 
 def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:

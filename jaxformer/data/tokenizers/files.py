@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, normalizers
 
-from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask
+from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask_transformers
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
@@ -112,7 +112,7 @@ def ask_about(folder: str | os.PathLike) -> Answer | None:
     """Returns the tokenizer of a folder as transformers reads it, if it is one for transformers."""
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
-    return ask(folder) if asks and _OWN not in settings else None
+    return ask_transformers(folder) if asks and _OWN not in settings else None
 
 
 def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:

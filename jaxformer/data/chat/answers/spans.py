@@ -84,7 +84,7 @@ def is_learned(message: Message) -> bool:
     return not any(message.get(key) == value for key, value in NOT_LEARNED.items())
 
 
-def said_in(message: Message) -> str:
+def content_text(message: Message) -> str:
     """Returns the text of a message, without its calls and images."""
     content = message.get("content") or ""
     if isinstance(content, str):
@@ -311,7 +311,7 @@ def _is_written(message: Message, text: str) -> bool:
     """Whether the text of an answer contains the message's content, or else its calls."""
     written = "".join(text.split())
     # A template may leave out the reasoning before the answer.
-    said = "".join(said_in(message).split()).rpartition("</think>")[2]
+    said = "".join(content_text(message).split()).rpartition("</think>")[2]
     called = name_of_call(message)
     return bool(written) and (said in written or (called is not None and called in text))
 

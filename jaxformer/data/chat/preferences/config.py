@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import said_in
+from jaxformer.data.chat.answers.spans import content_text
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.preferences.pairs import FittingRows, PairExamples, encoded_pairs
@@ -46,7 +46,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
         return row
 
     def texts(self, row: PreferenceRow) -> Iterator[str]:
-        return map(said_in, (*row.chosen.messages, *row.rejected.messages))
+        return map(content_text, (*row.chosen.messages, *row.rejected.messages))
 
     def render(
         self,

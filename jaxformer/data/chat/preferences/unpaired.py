@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import last_alone, said_in
+from jaxformer.data.chat.answers.spans import content_text, last_alone
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -80,7 +80,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         return [row.chat]
 
     def texts(self, row: JudgedRow) -> Iterator[str]:
-        return map(said_in, row.chat.messages)
+        return map(content_text, row.chat.messages)
 
     def render(
         self,
