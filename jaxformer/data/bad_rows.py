@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def advised(error: DataError) -> str:
-    """Returns the error about a row with the option that leaves such rows out."""
+    """Returns the error about a row that stops the run, and names the option to leave it out."""
     return f"{error}; {_ADVICE}"
 
 

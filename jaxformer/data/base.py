@@ -162,7 +162,7 @@ class Data(abc.ABC):
 
     @property
     def text_lengths(self) -> dict[str, int]:
-        """The number of positions that rows use: `lengths`, unless a row has several texts."""
+        """The positions that rows use: `lengths`, unless rows have several texts side by side."""
         return self.lengths
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:

@@ -1,4 +1,4 @@
-"""Combines several sources of examples: one after the other, or mixed in given proportions."""
+"""Combines sources of examples: one after the other, or mixed in chosen proportions."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ class ConcatenatedExamples(ExampleSource):
         return int(self._starts[-1])
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns row `index` of all sources."""
+        """Returns row `index` of all rows."""
         source = self.source_of(index)
         return self.sources[source].read(index - int(self._starts[source]), rng)
 
@@ -42,11 +42,11 @@ class ConcatenatedExamples(ExampleSource):
 class MixedExamples(ConcatenatedExamples):
     """Sources mixed in given proportions, each with independent epochs.
 
-    The sources take turns deterministically, so that of the first n rows of the order
+    The sources take turns in a fixed order, so that among the first n rows of the order
 
         n_i = n w_i / sum_j w_j
 
-    are of source i, up to a rounding of about one row. Row k of a source is row k of its own
+    come from source i, rounded to about one row. The k-th row from a source is row k of its own
     endless order: a permutation of its rows in every epoch, whatever the weights and the other
     sources are.
 
@@ -55,7 +55,7 @@ class MixedExamples(ConcatenatedExamples):
     """
 
     def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float]):
-        """Takes weights above 0, which need not sum to 1."""
+        """The weights must be above 0, but need not sum to 1."""
         super().__init__(sources)
         _check_alike(self.sources)
         # Reads weights as decimals: 0.7 means 7/10, not the nearest binary fraction.
@@ -77,7 +77,7 @@ class MixedExamples(ConcatenatedExamples):
         return tuple(count / len(source) for count, source in counts)
 
     def counts(self, number: int) -> list[int]:
-        """Returns how many of the first `number` rows of the order are from each source.
+        """Returns how many of the first `number` rows of the order come from each source.
 
         Source i gets its rounded share of the rows that the sources before it leave.
         """

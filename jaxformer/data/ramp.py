@@ -1,8 +1,8 @@
-"""Ramps: smaller batches and shorter rows at the start of a run.
+"""Ramps: stages at the start of a run with other batch sizes and lengths of rows.
 
 A row of a shorter stage is a part of one of the longest rows, whose order is that of a run without
-a ramp. A step of a shorter stage reads complete long rows, cut into parts, so that no token is
-skipped or read twice at a boundary between stages.
+a ramp. A step of a shorter stage reads whole longest rows, cut into parts, so that no token is
+skipped or read twice, wherever a stage ends.
 """
 
 import math
@@ -32,7 +32,7 @@ class Stage:
     `until_step` sets it. Padding counts too."""
 
     sequence_length: int | None = None
-    """The tokens of a row, which divide the final length; None: the final length."""
+    """Tokens of a row, which must divide the final length; None: the final length."""
 
     def __post_init__(self):
         check_types(self, "data.ramp")
@@ -55,14 +55,12 @@ class Stage:
 
 
 class Phase(NamedTuple):
-    """The steps of a run whose batches have one shape: those of a stage, or those after all
-    stages.
-    """
+    """The steps of a run whose batches have one shape: a stage, or the steps after all stages."""
 
     batch_size: int
     """The rows of a step, over all hosts."""
     data: Any = None
-    """The data for a run of only these steps; None if there is only a batch size."""
+    """The data as if the whole run had this shape; None if there is only a batch size."""
     field: str = "data"
     """Where the shape is set, for messages."""
     start: int = 0
@@ -70,7 +68,7 @@ class Phase(NamedTuple):
     stop: int | None = None
     """The first step of the next phase; None for the last phase."""
     first_row: int = 0
-    """The number of the longest rows that are read before."""
+    """How many of the longest rows are read before this phase."""
     parts: int = 1
     """The number of rows into which one of the longest is cut."""
 
@@ -79,7 +77,7 @@ class Phase(NamedTuple):
         return self.first_row + (step - self.start) * self.batch_size // self.parts
 
     def step_after(self, rows: float) -> int:
-        """Returns the first step before which `rows` of the longest rows are read."""
+        """Returns the first step before which this many of the longest rows are read."""
         return self.start + math.ceil((rows - self.first_row) * self.parts / self.batch_size)
 
 
@@ -105,9 +103,7 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 
 
 def same_start(old: Any, new: Any, steps: int) -> bool:
-    """Whether a run may continue with another ramp: the rows read so far and their order must be
-    equal.
-    """
+    """Whether a run may go on with another ramp: both read the same rows so far, in one order."""
     runs = [phases_of(data) for data in (old, new)]
     started = [
         [(p.start, min(p.stop or steps, steps), p.batch_size, p.parts) for p in phases]
@@ -125,10 +121,10 @@ def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tup
     (i + 1) / n of the tokens. Each stage compiles once.
 
     Args:
-        start: The rows of the first steps.
-        increment: The rows that each stage adds to the one before.
-        batch_size: The final rows of a step: `start` and a number of increments.
-        tokens: The tokens of the run after which it is reached.
+        start: Rows of the first steps.
+        increment: The number of rows that each stage adds.
+        batch_size: The final number of rows of a step: `start` and a whole number of increments.
+        tokens: Tokens of the run after which it is reached.
 
     Returns:
         The stages, the last of which has an increment less than `batch_size`.
@@ -165,7 +161,7 @@ def _shaped(data: Any, stage: Stage, field: str) -> Any:
 
 
 def _parts(data: Any, number: int) -> int:
-    """Returns into how many rows of a stage the longest are cut."""
+    """The number of rows of a stage into which the longest are cut."""
     stage, field = data.ramp[number], f"data.ramp.{number}"
     if stage.sequence_length is None:
         return 1
@@ -186,7 +182,7 @@ def _parts(data: Any, number: int) -> int:
 
 
 def _length(data: Any, stage: Stage, field: str) -> int:
-    """Returns the tokens of a row, which must be known to count tokens."""
+    """The number of tokens of a row, which must be known if a stage counts tokens."""
     lengths: Mapping[str, int] = data.lengths
     if stage.until_tokens is not None and (data.has_images or "inputs" not in lengths):
         raise ConfigError(
@@ -197,7 +193,7 @@ def _length(data: Any, stage: Stage, field: str) -> int:
 
 
 def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> int:
-    """Returns the step at which a stage that begins at `start` ends."""
+    """The step at which a stage ends that begins at `start`, after `tokens` tokens."""
     if stage.until_step is not None:
         name, value, least = "until_step", stage.until_step, start + 1
         stop = stage.until_step
@@ -206,7 +202,7 @@ def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> i
         stop = start + (2 * (stage.until_tokens - tokens) + per_step) // (2 * per_step)
     if stop <= start:
         raise ConfigError(
-            f"{field}.{name} = {value}: must be at least {least}, because the stage begins at step "
-            f"{start} and takes one step or more; stages stand in their order"
+            f"{field}.{name} = {value}: must be at least {least}, because the stage begins at "
+            f"step {start} and takes at least one step; list stages in their order"
         )
     return stop

@@ -1,4 +1,4 @@
-"""Shows rows of a batch as text: texts, the parts that the model learns, and arrays."""
+"""Rows of a batch in readable form: texts, marked with what the model learns, and arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxformer.data.dataset import Batch
 from jaxformer.data.tokenizers.specs import Tokenizer
 
 _MOST_NUMBERS = 20_000
-"""The maximum number of values of an array that are listed one by one."""
+"""The largest number of values of an array that are listed one by one."""
 _SIDES = ("inputs", "decoder_inputs")
 _PAIR = ("chosen", "rejected")
 _JUDGED = ("answer", "answer to another prompt")
@@ -44,9 +44,9 @@ class Column(NamedTuple):
     name: str
     values: np.ndarray
     words: list[str]
-    """The meaning of each value: the piece of a token, the name of a tag, or else the number."""
+    """The text of each value: the piece of a token, the name of a tag, or the number."""
     is_named: bool
-    """Whether values have a meaning other than the number."""
+    """Whether values stand for something other than a number."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RowReader:
     """The names of labels or tags, by their numbers."""
 
     def sequences(self, row: Batch) -> dict[str, Batch]:
-        """Returns the row by the name "", or both sequences of a pair by their names."""
+        """The row under the name "", or both sequences of a pair under their names."""
         names = _JUDGED if "desirable" in row else _PAIR
         if not (_is_ids(row.get("inputs"), 2) and len(row["inputs"]) == len(names)):
             return {"": row}
@@ -80,7 +80,7 @@ class RowReader:
         return found
 
     def example(self, row: Batch) -> Batch:
-        """Returns the first document of a row of next tokens; other rows are not changed."""
+        """The first document of a row of next-token prediction; any other row unchanged."""
         segments = row.get("segments")
         if self.head != "language_model" or "decoder_inputs" in row or np.ndim(segments) != 1:
             return row
@@ -109,7 +109,7 @@ class RowReader:
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
     def format_value(self, name: str, value: np.ndarray, row: Batch) -> str:
-        """Returns the text for an array without a value for each token."""
+        """Formats an array that has no value for each token."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
             number = value.item()
@@ -131,7 +131,7 @@ class RowReader:
         )
 
     def as_json(self, row: Batch) -> dict[str, Any]:
-        """Returns a row as a value for `json.dump`."""
+        """A row as values that `json.dump` can write."""
         pieces = {}
         for name, sequence in self.sequences(row).items() if self.tokenizer else ():
             for column in (each for side in self.columns(sequence) for each in side):
@@ -156,7 +156,7 @@ class RowReader:
         return frozenset({*own, *(id_ for id_, token in added if token.special)})
 
     def _piece(self, id_: int) -> str:
-        """A token as the tokenizer stores it, or its number if it is unknown."""
+        """A token as the tokenizer stores it, or its number if there is none."""
         piece = self._rust.id_to_token(id_) if id_ >= 0 else None
         return f"<{id_}>" if piece is None else piece
 
@@ -174,7 +174,7 @@ class RowReader:
         return Column(name, values, [f"{value:.4g}" for value in values.tolist()], False)
 
     def _size(self, row: Batch, name: str) -> int:
-        """The number of tokens of a sequence, without padding."""
+        """The number of tokens of a sequence before its padding."""
         tokens, segments = row[name], row.get(name.replace("inputs", "segments"))
         if segments is not None and segments.shape == tokens.shape:
             real = segments > 0
@@ -231,7 +231,7 @@ class RowReader:
 
 
 def cut(texts: Sequence[Text], most: int) -> list[Text]:
-    """Returns texts that are cut to a total number of characters."""
+    """Texts of at most `most` characters together."""
     found, room = [], most
     for text in texts:
         kept = []
@@ -245,7 +245,7 @@ def cut(texts: Sequence[Text], most: int) -> list[Text]:
 
 
 def _is_ids(array: Any, rank: int) -> bool:
-    """Whether it is an array of integers with `axes` axes."""
+    """Whether a value is an array of integers with `rank` axes."""
     return np.ndim(array) == rank and np.issubdtype(np.asarray(array).dtype, np.integer)
 
 

@@ -19,7 +19,7 @@ _SURVEYED_CHARACTERS = 1 << 26
 
 
 _SHARE, _ROWS, _MOST = 0.01, 20, 0.1
-"""The default: this share or this number of rows, whichever is more, but at most a tenth."""
+"""Without a fraction: this share or this many rows, whichever is more, but at most a tenth."""
 
 
 def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndarray:
@@ -27,8 +27,8 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
 
-    A document's side depends only on its name, so adding documents does not move others. The only
-    exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
+    A document's side depends only on its own name, so adding documents moves no other document. The
+    only exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
     whose hash is nearest.
     """
     hashes = np.array([_hash(f"{seed}/{name}") for name in names])
@@ -44,7 +44,7 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
 
 def _alike(hashes: np.ndarray, document: int) -> np.ndarray:
-    """The documents with the name of one, or only that one if all have the same name."""
+    """The documents with the same name as a document, or only that one if all share a name."""
     found = np.flatnonzero(hashes == hashes[document])
     return found if len(found) < len(hashes) else found[:1]
 
@@ -64,7 +64,7 @@ def train_validation_split(
 
 
 class _Start(NamedTuple):
-    """What is known after reading the first documents.
+    """What is known from the first documents.
 
     Attributes:
         names: Their names.
@@ -82,7 +82,7 @@ class Split:
     """A source's documents, each with its side.
 
     If a source has a single document, its tail is held out instead: the last `fraction` of its
-    characters, from the start of a nearby line.
+    characters, from the start of a line if one is near.
     """
 
     source: TextSource
@@ -91,7 +91,7 @@ class Split:
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:
-        """Yields (document, whether it is held out) in the source's order, empty ones left out.
+        """Yields (document, whether it is held out) in the source's order, without empty ones.
 
         The sides are those of `held_out`, without holding the names of a large source in memory.
         """
@@ -143,8 +143,8 @@ class Split:
         size = len(document.text)
         if size < 2:
             raise DataError(
-                f"{document.name} is the only document and holds one character: too little to "
-                "keep a part for validation"
+                f"{document.name} is the only document and has one character: too little to hold "
+                "out a part for validation"
             )
         cut = min(max(round(size * (1 - self.fraction)), 1), size - 1)
         newline = document.text.find("\n", cut, cut + (size - cut) // 2)
@@ -154,6 +154,6 @@ class Split:
 
 
 def _hash(text: str) -> float:
-    # A file's name may hold bytes that are not UTF-8, which Python keeps as lone surrogates.
+    # A file's name may hold bytes that are not UTF-8; Python represents them as lone surrogates.
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

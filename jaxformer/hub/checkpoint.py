@@ -165,7 +165,7 @@ def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
             if size > max(weights, _ORDINARY_SIZE):
                 raise ConfigError(
                     f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in "
-                    f"{files.folder} have at most {weights:,} values together"
+                    f"{files.folder} together have only {weights:,} values"
                 )
         return config
 

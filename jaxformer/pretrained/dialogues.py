@@ -37,7 +37,7 @@ def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
     return _DIALOGUES.get(pretrained)
 
 
-def required_dialogue(pretrained: Pretrained) -> Dialogue:
+def require_dialogue(pretrained: Pretrained) -> Dialogue:
     """Returns `dialogue_of` a model that is given messages; raises DataError without a template."""
     found = dialogue_of(pretrained)
     if found is None:
@@ -61,7 +61,7 @@ def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> li
     Raises:
         DataError: There is no chat template, or it rejects a conversation.
     """
-    dialogue = required_dialogue(pretrained)
+    dialogue = require_dialogue(pretrained)
     return [dialogue.prompt(chat) for chat in chats]
 
 
@@ -93,7 +93,7 @@ class Conversations:
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
     ):
-        self._dialogue, self._chats = required_dialogue(pretrained), chats
+        self._dialogue, self._chats = require_dialogue(pretrained), chats
         self._tools = self._dialogue.checked(tools)
         self.prompts = [self._dialogue.prompt(chat, self._tools) for chat in chats]
 

@@ -137,5 +137,5 @@ def test_tools_need_messages(model):
 
 def test_a_template_for_text_alone_has_no_tools(tokenizer, tmp_path):
     model = jaxformer.load(saved(tmp_path, tokenizer, PLAIN))
-    with pytest.raises(DataError, match="has no tools"):
+    with pytest.raises(DataError, match="does not support tools"):
         jaxformer.chat(model, ASKED, tools=TOOLS)

@@ -17,7 +17,7 @@ _RESULT = "Dry all day."
 
 
 class CallForm(NamedTuple):
-    """The form of tool calls that a template accepts; a call that it accepts as it is stays."""
+    """The form of tool calls that a template accepts; other forms that it accepts stay."""
 
     arguments: type | None
     """dict or str if it refuses the other one; None if it accepts both, or neither."""
@@ -56,9 +56,9 @@ def writes_tools(template: ChatTemplate) -> bool:
     return isinstance(without, DataError) or without != having
 
 
-def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
+def convert_calls(chat: Conversation, form: CallForm, name: object) -> Conversation:
     """Returns a conversation whose calls have the form that a template accepts."""
-    messages = [_in_form(message, form, name) for message in chat.messages]
+    messages = [_convert_message(message, form, name) for message in chat.messages]
     return chat._replace(messages=messages)
 
 
@@ -75,7 +75,7 @@ def _called(arguments: type, content: Mapping[str, str]) -> Conversation:
     )
 
 
-def _in_form(message: Message, form: CallForm, name: object) -> Message:
+def _convert_message(message: Message, form: CallForm, name: object) -> Message:
     calls = message.get("tool_calls")
     if not calls or isinstance(calls, str) or not isinstance(calls, Sequence):
         return message

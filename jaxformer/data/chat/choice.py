@@ -130,7 +130,7 @@ def encoders(
     spec: TokenizerSpec,
     tokenizer: Tokenizer,
 ) -> Iterator[tuple[ChatEncoder, list[Conversation]]]:
-    """Yields an encoder for conversations with a chat template, and one for plain texts."""
+    """Yields an encoder for chats that the template formats, and one for plain texts."""
     formatted = [chat for chat in chats if not chat.plain]
     if formatted:
         template = run_template(folder, name, spec)

@@ -45,7 +45,9 @@ class ConversationData(RowData[Row]):
     """The table for validation; None holds out a share of the training rows."""
 
     validation_fraction: float | None = None
-    """The share of the rows held out for validation; None: 1 %, or 20 rows if that is more, but at most a tenth."""
+    """The share of the rows held out for validation; None: 1 %, or 20 rows if that is more, but at
+    most a tenth.
+    """
 
     template: str | None = None
     """The chat template: ChatML, Llama2, Llama3, Mistral or a .jinja file; None: the checkpoint's.

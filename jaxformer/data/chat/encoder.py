@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.data.chat.answers.spans import AnswerFinder, Span, answers_of, left_out
-from jaxformer.data.chat.calls import CallForm, call_form, in_form
+from jaxformer.data.chat.calls import CallForm, call_form, convert_calls
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (
     ChatTemplate,
@@ -163,7 +163,7 @@ class ChatEncoder:
     def _readable(self, chat: Conversation) -> Conversation:
         """A conversation whose tool calls have the form that the template accepts."""
         if any(message.get("tool_calls") for message in chat.messages):
-            return in_form(chat, self.call_form, self._template.file)
+            return convert_calls(chat, self.call_form, self._template.file)
         return chat
 
     @cached_property
@@ -238,7 +238,7 @@ class ChatEncoder:
     def _check_disguise(
         self, chat: Conversation, disguise: Disguise, rendered: Rendered, other: Rendered
     ) -> None:
-        """Raises DataError if a template changes the name of a special token in a message."""
+        """Raises DataError if a template does not merely copy a special token in a message."""
         if other._replace(text=disguise.undo(other.text)) != rendered:
             raise self._error(
                 chat,

@@ -40,8 +40,8 @@ def conversation(
 ) -> Conversation:
     """Returns checked messages of a row as a conversation, with the row's tools."""
     check_messages(record.where, messages)
-    said = [message for message in messages[first:] if message["role"] == "assistant"]
-    if needs_answer and not any(_says_something(message) for message in said):
+    answers = [message for message in messages[first:] if message["role"] == "assistant"]
+    if needs_answer and not any(_says_something(message) for message in answers):
         among = f"the last {len(messages) - first} of them" if first else "them"
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(

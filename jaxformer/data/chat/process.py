@@ -30,8 +30,8 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
             paths={str(Path(module.__file__).parents[1]) for module in modules},
         )
     except subprocess.TimeoutExpired:
-        return [{"error": f"it did not finish within {limit} seconds"}]
-    # Output after the last newline is incomplete.
+        return [{"error": f"it has not ended after {limit} seconds"}]
+    # Anything after the last newline is incomplete.
     answers = [json.loads(line) for line in done.stdout.split(b"\n")[:-1]]
     if len(answers) <= len(requests):
         answers.append({"error": _reason(done.returncode)})

@@ -25,8 +25,9 @@ MEGABYTES = 128
 MOST_CHARACTERS = 10**7
 """The maximum length of a text."""
 GENERATION = ("\ufdd0", "\ufdd1")
-"""The marks of the two ends of a `{% generation %}` block in a rendered text, until it is read: two
-code points that Unicode keeps free for such uses."""
+"""Marks for the two ends of a `{% generation %}` block in a rendered text until it is read: two
+code points that Unicode reserves for such uses.
+"""
 MARK = "\ufdd2"
 """The start of a mark that a caller puts into messages to find them in the text."""
 
@@ -126,7 +127,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """A namespace without the names of Python's internals."""
+    """A namespace that refuses the names of Python's internals."""
 
     def __init__(*args, **fields):
         self, *given = args

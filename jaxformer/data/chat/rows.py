@@ -93,7 +93,7 @@ class ShareGPT(ChatFormat):
 class Alpaca(ChatFormat):
     """{"instruction": "...", "input": "...", "output": "..."}.
 
-    The user's message is the instruction, followed by an empty line and the input if there is one.
+    The user's message is the instruction, followed by an empty line and the input, if there is one.
     The columns "system" or "system_prompt", a text, and "history", a list of [question, answer],
     come before it.
     """
@@ -175,7 +175,7 @@ class PromptCompletion(ChatFormat):
 
 @dataclass(frozen=True)
 class AnyFormat(ChatFormat):
-    """The form of each row that fits its columns.
+    """The form whose columns a row has, chosen for each row.
 
     The forms are `Messages`, `ShareGPT`, `Alpaca` and `PromptCompletion`, in this order.
     """
@@ -193,13 +193,13 @@ class AnyFormat(ChatFormat):
         raise DataError(
             f"{record.where}: the columns {held} are not a conversation: there must be 'messages', "
             "'conversations', 'instruction' and 'output', or 'prompt' and 'completion'; other "
-            "names are told with --data.format Messages --data.format.column NAME, or of another "
+            "names are given with --data.format Messages --data.format.column NAME, or of another "
             "form (ShareGPT; Alpaca and its input and output; PromptCompletion)"
         )
 
 
 def judgement(label: Any) -> bool | None:
-    """Returns whether a label says that an answer is desirable; None if the label is unknown."""
+    """Returns whether a label says that an answer is desirable; None if it is neither."""
     text = str(label).strip().lower().removesuffix(".0")
     return {"true": True, "false": False, "1": True, "0": False}.get(text)
 

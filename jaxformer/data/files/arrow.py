@@ -77,7 +77,7 @@ def _row(path: Path, before: int, batch: Any) -> dict[str, Any]:
 
 
 def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions from numbers to names for the ClassLabel columns of `datasets`."""
+    """Returns functions from numbers to names, for the columns of type ClassLabel (`datasets`)."""
     described = (schema.metadata or {}).get(b"huggingface")
     try:
         if described is not None:
@@ -93,8 +93,8 @@ def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def _namer(feature: Any) -> Callable[[Any], Any] | None:
-    """Returns the function that names the numbers in a value of one feature, if it has labels."""
-    if isinstance(feature, list):  # the old form of lists in datasets
+    """Returns a function that names the numbers in a feature's value; None without labels."""
+    if isinstance(feature, list):  # as datasets wrote lists once
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel" and feature.get("names"):
         names = dict(enumerate(feature["names"])) | {-1: None}  # -1: the label is unknown

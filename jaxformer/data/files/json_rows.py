@@ -81,7 +81,7 @@ def _read_list(path: Path) -> Iterator[Record]:
 
 
 class _Text:
-    """Reads JSON values one after the other from the text of a file."""
+    """The text of a file, from which JSON values are read one after the other."""
 
     def __init__(self, file: TextIO):
         self._file, self._text, self._place = file, "", 0

@@ -1,4 +1,4 @@
-"""Handles malformed parts of a file, which stop the reader or are reported."""
+"""Malformed parts of a file: they stop the reader, or are reported."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 def attempted(
     make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
 ) -> Iterator[Made]:
-    """Yields the result of a function for each item; malformed items raise or are reported."""
+    """Yields the result of a function for each item."""
     for item in items:
         try:
             made = make(item)

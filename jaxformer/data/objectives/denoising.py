@@ -22,9 +22,9 @@ class Denoising(RowObjective):
         inputs  = [CLS] infill(delete(permute(x))) </s>
         targets = [CLS] x </s>,   decoder_inputs = </s>, targets without the last
 
-    Sentences end with ".", "!", "?" or a line. Infilling replaces spans of Poisson(mean_span)
-    tokens by one mask token each, until a share of `mask_ratio` of the tokens is masked; an empty
-    span only inserts a mask token. The defaults are those of BART.
+    Sentences end with ".", "!", "?" or a line. Infilling puts one mask token in the place of a span
+    of Poisson(mean_span) tokens, until a share of `mask_ratio` of the tokens is hidden; an empty
+    span is a mask token where nothing is missing. The defaults are those of BART's training.
 
     References:
         Lewis et al. 2019, section 2.2, https://arxiv.org/abs/1910.13461
@@ -111,8 +111,8 @@ def infill(
     """Returns the tokens with one mask in place of each masked span.
 
     Span lengths are drawn until they hold round(ratio n) tokens, the last cut to fit; then the
-    spans and the tokens that stay are laid out in an order drawn from all. Spans of no token
-    only add a mask; there are at most as many spans as hidden tokens, so the text never grows.
+    spans and the remaining tokens are laid out in an order drawn uniformly. Empty spans only add a
+    mask; there are at most as many spans as hidden tokens, so the text never grows.
     """
     budget = round(ratio * len(tokens))
     lengths: list[int] = []

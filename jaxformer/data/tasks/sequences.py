@@ -33,8 +33,8 @@ class SpecialTokens(NamedTuple):
         Args:
             tokenizer: The tokenizer.
             by: "bert": its [CLS] and [SEP], or end-of-text if it has none; "tokenizer": those that
-                it adds itself. A tokenizer of this library adds none itself, and gets [CLS] and
-                [SEP] if it has them.
+                it adds itself. Our own tokenizers add none, so this means their [CLS] and [SEP], if
+                any.
         """
         own = tuple(tokenizer.frame(texts) for texts in (1, 2))
         if by == "tokenizer" and None not in own:
@@ -171,15 +171,16 @@ class SequenceData(TaskData[Row]):
     """Whether to cut longer rows, the longer text of a pair first; otherwise they are an error."""
 
     special_tokens: SpecialTokensOf = "bert"
-    """The special tokens around the texts: "bert": [CLS] a [SEP] b [SEP], or the end-of-text token
-    in their place; "tokenizer": those that the tokenizer itself adds, as in transformers."""
+    """The special tokens around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token
+    in their place; "tokenizer": those that the tokenizer itself adds, as in transformers.
+    """
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self.sequence_length}
 
     def encoder(self, tokenizer: Tokenizer) -> RowEncoder:
-        """Returns the encoder of these data's rows."""
+        """Returns the encoder of the rows."""
         special = SpecialTokens.of(tokenizer, self.special_tokens)
         return RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
 
@@ -208,9 +209,7 @@ def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:
 
 
 def with_decoder(inputs: Batch, start: int | None) -> Batch:
-    """Adds the inputs of a decoder that reads the same, shifted by `start`, to an encoder's
-    inputs.
-    """
+    """Returns the inputs of an encoder, and of a decoder that reads the same after `start`."""
     if start is None:
         return inputs
     tokens = inputs["inputs"]
@@ -226,8 +225,8 @@ class SequenceExamples(ExampleSource):
         texts: The rows.
         length: T, to which rows are padded.
         pad_id: The padding token.
-        arrays: Name -> values of each row, [rows, ...].
-        per_token: Name -> values of the tokens of each row, `[tokens]` each; padded with 0.
+        arrays: Further arrays of the rows by name, [rows, ...].
+        per_token: Further arrays of each row's tokens by name, `[tokens]` each; padded with 0.
         start: The decoder's first token; None for a model without a decoder.
     """
 
@@ -260,7 +259,7 @@ class SequenceExamples(ExampleSource):
 def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
-    """Warns about rows that were cut, or raises DataError if they may not be."""
+    """Reports rows that are too long: an error, or a warning if they may be cut."""
     long = [number for number, size in enumerate(sizes) if size > limit]
     if not long:
         return

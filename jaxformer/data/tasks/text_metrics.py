@@ -1,4 +1,4 @@
-"""The metrics of texts that a model generates."""
+"""Metrics of generated texts."""
 
 import abc
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from jaxformer.models.heads import metrics
 
 
 class TextMetric(abc.ABC):
-    """A metric of texts with their references; subclasses are frozen dataclasses."""
+    """A metric that compares texts with references; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def scores(self, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -13,7 +13,7 @@ _SUMMARIES = (
     ("article", "highlights"), ("dialogue", "summary"), ("article", "summary"),
     ("text", "summary"), ("article", "abstract"),
 )  # fmt: skip
-"""The columns of CNN/DailyMail, SAMSum, XL-Sum, BillSum, and of arXiv and PubMed."""
+"""The columns of CNN/DailyMail, SAMSum, XL-Sum, BillSum, arXiv and PubMed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SummaryText(TextToText):
     """The column of the output text."""
 
     prefix: str = "summarize: "
-    """The prefix of every input text, as in T5's training; empty for BART."""
+    """The text before every input text, as in T5's training; empty for BART."""
 
     source_length: int = 512
     """The maximum number of tokens of an input text, with special tokens."""
@@ -49,7 +49,7 @@ class SummaryText(TextToText):
     """The maximum number of tokens of an output text, with special tokens."""
 
     metric: TextMetric = ROUGE()
-    """The metrics of the model's texts: ROUGE, BLEU or AnswerMatch."""
+    """The metric of the model's texts: ROUGE, BLEU or AnswerMatch."""
 
     product = ("summary", "summaries")
 

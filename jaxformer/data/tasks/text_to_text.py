@@ -23,7 +23,7 @@ class TextPair(NamedTuple):
     places: tuple[str, str]
     """The position of each ("file:line"), for messages."""
     references: tuple[str, ...] | None = None
-    """All correct texts, if the second is one of several; empty if there is nothing to write."""
+    """All correct texts, if there are several; empty: there is nothing to write."""
     group: str | None = None
     """Pairs with the same group are held out together; None: pairs with the same source."""
 
@@ -54,8 +54,9 @@ class TextToText(TaskData[TextPair]):
     that the tokenizer puts before a text (bert2bert: [CLS])."""
 
     special_tokens: Literal["end_of_text", "tokenizer"] = field(default="end_of_text", kw_only=True)
-    """The special tokens around a text: only "end_of_text" after it, or those that the "tokenizer"
-    itself adds (BART: <s> text </s>)."""
+    """The special tokens around a text: "end_of_text" alone after it, or those that the "tokenizer"
+    itself adds (BART: <s> text </s>).
+    """
 
     source_length: int = field(default=64, kw_only=True)
     """The maximum number of tokens of a source, with special tokens."""
@@ -67,10 +68,10 @@ class TextToText(TaskData[TextPair]):
     """Whether to cut longer texts; otherwise they are an error."""
 
     metric: TextMetric = field(default=BLEU(), kw_only=True)
-    """The metrics of the model's texts for the validation sources: BLEU, ROUGE or AnswerMatch."""
+    """The metric of the model's texts for the validation sources: BLEU, ROUGE or AnswerMatch."""
 
     product: ClassVar[tuple[str, str]] = ("translation", "translations")
-    """The noun for what the model writes, singular and plural."""
+    """What the model writes, in the singular and the plural."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -117,7 +118,7 @@ class TextToTextExamples(ExampleSource):
     """Tokenised pairs.
 
     Attributes:
-        pairs: The texts, (source, target).
+        pairs: The texts themselves, (source, target).
         references: All correct texts for each source.
         config: The configuration of the data.
     """

@@ -1,6 +1,4 @@
-"""The corpus: documents that are tokenised once into arrays on disk, which later starts
-memory-map.
-"""
+"""The corpus: documents are tokenised once into arrays on disk, which later runs memory-map."""
 
 import logging
 import os
@@ -53,8 +51,9 @@ class CorpusOptions:
     """How documents are tokenised to disk, and where the tokens are kept."""
 
     shard_bytes: int = 1 << 28
-    """The bytes of text after which another shard begins. An interrupted build continues after its
-    last complete shard; documents are packed within a shard."""
+    """Bytes of text after which another shard begins. An interrupted build goes on after its last
+    complete shard; documents are packed within a shard.
+    """
 
     num_proc: int | None = None
     """The number of processes that tokenise more than a few megabytes; None: one per CPU core."""
@@ -86,11 +85,10 @@ def load_or_tokenise(
     """Returns the tokens of documents, which are tokenised unless the tokens already exist.
 
     `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the split,
-    the tokenizer and `begin`, so that stale tokens are never used. The folder appears complete or
+    the tokenizer and `begin`, so that a stale corpus is never used. The folder appears complete or
     not at all. If several processes build at once, one does the work and the others wait for it. If
     it is killed, the next one keeps the complete shards. The files are the same for any number of
-    processes and interruptions. The files of a remote run are also in the store, for other
-    machines.
+    processes and interruptions. The store of a remote run has them too, for other machines.
     """
     own = _own_folder(Path(folder), split, tokenizer, options, begin)
     run = store_path_of(own.parent) or own.parent
@@ -100,14 +98,15 @@ def load_or_tokenise(
         kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
     shared = cache is not None and (own.is_symlink() or not own.exists())
     home = Path(cache).expanduser().absolute() / own.name if shared else own
-    # A corpus of earlier versions is one shard of any size, whose rows keep their order.
+    # A corpus of earlier versions is a single shard, so that its rows keep their order.
     is_whole = home.exists() and not is_sharded(home)
     corpus = _load(home, tokenizer)
     if corpus is None:
         others = [other for other in run.glob("corpus-*") if other.name != own.name]
         if others:
             _log.warning(
-                "The documents, their split or the tokenizer are not those of the tokens in %s: "
+                "The documents, their split or the tokenizer differ from those of the tokens in "
+                "%s: "
                 "tokenising again",
                 run,
             )
@@ -182,7 +181,7 @@ def _name(
 
 
 def _same_tokens(home: Path, other: Path) -> bool:
-    """Whether two corpora are the same files, by their digests."""
+    """Whether two corpora have the same files, by their digests."""
     one, two = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob(DIGESTS)}
         for folder in (home, other)
@@ -206,7 +205,7 @@ def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Links the folder of a run to the tokens that it shares with others."""
+    """Links the folder of a run to the tokens that it shares with other runs."""
     if own.is_symlink() and own.resolve() == home.resolve():
         return
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +233,7 @@ def _tokenise(
     num_proc: int | None,
     begin: tuple[int, ...],
 ) -> None:
-    """Writes the missing shards, and completes the corpus."""
+    """Writes the missing shards, and makes all shards the corpus."""
     with TokenisingProgress(split.source.num_bytes()) as progress:
         pieces = _unfinished(_pieces(split, shard_bytes), shards, progress)
         encoded = _encoded(_batches(pieces), tokenizer, num_proc or num_cores())
@@ -255,7 +254,7 @@ def _tokenise(
 
 
 def _pieces(split: Split, shard_bytes: int) -> Iterator[_Piece]:
-    """Cuts long documents into pieces and numbers the shards; a document is in one shard."""
+    """Cuts long documents into pieces, and numbers the shards, which contain whole documents."""
     shard, size = 0, 0
     for document, is_validation in split:
         parts = cut(document.text)
@@ -291,7 +290,7 @@ def _count(
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Groups the pieces of a shard so that a tokenizer can use all its threads."""
+    """Groups the pieces of a shard so that a tokenizer can keep its threads busy."""
     batch, size = [], 0
     for piece in pieces:
         if batch and (size >= _BATCH_CHARACTERS or piece.shard != batch[0].shard):

@@ -1,7 +1,7 @@
 """The files of a corpus: writes, memory-maps and checks them.
 
-A corpus of one shard is a folder with `CORPUS_FILES`; a corpus of several shards has such a folder
-for each, and a record of their number.
+A corpus of one shard is a folder with `CORPUS_FILES`; one of several has a folder of that kind for
+each, and a record of their number.
 """
 
 import json
@@ -110,7 +110,7 @@ def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def write_record(home: Path, num_shards: int) -> None:
-    """Writes the record that makes a folder of shards a corpus, with the total sizes."""
+    """Writes the record that makes a folder of shards a corpus, with their total sizes."""
     sizes = [read_json(home / shard_name(number) / SIZES) for number in range(num_shards)]
     total = {
         side: {key: sum(shard[side][key] for shard in sizes) for key in sizes[0][side]}
@@ -139,13 +139,13 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
 
 
 def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer) -> None:
-    """Raises DataError for tokens without digests that cannot be from the tokenizer."""
+    """Raises DataError if tokens without digests cannot come from the tokenizer."""
     tokens, end = stream.tokens, tokenizer.end_of_text_id
     if (largest := int(tokens.max())) >= tokenizer.vocab_size:
         raise DataError(
             f"{path}: token {largest} is outside of the vocabulary of {tokenizer.vocab_size}"
         )
-    # A file with only end-of-text tokens is treated as lost.
+    # A file with only end-of-text is considered lost.
     empty = stream.num_documents and (tokens == end).all()
     if empty or (tokens[stream.offsets] != end).any():
         raise DataError(f"{path}: not documents between end-of-text tokens")
@@ -167,7 +167,7 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
 
 
 class ShardWriter:
-    """Writes a shard as it is tokenised.
+    """Writes a shard while it is tokenised.
 
     Args:
         folder: An empty folder.
@@ -199,7 +199,7 @@ class ShardWriter:
 
 
 class _StreamWriter:
-    """Writes one side to disk as it is tokenised, in the layout of `TokenStream`."""
+    """Writes one side to disk while it is tokenised, in the layout of `TokenStream`."""
 
     def __init__(self, folder: Path, side: str, tokenizer: Tokenizer):
         self._folder, self._side = folder, side

@@ -13,8 +13,8 @@ from jaxformer.data.text.sources import Document, TextSource, digest_of
 class Mixture(TextSource):
     """Several sources, whose rows are mixed in given proportions.
 
-    Each source is tokenised separately, holds out some of its documents for validation, and has
-    independent epochs: small sources may be repeated before large ones have been read once. The
+    Each source is tokenised separately, holds out its own documents for validation, and goes
+    through its own epochs: small ones are repeated while large ones have not been read once. The
     sources take turns by their weights, see `MixedExamples`. Without `weights` they are
 
         w_i = r_i^(1 / temperature),  r_i the number of rows of source i
@@ -47,7 +47,7 @@ class Mixture(TextSource):
             "two sources or more, such as JsonLines TextFiles",
         )
         nested = any(isinstance(source, Mixture) for source in self.sources)
-        check_field(self, "sources", not nested, "sources that are no mixtures themselves")
+        check_field(self, "sources", not nested, "sources that are not mixtures themselves")
         if self.weights is not None:
             fits = len(self.weights) == len(self.sources) and all(
                 map(POSITIVE.allows, self.weights)
@@ -75,5 +75,5 @@ class Mixture(TextSource):
         return digest_of(["Mixture", *(source.fingerprint() for source in self.sources)])
 
     def former_fingerprint(self) -> str:
-        """Returns a digest of the sources' fingerprints in earlier versions."""
+        """Returns a digest of the fingerprints that earlier versions gave to the sources."""
         return digest_of(["Mixture", *(source.former_fingerprint() for source in self.sources)])

@@ -1,7 +1,7 @@
 """A corpus in an object store: uploaded shard by shard, and copied to each machine to be mapped.
 
-The store has the same files as a disk. The digests of the corpus are written last: without them it
-is not complete, and only shards with digests count.
+The store has the same files as a corpus on disk. The digests of the whole corpus are written last:
+without them the corpus is incomplete, and only its shards with digests count.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
 
 ARRIVING = ".arriving"
-"""The folder for files until all of them are complete."""
+"""Where files are until all of them are present."""
 
 
 def fetch_corpus(kept: "RemotePath", folder: Path, home: Path) -> bool:
@@ -43,14 +43,14 @@ def fetch_shards(kept: "RemotePath", folder: Path) -> None:
 
 
 def share_shards(kept: "RemotePath", folder: Path, numbers: Iterable[int]) -> None:
-    """Uploads finished shards to the store, unless they are already there."""
+    """Uploads finished shards to the store, unless it has them."""
     for name in map(shard_name, sorted(numbers)):
         if not (kept / name / DIGESTS).is_file():
             upload_folder(folder / name, kept / name)
 
 
 def share_corpus(kept: "RemotePath", home: Path) -> None:
-    """Uploads the missing files of a complete corpus to the store, unless another machine has."""
+    """Uploads the missing files of a complete corpus, unless another machine has done so."""
     files = kept.files()
     if DIGESTS in files:
         return

@@ -22,7 +22,7 @@ _NOT_LIBRARY = frozenset(
 
 @dataclass(frozen=True)
 class Document:
-    """One text and its name.
+    """A text and its name.
 
     Attributes:
         name: Unique within its source and independent of where the source is on disk, because it
@@ -49,7 +49,7 @@ class TextSource(abc.ABC):
     def parts(self) -> list[Callable[[], Iterator[Document]]]:
         """Returns functions that each yield the documents of one part, such as a file.
 
-        In order, they yield the same documents as `documents`. Each can be pickled, so that several
+        Together, in order, they yield the same as `documents`. Each can be pickled, so that several
         processes can read at once. The default is one part.
 
         Raises:
@@ -67,7 +67,7 @@ class TextSource(abc.ABC):
         return own
 
     def num_bytes(self) -> int | None:
-        """Returns about how many bytes of text there are; None if they would have to be read."""
+        """Returns the approximate bytes of text, or None if the text would have to be read."""
         return None
 
     def fingerprint(self) -> str:
@@ -81,7 +81,7 @@ class TextSource(abc.ABC):
         return digest.hexdigest()
 
     def former_fingerprint(self) -> str:
-        """Returns the fingerprint by which the runs of earlier versions find their tokens."""
+        """Returns the fingerprint by which runs of earlier versions find their tokens."""
         return self.fingerprint()
 
 
@@ -151,8 +151,8 @@ def _modules() -> list[Path]:
         found += [Path(folder, name) for name in files if _is_text_module(folder, name)]
     if not found:
         raise DataError(
-            f"no .py files in {root}: this Python carries its library in another form; "
-            "give a source of your own, such as TextFiles(path)"
+            f"no .py files in {root}: this Python has its library in another form; give another "
+            "source, such as TextFiles(path)"
         )
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 

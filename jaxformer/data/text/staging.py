@@ -1,4 +1,4 @@
-"""Builds a corpus shard by shard; finished shards survive an interruption."""
+"""Where a corpus is built, and its progress: finished shards survive the building process."""
 
 import fcntl
 import logging
@@ -105,8 +105,8 @@ def staging(
 ) -> Iterator[Staging | None]:
     """Lets one process at a time build a corpus.
 
-    A second process waits until the first is done, or takes over its work if it ends. On a file
-    system without locks, processes may do the same work twice.
+    A process that finds another at work waits until it is done, or takes over its shards if it
+    ends. Without file locks, processes may do the same work twice.
     """
     folder = _staging_of(home)
     lock = _acquired(folder, home)
@@ -129,7 +129,7 @@ def set_aside(home: Path) -> None:
 
 
 def remove_others(home: Path) -> None:
-    """Removes the remains of other builds beside a complete corpus."""
+    """Removes the unfinished builds of other corpora beside a complete one."""
     for folder in home.parent.glob(".corpus-*"):
         if folder != _staging_of(home):
             remove_folder(folder)
@@ -173,12 +173,12 @@ def _wait_for(lock: IO, home: Path) -> None:
 
 
 class TokenisingProgress:
-    """Shows documents, tokens, speed and the time left, if it takes more than a moment.
+    """Shows documents, tokens, speed and the time left if it takes more than a moment.
 
     It writes to the standard error, since some commands print their results.
 
     Args:
-        total: About how many bytes of text there are; None if that is not known.
+        total: The approximate bytes of text; None if unknown.
         console: Where to write; None is the standard error.
     """
 
@@ -193,7 +193,7 @@ class TokenisingProgress:
         return self
 
     def skip(self, num_bytes: int) -> None:
-        """Counts text that an earlier process has tokenised."""
+        """Counts text that an earlier process tokenised."""
         self._known += num_bytes
         self._start = time.monotonic()
         self._show()

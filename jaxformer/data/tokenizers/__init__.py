@@ -1,1 +1,1 @@
-"""Reads, trains and saves tokenizers."""
+"""Tokenizers: reading, training and storing them."""

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models
 
 _ANY = ("tekken.json", "tiktoken.model", "tokenizer.json", "tokenizer.model")
-"""The files that every class with a backend reads in addition to its own."""
+"""The files that every class with a backend reads besides its own."""
 _EXAMPLES = (
     "It's a red boat, isn't it?", " two  blanks\tand\n\nlines ", "Zürich 42 日本 привет 😀 ﬁ",
     "Hello <unk>", "MKTAYIAKQR <mask> L A G", "",
@@ -26,7 +26,7 @@ CLEANED = (
 
 
 def main(folder: str, answer: str) -> None:
-    """Writes the tokenizer that transformers reads from a folder."""
+    """Writes the tokenizer of a folder, as transformers reads it."""
     sys.modules["torch"] = None
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
     from transformers import AutoTokenizer
@@ -68,11 +68,11 @@ def description(found) -> dict[str, Any]:
 
 
 def definition(found) -> str:
-    """Returns the tokenizer.json of a tokenizer of transformers, which gives its ids and texts."""
+    """Returns a tokenizer.json that gives the ids and texts of a tokenizer of transformers."""
     rust = complete(found)
     stored = json.loads(rust.to_str())
     for token in stored["added_tokens"]:
-        # A token that was special before stays so, even if its last definition says otherwise.
+        # A token that was special stays special, even if its last definition says otherwise.
         token["special"] |= not rust.decode([token["id"]], skip_special_tokens=True)
     return json.dumps(stored, ensure_ascii=False)
 
@@ -85,9 +85,7 @@ def cleaned(text: str) -> str:
 
 
 def complete(found) -> Tokenizer:
-    """Returns the backend of a tokenizer of transformers, adapted to decode as the tokenizer
-    does.
-    """
+    """Returns the backend of a tokenizer of transformers, changed to decode like the tokenizer."""
     rust = found.backend_tokenizer
     rust.no_truncation()
     rust.no_padding()
@@ -98,7 +96,7 @@ def complete(found) -> Tokenizer:
     if found.clean_up_tokenization_spaces and (forced or not isinstance(rust.model, models.BPE)):
         replaced += CLEANED
     if replaced:
-        # Without a decoder, tokens are joined by spaces; this prefix does not begin any token.
+        # Without a decoder, tokens are joined with blanks; no token begins with this prefix.
         first = rust.decoder or decoders.WordPiece(prefix="\ufdd0", cleanup=False)
         steps = [decoders.Replace(*pair) for pair in replaced]
         rust.decoder = decoders.Sequence([first, decoders.Fuse(), *steps])

@@ -1,7 +1,7 @@
 """Tokenises in several processes, each with a separate tokenizer.
 
-The threads of the tokenizers library share one cache and one interpreter, which limits the useful
-number of threads. The processes are not forked, because a fork of a process that runs JAX can hang.
+The threads of the tokenizers library share one cache and one interpreter, which limits their
+number. The processes are started anew: a fork of a process that runs JAX can hang.
 """
 
 import os
@@ -30,8 +30,8 @@ class TokenizerPool:
     """Processes that tokenise.
 
     Args:
-        tokenizer: The tokenizer, of which each process gets a copy.
-        num_processes: The number of processes, each of which takes about 200 MB of memory.
+        tokenizer: The tokenizer; each process gets a copy.
+        num_processes: How many; each takes about 200 MB of memory.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_processes: int):
@@ -50,7 +50,7 @@ class TokenizerPool:
     def map(
         self, batches: Iterable[T], texts: Callable[[T], Sequence[str]]
     ) -> Iterator[tuple[T, list[np.ndarray]]]:
-        """Tokenises batches in parallel, a few ahead of the one that is read."""
+        """Tokenises batches in parallel, a few of them ahead of the one that is read."""
         pending: deque[tuple[T, Future]] = deque()
         for batch in batches:
             pending.append((batch, self._threads.submit(self._encode, texts(batch))))
@@ -96,7 +96,7 @@ def num_cores() -> int:
 
 
 def _start(folder: str) -> subprocess.Popen:
-    # The training script is not imported, so it does not need `if __name__ == "__main__"`.
+    # The training script is not imported, so it needs no `if __name__ == "__main__"`.
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "TOKENIZERS_PARALLELISM": "false",
@@ -110,13 +110,13 @@ def _start(folder: str) -> subprocess.Popen:
 
 
 def serve(folder: str) -> None:
-    """Answers lists of texts on the standard input with their ids, until the input ends.
+    """Answers lists of texts from the standard input with their ids, until the input ends.
 
     The answer has the ids of all texts, and their lengths or the error of one of them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process decides when to end
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the output of libraries must not come between the answers
+    os.dup2(2, 1)  # the output of a library must not come between the answers
     tokenizer = load_tokenizer(folder)
     while True:
         try:

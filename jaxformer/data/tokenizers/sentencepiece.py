@@ -1,4 +1,4 @@
-"""SentencePiece models as tokenizers of the `tokenizers` library."""
+"""Converts SentencePiece models to tokenizers of the `tokenizers` library."""
 
 import itertools
 import re
@@ -30,7 +30,7 @@ _USER_DEFINED = 4
 UNUSED = 5
 IN_TEXT = (_NORMAL, _USER_DEFINED)
 _UNIGRAM, _BPE = 1, 2
-# Below every score of a learned piece, for pieces that SentencePiece never finds in a text.
+# A score below all learned ones, for pieces that SentencePiece never finds in a text.
 _NEVER = -1e5
 
 
@@ -54,7 +54,7 @@ class SentencePieceModel:
     pieces: tuple[Piece, ...]
     is_bpe: bool
     byte_fallback: bool
-    """Whether characters that are in no piece become bytes, instead of the unknown token."""
+    """Whether characters without a piece become bytes instead of the unknown token."""
     unknown_id: int
     character_map: bytes
     """The compiled rules that normalise a text; may be empty."""
@@ -101,7 +101,7 @@ def sentencepiece_tokenizer(model: SentencePieceModel) -> Tokenizer:
     steps += [normalizers.Prepend(_SPACE)] if model.add_prefix else []
     steps.append(normalizers.Replace(" ", _SPACE))
     if model.remove_spaces and not any(_SPACE in piece.text[1:] for piece in pieces):
-        # Pieces never continue after a space, so words are tokenised and cached one by one.
+        # No piece continues after a space: words are tokenised, and cached, one by one.
         splits.append(pre_tokenizers.Metaspace(_SPACE, "never", split=True))
     if (names := _unknown_in_names(pieces)) and not model.is_bpe:
         splits.append(pre_tokenizers.Split(Regex(names), "isolated"))
@@ -129,7 +129,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
         except Exception as error:  # the Rust library raises bare Exception
             raise DataError(f"{model.path}: its rules of normalisation are damaged") from error
         if rules.normalize_str("\r") == rules.normalize_str("\n"):
-            # The rules are applied to grapheme clusters, such as these two characters.
+            # The rules apply to what a reader sees as one character, such as these two.
             steps.append(normalizers.Replace("\r\n", "\n\n"))
         steps.append(rules)
     if model.remove_spaces:
@@ -141,8 +141,8 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 def _unknown_in_names(pieces: Sequence[Piece]) -> str:
     """Returns a pattern of the first unknown characters in the names of special tokens.
 
-    If a text has such a name, its unknown characters are a separate token. This keeps a unigram
-    model, which avoids unknown characters above all, from finding the name.
+    If a text contains such a name, the unknown characters are a separate token. This keeps a
+    unigram model, which prefers anything to unknown characters, from finding the name.
     """
     known = {piece.text for piece in pieces if piece.kind in IN_TEXT and len(piece.text) == 1}
     rests: dict[tuple[str, str], list[str]] = {}

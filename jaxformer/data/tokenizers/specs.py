@@ -87,7 +87,7 @@ class TokenizerFile(TokenizerSpec):
     "o200k_base", "llama3", "qwen") or a regular expression. None: by the file's name."""
 
     def __repr__(self) -> str:
-        # Runs save this text; older runs have no pattern in it.
+        # Runs keep this text; in older runs it has no pattern.
         pattern = "" if self.pattern is None else f", pattern={self.pattern!r}"
         shown = f"path={self.path!r}, end_of_text={self.end_of_text!r}, pad={self.pad!r}"
         return f"TokenizerFile({shown}{pattern})"
@@ -180,7 +180,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         except DataError as error:
             raise DataError(
                 f"{error}: put a copy of the file back, or start the run once more, which makes "
-                "the same tokenizer again if the data are what they were"
+                "the same tokenizer again if the data have not changed"
             ) from error
     file = _file_in(found)
     if read_settings(found).get("jaxformer_kind") == "bytes":
@@ -228,7 +228,7 @@ def _load(
 
 
 def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
-    """Returns the token that the user named, or else the one saved beside the file, if any."""
+    """Returns the token that the user named, or else the one stored beside the file, if any."""
     if asked is not None and rust.token_to_id(asked) is None:
         raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
     stored = stored.get("content") if isinstance(stored, dict) else stored

@@ -24,8 +24,8 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         vocab_size: The number of ids; every id is below it.
-        end_of_text_id: The id between documents, with which generation without a prompt starts.
-        pad_id: The id that fills a row after its last token, with weight 0. It equals
+        end_of_text_id: The id between documents; generation from nothing starts with it.
+        pad_id: The id that fills a row after its last token; such places have weight 0. Equal to
             `end_of_text_id` if the tokenizer has no padding token.
     """
 
@@ -111,7 +111,7 @@ class ByteTokenizer(Tokenizer):
     pad_id = 257
 
     def __init__(self, special_tokens: Sequence[str] = ()):
-        """Takes the names of the special tokens, whose ids start at 258."""
+        """`special_tokens` are the names of the ids from 258 on."""
         self._special = (END_OF_TEXT, PAD, *special_tokens)
 
     @property
@@ -137,14 +137,12 @@ class ByteTokenizer(Tokenizer):
         return list(self._special)
 
     def pieces(self) -> list[str | None]:
-        """Returns the character of each byte; U+FFFD beyond ASCII, where a character has several
-        bytes.
-        """
+        """Returns the character of each byte; U+FFFD for bytes beyond ASCII."""
         return [self.decode([byte]) for byte in range(256)] + [None] * len(self._special)
 
     @property
     def backend_tokenizer(self) -> RustTokenizer:
-        """The equal byte-level BPE without merges."""
+        """The equivalent byte-level BPE without merges."""
         alphabet = tokenizer_training.byte_alphabet()
         rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -153,11 +151,11 @@ class ByteTokenizer(Tokenizer):
         return rust
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the equal byte-level BPE, so that other tools can load it."""
+        """Writes the equivalent byte-level BPE, so that other tools can load it."""
         write_tokenizer(folder, self.backend_tokenizer, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
-        """Returns a string that identifies a byte tokenizer: its special tokens."""
+        """Returns a string that distinguishes byte tokenizers by their special tokens."""
         return " ".join(["bytes", *self._special[2:]])
 
 
@@ -203,13 +201,11 @@ class HuggingFaceTokenizer(Tokenizer):
         return list(dict.fromkeys([*added, *self._rust.get_vocab(with_added_tokens=True)]))
 
     def frame(self, texts: int) -> Frame | None:
-        """Returns the special tokens that the post-processor adds; None without a
-        post-processor.
-        """
+        """Returns the tokens that the post-processor adds; None if there is none."""
         return frame_of(self._rust, texts)
 
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, without the word marks of its kind of tokenizer."""
+        """Returns the text of each id, without the marks that tokenizers put at words."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
         added = self._rust.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
@@ -236,9 +232,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def _alike(name: str, names: Sequence[str]) -> str:
-    """Suggests the tokens with names similar to an unknown one, for a message."""
+    """The part of a message that names tokens similar to a missing one."""
     word = name.strip("[]<>|▁Ġ# ").lower()
-    if name[:1] in ("<", "["):  # as special tokens have it
+    if name[:1] in ("<", "["):  # as in special tokens
         names = [each for each in names if each[:1] in ("<", "[") and each[1:]]
     inside = [each for each in names if len(word) > 1 and word in each.lower()]
     if found := did_you_mean(name, sorted(inside, key=len)[:100] or names[:1000], 3):
@@ -248,10 +244,10 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads in this block only, and reports endless matches as errors.
+    """Lets the Rust library use threads within this context, and explains matches that do not end.
 
-    Its threads do not survive a fork, and by default it prints a warning in every process that is
-    forked afterwards. A setting in the user's environment is kept.
+    Its threads do not survive a fork: otherwise it prints a warning into every process forked
+    afterwards. The user's choice in the environment is kept.
     """
     name = "TOKENIZERS_PARALLELISM"
     chosen = os.environ.get(name)

@@ -84,7 +84,7 @@ class _Repository:
     def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
         repo, revision = self._request.name
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
-        info = self._retry(api.model_info, repo, revision=revision, files_metadata=True)
+        info = self._with_retries(api.model_info, repo, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         if weights:
             check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
@@ -95,7 +95,9 @@ class _Repository:
             self._get(self._weights(folder, files) or [], files, info.sha)
         return folder
 
-    def _retry(self, ask: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
+    def _with_retries(
+        self, ask: Callable[..., _Result], *arguments: Any, **options: Any
+    ) -> _Result:
         """Returns the hub's answer; asks again if the hub closes the connection instead.
 
         The hub may close a connection that was kept open since an earlier request. The library
@@ -160,7 +162,7 @@ class _Repository:
         if not new and known is not None and known.name == commit:
             return known
         folder = Path(
-            self._retry(
+            self._with_retries(
                 self._hub.snapshot_download,
                 repo,
                 # Names the branch, so that the cache knows its commit when there is no network.

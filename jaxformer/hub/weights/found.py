@@ -84,7 +84,7 @@ def unreadable_weights(names: Collection[str], load: str) -> str | None:
         )
     if name := first(".onnx", ".tflite", ".mlmodel"):
         return (
-            f"{name}, a program that was compiled from a model: fetch the safetensors of the model "
+            f"{name}, a program compiled from a model: fetch the safetensors of the model "
             "that it was exported from"
         )
     if "adapter_model.safetensors" in names:

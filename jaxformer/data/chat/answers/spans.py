@@ -32,8 +32,9 @@ _REMEDY = (
     "(--data.template ChatML), or learn all tokens with --data.train-on all"
 )
 NOT_LEARNED = {"weight": 0, "train": False, "loss": False, "masked": True}
-"""The fields and values that exclude a message from learning, in files of OpenAI and Mistral,
-Axolotl, ms-swift and torchtune."""
+"""The fields and values that exclude a message from learning, in the files of OpenAI and Mistral,
+of Axolotl, of ms-swift and of torchtune.
+"""
 _DIGITS = 0xFDE0
 _MARK = re.compile(f"{MARK}([{chr(_DIGITS)}-{chr(_DIGITS + 15)}]+)")
 _THOUGHT = re.compile(r"<think>\s*(</think>\s*)?\Z")
@@ -83,7 +84,7 @@ def is_learned(message: Message) -> bool:
     return not any(message.get(key) == value for key, value in NOT_LEARNED.items())
 
 
-def said_in(message: Message) -> str:
+def content_text(message: Message) -> str:
     """Returns the text of a message, without its calls and images."""
     content = message.get("content") or ""
     if isinstance(content, str):
@@ -154,7 +155,7 @@ class AnswerFinder:
         return self._template.has_generation
 
     def request(self, chat: Conversation, places: Sequence[int]) -> RenderRequest:
-        """Returns the request that renders a conversation to find the messages at some places."""
+        """Returns the request to render a conversation and find the messages at some places."""
         return RenderRequest(chat, prefixes=() if self.is_given else _prefixes(places))
 
     def find(
@@ -310,7 +311,7 @@ def _is_written(message: Message, text: str) -> bool:
     """Whether the text of an answer contains the message's content, or else its calls."""
     written = "".join(text.split())
     # A template may leave out the reasoning before the answer.
-    said = "".join(said_in(message).split()).rpartition("</think>")[2]
+    said = "".join(content_text(message).split()).rpartition("</think>")[2]
     called = name_of_call(message)
     return bool(written) and (said in written or (called is not None and called in text))
 

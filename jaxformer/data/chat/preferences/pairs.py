@@ -31,7 +31,7 @@ class Answer(NamedTuple):
         return Answer(self.tokens[start : start + size], self.learned[start : start + size])
 
     def cut(self, size: int) -> "Answer":
-        """Returns at most `size` tokens: the beginning of the prompt goes first, see `Pair.cut`."""
+        """Returns at most `size` tokens: the prompt is cut first, see `Pair.cut`."""
         return self.part(min(max(len(self.tokens) - size, 0), max(self.prompt_size - 1, 0)), size)
 
 
@@ -47,8 +47,8 @@ class Pair(NamedTuple):
     def of(cls, chosen: EncodedChat, rejected: EncodedChat, where: str) -> "Pair":
         """Returns both sides, with answers that begin at the same token.
 
-        A token may hold the end of the prompt and the beginning of one answer; from there on, both
-        sides are answers.
+        One token may hold the end of the prompt and the beginning of one answer. Both answers begin
+        there.
         """
         sides = [Answer(chat.tokens, chat.is_answer) for chat in (chosen, rejected)]
         size = min(len(side.tokens) for side in sides)
@@ -98,7 +98,7 @@ class Pair(NamedTuple):
     def cut(self, size: int) -> "Pair":
         """Returns the pair with at most `size` tokens a side.
 
-        The beginning of the prompt is cut first, up to its last token, and then the end of the
+        The beginning of the prompt is removed first, except for its last token, then the end of the
         answers.
         """
         start = min(max(self.size - size, 0), max(self.prompt_size - 1, 0))
@@ -120,11 +120,11 @@ class FittingRows(NamedTuple):
     """Pairs or judged answers that fit into rows."""
 
     kept: list[Any]
-    """The pairs or answers, cut if `too_long` asks for it."""
+    """The pairs or answers, cut if so configured."""
     name: str
-    """The noun for one of them, for messages: "pair"."""
+    """The name of a row in messages: "pair"."""
     changes: list[str]
-    """A description of what happened to longer ones."""
+    """Describes how many were cut and how many left out."""
 
     @classmethod
     def of(cls, rows: Sequence[Any], limit: int, too_long: TooLong, name: str) -> "FittingRows":
@@ -132,7 +132,7 @@ class FittingRows(NamedTuple):
         sizes = [row.size for row in rows]
         check_sizes(sizes, [row.where for row in rows], limit, too_long, f"{name}s")
         fitting = rows if too_long == "cut" else [row for row in rows if row.size <= limit]
-        # The rest of a row may have nothing to learn: two answers may be the same.
+        # A row that was cut may have nothing left to learn, such as two equal answers.
         kept = [row for row in (row.cut(limit) for row in fitting) if row.is_learned]
         if not kept:
             where = f"{rows[0].where}: " if rows else ""
@@ -175,7 +175,7 @@ class PairExamples(ExampleSource):
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns "inputs", "targets" and "weights", each [2, T].
 
-        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 if x[t + 1] is of the answer
+        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 if x[t + 1] is in the answer
         """
         del rng
         row = self.blank()
@@ -196,7 +196,7 @@ class PairExamples(ExampleSource):
         }
 
     def fingerprint(self) -> str:
-        """Returns a digest of all tokens, and of whether they belong to the answers."""
+        """Returns a digest of all tokens, and of which ones belong to the answers."""
         digest = hashlib.sha256()
         for pair in self.pairs:
             for tokens, learned in pair.answers:
@@ -207,7 +207,7 @@ class PairExamples(ExampleSource):
 
 
 def _from(start: int, side: Answer) -> Answer:
-    """A side whose answer begins at a given token, without the tokens after its end."""
+    """A side whose answer begins at `start`, without the tokens after the answer."""
     if not side.learned.any():
         return side
     end = int(np.flatnonzero(side.learned)[-1]) + 1

@@ -24,7 +24,7 @@ _MODES = {1: "L", 3: "RGB"}
 
 
 class EmbeddedImage(NamedTuple):
-    """A file within a table, as `datasets` keeps images in Parquet."""
+    """A file stored in a table, as `datasets` stores images in Parquet."""
 
     where: str
     """Its place, for messages."""
@@ -45,7 +45,7 @@ class Scaling(abc.ABC):
 
     @abc.abstractmethod
     def settings(self, size: tuple[int, int]) -> dict[str, Any]:
-        """Returns the fields of preprocessor_config.json that do (nearly) the same.
+        """Returns the fields of preprocessor_config.json that do the same, at least approximately.
 
         Args:
             size: Height and width in pixels.
@@ -113,7 +113,7 @@ class Resize(Scaling):
 
 
 def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
-    """Returns the width and height for a given shorter side and the same aspect ratio."""
+    """Returns the width and height with this shorter side and the same aspect ratio."""
     width, height = given
     if width <= height:
         return short, int(short * height / width)
@@ -121,9 +121,7 @@ def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
 
 
 def middle(image: Any, size: tuple[int, int]) -> Any:
-    """Returns the centre crop (height, width) of a Pillow image, padded with black if it is
-    smaller.
-    """
+    """Returns the centre crop (height, width) of a Pillow image, padded with black if needed."""
     height, width = size
     if image.size == (width, height):
         return image
@@ -172,7 +170,7 @@ def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except (DataError, StorageError):
         raise
-    except Exception as error:  # Pillow's decoders raise many errors for damaged files
+    except Exception as error:  # Pillow's decoders raise many errors about damaged files
         raise DataError(f"{file}: not an image that can be decoded: {error}") from error
 
 
@@ -199,11 +197,11 @@ def _settings(
 
 
 def _eight_bits(image: Any) -> Any:
-    """Scales pixels of 16 bits, which Pillow would cut off at 255."""
+    """Scales pixels of 16 bits, which Pillow would clip at 255."""
     from PIL import Image
 
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError("pixels of 32 bits, whose scale is not known; convert it to 8 or 16 bits")
+        raise ValueError("pixels of 32 bits, whose scale is unknown; convert it to 8 or 16 bits")
     return image

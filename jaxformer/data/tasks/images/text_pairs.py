@@ -41,8 +41,8 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """Rows of a table with the path of an image and its text; a model learns which belong together.
 
     A row of a batch has "images" float32 [height, width, channels], "inputs", "segments" and
-    "token_types" int32 [T], and "pair_weights" float32. All other rows of a batch are negatives, so
-    the batch size matters, and texts or images should not be repeated.
+    "token_types" int32 [T], and "pair_weights" float32. Every other row of a batch counts as a
+    wrong answer, so the batch size matters, and texts or images that occur in two rows are harmful.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.2.
@@ -64,8 +64,9 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """The column of the text."""
 
     tokenizer: TokenizerSpec = field(default=TrainTokenizer())
-    """How text becomes tokens. A tokenizer of this library puts its end-of-text token after each
-    text; others add their special tokens."""
+    """How text becomes tokens. Our own tokenizers put their end-of-text token after each text;
+    others add their own special tokens.
+    """
 
     sequence_length: int | None = 77
     """The maximum number of tokens of a text with special tokens; None: that of the checkpoint."""
@@ -77,7 +78,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """Whether padding counts as text, as in SigLIP's training."""
 
     image_size: tuple[int, int] = (224, 224)
-    """Height and width; images are scaled to cover them and centre-cropped."""
+    """Height and width; images are scaled to fill it, and the rest is cropped."""
 
     channels: int = 3
     """1 for grey, 3 for red, green and blue."""
@@ -103,9 +104,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return {"inputs": self.sequence_length}
 
     def prepare(self, folder):
-        """Prepares as `TaskData.prepare`, and saves the settings for reading images beside the
-        tokenizer.
-        """
+        """Like `TaskData.prepare`; also saves the settings of images beside the tokenizer."""
         found = super().prepare(folder)
         form = self.image_size, self.channels, self.mean, self.std
         keep_preprocessor(folder, preprocessor(Fit(), *form))
@@ -144,7 +143,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
 
 
 class PairExamples(ExampleSource):
-    """Images, each decoded on demand, with their tokenised texts."""
+    """Images, each decoded on access, with their tokenised texts."""
 
     def __init__(
         self,
@@ -181,7 +180,7 @@ class PairExamples(ExampleSource):
 
 
 def _special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """The special tokens that a tokenizer adds itself, or the end-of-text token after a text."""
+    """The special tokens that a tokenizer adds itself, or end-of-text after a text."""
     own = tokenizer.frame(1)
     end = tokenizer.end_of_text_id
     frame = Frame(((), (end,)), ((), (0,)), (0,)) if own is None else own

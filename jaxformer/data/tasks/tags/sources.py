@@ -33,7 +33,7 @@ class Sentence(NamedTuple):
     """The words of a sentence."""
 
     name: str
-    """Decides on which side of the validation split it is."""
+    """Decides its side of the validation split."""
     words: list[TaggedWord]
 
 
@@ -46,8 +46,8 @@ class TagSource(abc.ABC):
         """Yields every sentence, in the same order each time.
 
         Args:
-            malformed: Receives a message for each unusable sentence, which is left out; None: such
-                a sentence is an error.
+            malformed: Receives a message for each sentence that cannot be used, which is left out;
+                None: such a sentence is an error.
 
         Raises:
             DataError: The sentences are missing or cannot be read.
@@ -125,10 +125,10 @@ class ColumnFile(TagSource):
 class PythonTokens(TagSource):
     """The standard library's modules, each word tagged with the class of its Python token.
 
-    The tags are "comment", "keyword", "name", "number", "operator" and "string", as classified by
-    its `tokenize` and `keyword` modules. Each word of a comment or a string is tagged separately,
-    so "for" may be a keyword or a word of a docstring. Whole modules fall on one side of the
-    validation split.
+    The tags are "comment", "keyword", "name", "number", "operator" and "string", as the library's
+    own `tokenize` and `keyword` modules classify them. Each word of a comment or a string is tagged
+    separately, so "for" may be a keyword or a word of a docstring. Each module is entirely on one
+    side of the validation split.
     """
 
     max_bytes: int | None = 2_000_000
@@ -136,8 +136,7 @@ class PythonTokens(TagSource):
     MB."""
 
     sentence_words: int = 64
-    """The minimum number of words of a sentence, which ends with the line of code that reaches
-    it."""
+    """The minimum number of words of a sentence; it ends with the line of code that reaches it."""
 
     def __post_init__(self):
         check_types(self)
@@ -175,7 +174,7 @@ _CLASSES |= {
 
 
 def _words(name: str, text: str) -> Iterator[tuple[int, TaggedWord]]:
-    """Yields (line, word); a module with a syntax error ends at the error."""
+    """Yields (line, word); a module with a syntax error ends there."""
     end = (1, 0)
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
