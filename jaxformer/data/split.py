@@ -95,7 +95,7 @@ class Split:
 
         The sides are those of `held_out`, without holding the names of a large source in memory.
         """
-        start = _Start() if self.fraction is None else self._survey()
+        start = _Start() if self.fraction is None else self._read_start()
         if start.is_all and len(start.names) == 1:
             yield from self._halves(next(self._documents()))
             return
@@ -111,7 +111,7 @@ class Split:
         if not count:
             raise DataError(f"{self.source} holds no text: check its path, or give another source")
 
-    def _survey(self) -> "_Start":
+    def _read_start(self) -> "_Start":
         """Reads the first documents, and more until each side has one."""
         names: list[str] = []
         size, count, sides = 0, 0, set()

@@ -133,5 +133,5 @@ class ConversationData(RowData[Row]):
     ) -> list[Rendered]:
         bad = BadRows(self.on_bad_row)
         rendered = [self.render(rows, tokenizer, folder, bad) for rows in sides]
-        bad.settle("the chat template", sum(map(len, sides)))
+        bad.finish("the chat template", sum(map(len, sides)))
         return rendered

@@ -16,7 +16,7 @@ _PATIENCE = 60
 """The number of seconds after which a renderer is stopped even if it gets no processor time."""
 
 
-def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def render_in_process(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Compiles a template and renders chats with it."""
     lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
     modules = (jinja2, jinja2.utils.markupsafe)

@@ -64,13 +64,13 @@ def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 def _rendered(
     template: jinja2.Template, variables: dict[str, Any], prefixes: list[tuple[int, bool]]
 ) -> dict[str, Any]:
-    text, spans = _unmarked(_render(template, variables))
+    text, spans = _without_marks(_render(template, variables))
     lengths: list[int | None] = []
     tails: list[str | None] = []
     for count, prompt in prefixes:
         chosen = {"messages": variables["messages"][:count], "add_generation_prompt": prompt}
         try:
-            prefix, _ = _unmarked(_render(template, variables | chosen))
+            prefix, _ = _without_marks(_render(template, variables | chosen))
         except Exception:  # a template may refuse messages that others have to follow
             prefix = None
         known = prefix is not None and text.startswith(prefix)
@@ -87,7 +87,7 @@ def _render(template: jinja2.Template, variables: dict[str, Any]) -> str:
     return text
 
 
-def _unmarked(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Returns the text without the marks of `{% generation %}`, and the spans between them."""
     first, last = GENERATION
     parts, spans, length = [], [], 0

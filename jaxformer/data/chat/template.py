@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.data.chat.process import ask_renderer
-from jaxformer.data.tokenizers.auto import UnreadError
+from jaxformer.data.chat.process import render_in_process
+from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import SETTINGS, ask_about, read_settings
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.io.model_files import TEMPLATES, read_object, small_file_in
@@ -248,7 +248,7 @@ def read_template_file(file: Path) -> str:
 
 def special_tokens_of(folder: Path) -> dict[str, str]:
     """Returns the special tokens of a tokenizer by their names: "bos_token", ..."""
-    with suppress(UnreadError):
+    with suppress(UnreadableTokenizerError):
         if (answer := ask_about(folder)) is not None:
             return dict(answer.special_tokens)
     found = {}
@@ -299,7 +299,7 @@ def _joined(template: str, for_tools: str | None) -> str:
 
 def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
-        return ask_renderer(source, requests)
+        return render_in_process(source, requests)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             f"messages: must be lists, dictionaries, texts and numbers: {error}"

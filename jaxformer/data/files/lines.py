@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxformer.data.files.malformed import Malformed, attempted
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.streams import readable
@@ -51,7 +51,7 @@ def numbered_lines(
         number, line = numbered
         return number, line_text(line, path, number)
 
-    yield from attempted(decoded, enumerate(byte_lines(path), start=1), malformed)
+    yield from map_or_report(decoded, enumerate(byte_lines(path), start=1), malformed)
 
 
 def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:

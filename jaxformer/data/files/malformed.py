@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def attempted(
+def map_or_report(
     make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
 ) -> Iterator[Made]:
     """Yields the result of a function for each item."""

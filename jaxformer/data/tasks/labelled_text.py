@@ -108,7 +108,7 @@ class LabelledRows(SequenceData[LabelledRow]):
 
         bad = BadRows(self.on_bad_row)
         kept = list(each(values, rows, bad))
-        bad.settle("labels", len(rows))
+        bad.finish("labels", len(rows))
         return [row for row, _ in kept], np.array([x for _, x in kept], self.label_kind.dtype)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxformer.data.files.lines import byte_lines, line_text, text_lines
-from jaxformer.data.files.malformed import Malformed, attempted
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import check_width, read_records
 from jaxformer.errors import DataError
@@ -63,7 +63,7 @@ def read_columns(
             check_width(word.where, word.fields, width)
         return sentence
 
-    yield from attempted(checked, _sentences(path), malformed)
+    yield from map_or_report(checked, _sentences(path), malformed)
 
 
 def _sentences(path: str | os.PathLike) -> Iterator[list[Word]]:
@@ -108,7 +108,7 @@ def read_parallel(
         places = (f"{path}:{number}" for path in files)
         return ParallelLines(tuple(text.rstrip("\r\n") for text in texts), tuple(places))
 
-    return attempted(pair, enumerate(zip(*sides, strict=True), start=1), malformed)
+    return map_or_report(pair, enumerate(zip(*sides, strict=True), start=1), malformed)
 
 
 def label_of(record: Record, column: str) -> str:

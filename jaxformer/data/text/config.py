@@ -97,7 +97,7 @@ class DataConfig(Data):
         begin = self.objective.before_documents(tokenizer)
         corpora = [
             load_or_tokenise(split, tokenizer, home, self.corpus, begin)
-            for split, home in zip(splits, self._homes(folder), strict=True)
+            for split, home in zip(splits, self._corpus_folders(folder), strict=True)
         ]
         for corpus in corpora:
             self._check_length(corpus.train)
@@ -128,13 +128,13 @@ class DataConfig(Data):
         """
         if self.validation is not None:
             return self._with_validation(None, None, load_tokenizer(Path(folder, "tokenizer")))
-        corpora = [load_corpus(home, folder) for home in self._homes(folder)]
+        corpora = [load_corpus(home, folder) for home in self._corpus_folders(folder)]
         if None in corpora:
             return self.prepare(folder)
         held_out = [corpus.validation for corpus in corpora]
         return self._with_validation(None, held_out, corpora[0].tokenizer)
 
-    def _homes(self, folder: str | os.PathLike) -> list[Path]:
+    def _corpus_folders(self, folder: str | os.PathLike) -> list[Path]:
         """The folders with the tokens of each source."""
         if len(sources := self.source.mixed()) == 1:
             return [Path(folder)]

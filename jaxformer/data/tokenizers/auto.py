@@ -40,7 +40,7 @@ _LIMITS = {"patience": 600, "megabytes": 8192, "cpu_seconds": 300}
 _log = logging.getLogger(__name__)
 
 
-class UnreadError(DataError):
+class UnreadableTokenizerError(DataError):
     """transformers cannot read the tokenizer of a folder."""
 
 
@@ -122,7 +122,9 @@ def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any]
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if done.returncode == 1 and lines else "it needs too much time or memory"
         reason = reason.replace(str(home), str(folder))[:300]
-        raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
+        raise UnreadableTokenizerError(
+            f"{folder}: transformers cannot read its tokenizer: {reason}"
+        )
 
 
 def _with_definition(answer: bytes, files: Mapping[str, Path]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, normalizers
 
-from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask_transformers
+from jaxformer.data.tokenizers.auto import Answer, UnreadableTokenizerError, ask_transformers
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
@@ -87,7 +87,7 @@ def _read(file: Path) -> Tokenizer:
         return _read_alone(file)
     try:
         answer = ask_about(file.parent)
-    except UnreadError as error:
+    except UnreadableTokenizerError as error:
         if file.name in _MOVED:
             raise
         tokenizer = _read_alone(file, error)
@@ -115,7 +115,7 @@ def ask_about(folder: str | os.PathLike) -> Answer | None:
     return ask_transformers(folder) if asks and _OWN not in settings else None
 
 
-def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
+def _read_alone(file: Path, reason: UnreadableTokenizerError | None = None) -> Tokenizer:
     file = ordinary_file(file)
     if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(

@@ -149,7 +149,7 @@ class TrainTokenizer(TokenizerSpec):
             ConfigError: The special tokens leave no room for others.
             DataError: The texts cannot give such a tokenizer.
         """
-        own = tokenizer_training.own_special_tokens(self.kind)
+        own = tokenizer_training.default_special_tokens(self.kind)
         extra = names_to_add(special_tokens, dict.fromkeys(own, 0).get)
         _check_size(self.kind, self.vocab_size, len(extra))
         with all_cores():

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import special_tokens_of
-from jaxformer.data.tokenizers.auto import UnreadError
+from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import ask_about, read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Contrastive
@@ -114,7 +114,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 def _padding(pretrained: Pretrained) -> tuple[int, bool]:
     """The padding id, and whether padding is on the left."""
     folder, on_left = pretrained.folder, False
-    with suppress(UnreadError):
+    with suppress(UnreadableTokenizerError):
         answer = ask_about(folder)
         on_left = answer is not None and answer.padding_side == "left"
     name = special_tokens_of(folder).get("pad_token")

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import answers_of, left_out
+from jaxformer.data.chat.answers.spans import answers_of, unlearned_places
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
@@ -52,7 +52,7 @@ class LearnedChats:
                 if encoded.spells_special:
                     self._spelled.append(chat.where)
                 self._plain += chat.plain
-                self._context += len(left_out(chat))
+                self._context += len(unlearned_places(chat))
 
     def check(self, too_long: TooLong) -> None:
         """Cuts, drops or refuses conversations that are longer than a row."""

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import content_text, last_alone
+from jaxformer.data.chat.answers.spans import content_text, with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -70,7 +70,9 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
             )
         others = {name: value for name, value in record.values.items() if name != self.label}
         chat = self.format.read(record._replace(values=others))
-        return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
+        return JudgedRow(
+            chat if chat.plain or chat.first else with_last_answer_only(chat), desirable
+        )
 
     def side_of(self, row: JudgedRow) -> str:
         # Answers to the same prompt are on the same side.

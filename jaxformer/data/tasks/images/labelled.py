@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
-from jaxformer.data.bad_rows import OnBadRow, advised
+from jaxformer.data.bad_rows import OnBadRow, with_skip_advice
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import in_order, numbered, save_labels
@@ -272,7 +272,7 @@ class ImageExamples(ExampleSource):
         try:
             image = self._images.decode(self._chosen[index])
         except DataError as error:
-            raise DataError(advised(error)) from error
+            raise DataError(with_skip_advice(error)) from error
         return LabelledImage(image, int(self._labels[index]))
 
     def _row(self, image: np.ndarray, label: int, weight: float) -> Batch:

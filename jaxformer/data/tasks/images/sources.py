@@ -262,7 +262,7 @@ def decodable(
                 kept.append(row)
             else:
                 bad.add(error)
-    bad.settle(source, len(rows))
+    bad.finish(source, len(rows))
     return kept
 
 

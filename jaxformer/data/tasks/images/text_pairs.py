@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, optional
-from jaxformer.data.bad_rows import advised, read_rows
+from jaxformer.data.bad_rows import read_rows, with_skip_advice
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.images.pixels import Fit, keep_preprocessor, preprocessor, scaled_pixels
@@ -164,7 +164,7 @@ class PairExamples(ExampleSource):
         try:
             pixels = self._data.pixels(self._rows[index])
         except DataError as error:
-            raise DataError(advised(error)) from error
+            raise DataError(with_skip_advice(error)) from error
         return self._row((pixels - self._mean) / self._std, self._texts[index], 1.0)
 
     def blank(self) -> Batch:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxformer.data.files.lines import text_lines
-from jaxformer.data.files.malformed import attempted
+from jaxformer.data.files.malformed import map_or_report
 from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, is_conllu
 from jaxformer.errors import DataError, did_you_mean
 
@@ -42,7 +42,7 @@ class ConllU(TagSource):
     def sentences(self, malformed=None):
         found: set[str] = set()
         blocks = enumerate(_blocks(self.path), start=1)
-        for sentence in attempted(self._sentence, blocks, malformed):
+        for sentence in map_or_report(self._sentence, blocks, malformed):
             found |= {word.tag for word in sentence.words}
             yield sentence
         if found == {_NONE}:

@@ -3,7 +3,7 @@
 import reprlib
 from dataclasses import dataclass
 
-from jaxformer.data.files.malformed import attempted
+from jaxformer.data.files.malformed import map_or_report
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, is_table
@@ -31,7 +31,7 @@ class TagTable(TagSource):
     def sentences(self, malformed=None):
         columns = self.words, self.tags
         records = enumerate(read_records(self.path, columns=columns, malformed=malformed), start=1)
-        found = attempted(self._sentence, records, malformed)
+        found = map_or_report(self._sentence, records, malformed)
         yield from (sentence for sentence in found if sentence.words)
 
     def _sentence(self, numbered: tuple[int, Record]) -> Sentence:

@@ -67,7 +67,7 @@ class TaggedText(SequenceData[Sentence]):
     ) -> SequenceExamples:
         bad = BadRows(self.on_bad_row)
         numbers = list(each(partial(_numbers, tags=labels), rows, bad))
-        bad.settle("tags", len(rows))
+        bad.finish("tags", len(rows))
         rows = [sentence for sentence, _ in numbers]
         encoder = self.encoder(tokenizer)
         words = [[word.text for word in sentence.words] for sentence in rows]
