@@ -147,7 +147,7 @@ def test_a_damaged_tokenizer_is_made_again_only_as_it_was(origin, tmp_path, capl
     with caplog.at_level(logging.WARNING):
         data.prepare(folder)
     assert f"{name} is damaged" in caplog.text
-    assert "made again as it was" in caplog.text
+    assert "restored" in caplog.text
     assert file.read_bytes() == before
 
 

@@ -57,7 +57,7 @@ class ConversationData(RowData[Row]):
     """How text becomes tokens."""
 
     sequence_length: int | None = None
-    """The tokens of a row; None: that of the checkpoint, at most 2048 for chats and 1024 for
+    """The tokens of a row; None: as in the checkpoint, at most 2048 for chats and 1024 for
     pairs."""
 
     too_long: TooLong = "error"

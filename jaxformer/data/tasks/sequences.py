@@ -97,8 +97,9 @@ class RowEncoder:
         tokenizer: The tokenizer.
         special: The special tokens around texts.
         length: The maximum number of tokens of a row; longer rows are cut, the longer text of a
-        pair first. field: The field that sets the length, for messages. truncate: Whether rows may
-        be cut if `where` is given.
+            pair first.
+        field: The field that sets the length, for messages.
+        truncate: Whether rows may be cut if `where` is given.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class SequenceData(TaskData[Row]):
     """How text becomes tokens."""
 
     sequence_length: int | None = 128
-    """The maximum number of tokens of a row; None: that of the checkpoint, at most 512."""
+    """The maximum number of tokens of a row; None: as in the checkpoint, at most 512."""
 
     truncate: bool = False
     """Whether to cut longer rows, the longer text of a pair first; otherwise they are an error."""

@@ -154,7 +154,7 @@ class SpanText(SequenceData[Question]):
     """The validation questions; None holds out the questions on a share of the contexts."""
 
     sequence_length: int | None = field(default=384, kw_only=True)
-    """The tokens of a row; None: that of the checkpoint, at most 384."""
+    """The tokens of a row; None: as in the checkpoint, at most 384."""
 
     question_length: int = 64
     """The maximum number of tokens of a question."""

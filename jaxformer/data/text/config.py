@@ -45,7 +45,7 @@ class DataConfig(Data):
     next tokens, masked tokens or removed spans."""
 
     sequence_length: int | None = 256
-    """The tokens of a row; None: that of the checkpoint, at most 2048."""
+    """The tokens of a row; None: as in the checkpoint, at most 2048."""
 
     validation: TextSource | None = None
     """The source of the documents for validation; None holds out a share of `source`."""
