@@ -1,4 +1,4 @@
-"""What a run's folder holds besides its checkpoints, on this machine."""
+"""Local copies of the files in a run's folder other than its checkpoints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ from jaxformer.io.staging import staged
 
 
 def kept_files(run: AnyPath) -> Path:
-    """Returns a folder with those files of a run that its model depends on: `KEPT`."""
+    """Returns a local folder with the files that a run's model depends on (`KEPT`)."""
     return staged(run, lambda name: name.partition("/")[0] in KEPT)
 
 
 def kept_digests(run: AnyPath) -> dict[str, str]:
-    """Returns the digests of what gives a run's tokens and labels their meaning, by file."""
+    """Returns the digests of the tokenizer and label files of a run, by file name."""
     home = kept_files(run)
     names = [*(f"tokenizer/{name}" for name in TOKENIZER_FILES), LABEL_FILES[0]]
     try:
@@ -32,11 +32,7 @@ def kept_digests(run: AnyPath) -> dict[str, str]:
 
 
 def prepared_data(data: Data, folder: AnyPath) -> Datasets:
-    """Prepares the data of a run, which are kept in its folder.
-
-    Those of a remote run are prepared in its mirror: by the first process, which puts what is new
-    into the store, and then by the others, who find it there.
-    """
+    """x"""
     if not is_remote(folder):
         return data.prepare(folder)
     prepared = []
@@ -57,7 +53,7 @@ def prepared_data(data: Data, folder: AnyPath) -> Datasets:
 
 @contextmanager
 def _named(folder: AnyPath, mirror: Path) -> Iterator[None]:
-    """Lets messages name the run's folder, not its mirror."""
+    """Makes messages name the run's folder instead of its local mirror."""
     try:
         yield
     except (ConfigError, DataError) as error:

@@ -1,6 +1,6 @@
-"""Files that a user names, and files and folders that are written whole or not at all.
+"""Checks of user-given files, and atomic writing of files and folders.
 
-A path of an object store is written as a local file or folder first, and then uploaded.
+Remote files and folders are first written locally and then uploaded.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import ObjectInfo, RemotePath
 
 LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
-"""The files that say that a folder is complete; they are uploaded after the others."""
+"""The files that mark a folder as complete; they are uploaded last."""
 
 
 def ordinary_file(path: str | os.PathLike) -> Path:
@@ -34,7 +34,7 @@ def ordinary_file(path: str | os.PathLike) -> Path:
         return copied(path, {"": object_info(path)})
     try:
         found = path.exists()
-    except OSError as error:  # a folder on the way may not be read, or the name is too long
+    except OSError as error:  # a parent folder is unreadable, or the name is too long
         raise DataError(f"{path}: {error.strerror}") from error
     if not found:
         raise DataError(f"{path} does not exist (looked from {Path.cwd()})")
@@ -46,7 +46,7 @@ def ordinary_file(path: str | os.PathLike) -> Path:
 
 
 def object_info(path: "RemotePath") -> "ObjectInfo":
-    """Returns what a store says of an object."""
+    """Returns the metadata that a store has for an object."""
     try:
         info = path.stat()
     except FileNotFoundError as error:
@@ -71,9 +71,9 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Gives the name of a new file, which replaces `path` when it is complete.
+    """Context manager for a temporary file that replaces `path` once it is complete.
 
-    Several processes may write at once: a reader sees one complete file or another.
+    Several processes may write at once: a reader always sees one complete file.
 
     Yields:
         The temporary file to write, in the same folder.
@@ -91,7 +91,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield temporary
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # the contents must be on disk before the name is
+            os.fsync(file.fileno())  # the contents must be on disk before the rename
         temporary.replace(path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -101,15 +101,15 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def lock_file(path: Path) -> IO:
-    """Opens a file that is locked: created if absent, never emptied, and not through a link."""
+    """Opens a lock file: created if absent, never truncated, never through a symbolic link."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
 
 
 @contextmanager
 def temporary_folder(folder: AnyPath) -> Iterator[Path]:
-    """Creates an empty folder on the disk of another, to take its place when it is complete.
+    """Creates an empty folder on the same disk as `folder`, to replace it once complete.
 
-    For a folder of an object store it is among the temporary files of this machine.
+    For a remote folder it is created among the local temporary files.
     """
     if is_remote(folder):
         with _scratch() as home:
@@ -122,17 +122,17 @@ def temporary_folder(folder: AnyPath) -> Iterator[Path]:
         yield temporary
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{folder} cannot be written, and nothing of it was: {reason}") from error
+        raise DataError(f"{folder} cannot be written: {reason}; nothing was written") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def move_into_place(temporary: Path, folder: AnyPath) -> None:
-    """Renames or uploads a complete folder, unless another process has put one there first."""
+    """Renames or uploads a complete folder, unless another process created one there first."""
     if is_remote(folder):
         upload_folder(temporary, folder)
         return
-    # Renaming onto a folder that holds files fails on every system, which decides a race.
+    # Renaming onto a non-empty folder fails on every system, which resolves races.
     with suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary.rename(folder)
@@ -143,14 +143,14 @@ def move_into_place(temporary: Path, folder: AnyPath) -> None:
 def upload_folder(
     source: Path, folder: "RemotePath", wanted: Callable[[Path], bool] = lambda name: True
 ) -> None:
-    """Uploads the files of a folder, those last that say that it is complete."""
+    """Uploads the files of a folder; the files that mark it as complete go last."""
     names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     for name in sorted(filter(wanted, names), key=_place):
         (folder / str(name)).put(source / name)
 
 
 def remove_folder(folder: AnyPath) -> None:
-    """Deletes a folder with its contents; of a link, only the link."""
+    """Deletes a folder and its contents; deletes only the link if it is a symbolic link."""
     if is_remote(folder):
         folder.rmtree()
     elif folder.is_symlink() or not folder.is_dir():
@@ -160,7 +160,7 @@ def remove_folder(folder: AnyPath) -> None:
 
 
 def check_store(folder: AnyPath, name: str) -> None:
-    """Checks before the work that a folder of a store can be written to; passes any other."""
+    """Checks that a remote folder can be written to, before any work; accepts any local path."""
     if is_remote(folder):
         from jaxformer.io.remote import check_writable
 
@@ -168,7 +168,7 @@ def check_store(folder: AnyPath, name: str) -> None:
 
 
 def check_unused(folder: str | Path) -> None:
-    """Checks that a folder can be written to, before the work is done."""
+    """Checks that a folder is new or empty and can be written to, before any work."""
     folder = any_path(folder, "folder")
     check_store(folder, "folder")
     try:
@@ -176,11 +176,11 @@ def check_unused(folder: str | Path) -> None:
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}") from error
     if in_use:
-        raise ConfigError(f"{folder} is not empty: name a new or an empty folder")
+        raise ConfigError(f"{folder} is not empty: name a new or empty folder")
 
 
 def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None]) -> None:
-    """Writes a folder that appears when it is complete, or not at all."""
+    """Writes a folder atomically: it appears once it is complete."""
     check_unused(folder)
     folder = any_path(folder, "folder")
     if not is_remote(folder):
@@ -201,13 +201,13 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
 
 
 def _temporary_name(path: Path) -> Path:
-    """Returns an unused, hidden name beside a file or folder."""
+    """Returns an unused hidden name next to a file or folder."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A temporary folder of this machine, for what is uploaded next."""
+    """Context manager for a local temporary folder with files to be uploaded."""
     home = Path(tempfile.mkdtemp(prefix="jaxformer-"))
     try:
         yield home
@@ -219,7 +219,9 @@ def _scratch() -> Iterator[Path]:
 
 
 def _place(name: Path) -> tuple[int, int, str]:
-    """When a file is uploaded: what names others after them, `LAST` at the end, deep ones first."""
+    """Sort key for uploads: index files after the files they name, `LAST` at the end, deep files
+    first.
+    """
     rank = 2 + LAST.index(name.name) if name.name in LAST else name.name.endswith(".index.json")
     return int(rank), -len(name.parts), str(name)
 

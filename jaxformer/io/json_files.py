@@ -20,23 +20,23 @@ _POINTER = b"version https://git-lfs."
 
 
 def check_no_pointer(start: bytes, where: str) -> None:
-    """Checks that a file is not only what git keeps in place of a large one."""
+    """Refuses a git-lfs pointer file."""
     if start.startswith(_POINTER):
         raise DataError(
-            f"{where}: a pointer of git-lfs in place of the file: run `git lfs pull` in the "
+            f"{where}: this is a git-lfs pointer, not the file: run `git lfs pull` in the "
             "repository's folder, or fetch the file itself"
         )
 
 
 def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
-    """Returns the value that a JSON file holds."""
+    """Returns the value in a JSON file."""
     data = read_bytes(path)
     check_no_pointer(data, str(path))
     return parse_json(data, str(path), kind)
 
 
 def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
-    """Returns the value that a JSON text holds."""
+    """Parses JSON text and checks the type of its value."""
     try:
         value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
@@ -50,7 +50,7 @@ def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
         raise DataError(f"{where}: not UTF-8 at byte {len(before[-1])} of {line}") from error
     except RecursionError:
         raise DataError(f"{where}: not valid JSON: nested too deeply") from None
-    except ValueError as error:  # Python reads integers of 4,300 digits at most
+    except ValueError as error:  # Python parses integers of at most 4,300 digits
         raise DataError(f"{where}: not valid JSON: a number has too many digits") from error
     if not isinstance(value, kind):
         raise DataError(f"{where}: expected {json_type(kind)}, found {json_type(type(value))}")

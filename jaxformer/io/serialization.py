@@ -1,8 +1,8 @@
 """Configuration objects to and from JSON: ``{"type": "RMSNorm", "field": value, ...}``.
 
-Reading is strict: every value must have the annotated type of its field. An unknown field, a
-number written as a string and a class that its field does not accept are errors. Only components
-are ever imported or built.
+Reading is strict: every value must have the annotated type of its field. An unknown field, a number
+written as a string and a class that its field does not accept are errors. Only component classes
+are imported or instantiated.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _JSON_WORDS = {bool: "true or false", type(None): "null"}
 
 
 def to_json(value: Any) -> Any:
-    """Converts a tree of frozen dataclasses, tuples and scalars to what ``json.dump`` writes."""
+    """Converts a tree of frozen dataclasses, tuples and scalars to JSON-serializable values."""
     return _to_json(value, "config")
 
 
@@ -56,12 +56,12 @@ def from_json(data: Any, kind: Any, find_own: Callable[[str], Any] | None = None
 
 
 def as_saved(value: Any) -> Any:
-    """Saves an object as JSON and reads it again."""
+    """Returns an object after a round trip through JSON."""
     return from_json(to_json(value), type(value))
 
 
 def _read(data: Any, hint: Any, where: str, find_own: Callable[[str], Any] | None) -> Any:
-    """Reads the value of a field with this annotation."""
+    """Reads a value according to an annotation."""
     allowed = union_members(hint)
     if isinstance(data, dict):
         bases = [kind for kind in allowed if _is_component(kind)]
@@ -91,7 +91,7 @@ def _component(
     for name in given:
         if name not in fields:
             raise ConfigError(
-                f"{where}.{name}: {kind.__name__} has no such field; it has "
+                f"{where}.{name}: {kind.__name__} has no such field; its fields are "
                 f"{', '.join(fields)}{did_you_mean(name, fields)}"
             )
     required = [name for name, field in fields.items() if _default(field) is dataclasses.MISSING]
@@ -106,14 +106,14 @@ def _component(
         return with_values(found, _moved_values(found, data, where, find_own))
     except ConfigError:
         raise
-    except Exception as error:  # a user's __post_init__ may raise anything
-        raise ConfigError(f"{where}: {kind.__name__} refuses its fields: {error}") from error
+    except Exception as error:  # a user-defined __post_init__ may raise anything
+        raise ConfigError(f"{where}: {kind.__name__} rejected its fields: {error}") from error
 
 
 def _moved_values(
     owner: Any, data: dict[str, Any], where: str, find_own: Callable[[str], Any] | None
 ) -> dict[str, Any]:
-    """The values of fields that components have now, by their paths, from an older version."""
+    """Reads fields of an older version that have moved into components, by their new paths."""
     found = {}
     for name, path in moved_fields(type(owner)).items():
         if name not in data:
@@ -133,7 +133,7 @@ def _moved_values(
 def _find_type(
     name: Any, bases: list[Any], where: str, find_own: Callable[[str], Any] | None
 ) -> type:
-    """Looks up a component by its name, among those that the field accepts."""
+    """Looks up a component class by name among those that the field accepts."""
     if isinstance(name, str) and find_own and is_own_name(name):
         found = find_own(name)
         if any(found in all_types(base) for base in bases):
@@ -173,7 +173,7 @@ def _is_component(hint: Any) -> bool:
 
 
 def _holds(hint: Any, kind: type) -> bool:
-    """Whether an annotation allows this container; `Any` allows every one."""
+    """Whether an annotation allows this container; `Any` allows all."""
     return hint is Any or kind in (hint, typing.get_origin(hint))
 
 
@@ -188,7 +188,7 @@ def _is_scalar(data: Any, hint: Any) -> bool:
 
 
 def _in_words(hint: Any) -> list[str]:
-    """Returns the words for what an annotation allows."""
+    """Describes the values that an annotation allows, for messages."""
     if typing.get_origin(hint) is typing.Literal:
         return [repr(item) for item in typing.get_args(hint)]
     if hint in _SCALARS:
@@ -203,7 +203,7 @@ def _in_words(hint: Any) -> list[str]:
 
 
 def summary(value: Any) -> str:
-    """Returns a configuration object as Python code, without the fields that have their default."""
+    """Returns a configuration object as Python code, without fields at their defaults."""
     if isinstance(value, tuple):
         return "(" + "".join(f"{summary(item)}, " for item in value).strip() + ")"
     if not dataclasses.is_dataclass(value):
@@ -230,7 +230,7 @@ def _diff(old: Any, new: Any, where: str) -> Iterable[tuple[str, tuple[Any, Any]
     if isinstance(old, dict) and isinstance(new, dict):
         if old.get("type") != new.get("type"):
             names = _short(old), _short(new)
-            is_one = names[0] == names[1]  # of two modules
+            is_one = names[0] == names[1]  # from two modules
             yield f"{where}.type".lstrip("."), (old["type"], new["type"]) if is_one else names
             return
         for key in {**old, **new}:
@@ -240,7 +240,7 @@ def _diff(old: Any, new: Any, where: str) -> Iterable[tuple[str, tuple[Any, Any]
 
 
 def _short(value: Any) -> Any:
-    """Returns a component's class name, or a scalar itself."""
+    """Returns the class name of a component, or the repr of a scalar."""
     if isinstance(value, dict) and "type" in value:
         return value["type"].rpartition(".")[2]
     return value
