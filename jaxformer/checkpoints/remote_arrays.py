@@ -55,7 +55,7 @@ def _s3_place(path: RemotePath) -> dict[str, Any]:
 
 
 def _retries() -> dict[str, Any]:
-    """Returns as many retries as `attempt` makes, whose pauses double from half a second to 15 s."""
+    """Returns as many retries as `attempt` makes; pauses double from half a second to 15 s."""
     seconds, first = patience(), 0.5
     doublings = math.log2(LONGEST_PAUSE / first)
     rising = math.log2(seconds / first + 1) if seconds else 0

@@ -211,7 +211,7 @@ class RunConfig:
 
 
 def read_config(folder: AnyPath) -> Config:
-    """Reads the configuration that a run was started with; raises ConfigError as `RunConfig` does."""
+    """Reads the configuration that a run was started with, like `RunConfig`."""
     return RunConfig(folder).config
 
 

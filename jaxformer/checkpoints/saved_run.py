@@ -64,7 +64,7 @@ class SavedRun:
         """The kernels that were trained through low-rank factors."""
 
     def _chosen(self, step: int | None, best: bool) -> dict[str, tuple[int, ...]]:
-        """Selects the checkpoint and holds it against deletion; returns the shapes of its arrays."""
+        """Selects the checkpoint and protects it from deletion; returns its arrays' shapes."""
         run = RunConfig(self.folder)
         self.step = chosen_step(self.folder, step, best)
         self._home = (self.folder / CHECKPOINTS / str(self.step)).absolute()
@@ -84,7 +84,7 @@ class SavedRun:
         return {name: self._plain(name, found) for name in names}
 
     def read_factors(self) -> dict[str, np.ndarray]:
-        """Reads the low-rank factors, by the name of their kernel followed by a name in `FACTORS`."""
+        """Reads the low-rank factors, by the name of the kernel and a name in `FACTORS`."""
         return self._read(name + part for name in self.adapted for part in FACTORS)
 
     def restore(

@@ -189,7 +189,7 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
         free = shutil.disk_usage(temporary).free
         if num_bytes > free:
             raise DataError(
-                f"{folder}: {num_bytes / 1e9:.2f} GB are to be written, but the disk has "
+                f"{folder}: {num_bytes / 1e9:.2f} GB have to be written, but the disk has "
                 f"{free / 1e9:.2f} GB free"
             )
         write(temporary)

@@ -101,7 +101,7 @@ class RemotePath(PosixGPath):
         return {name: _info(below[name]) for name in sorted(below)}
 
     def matching(self) -> dict["RemotePath", ObjectInfo]:
-        """Returns the objects that match the path as a glob pattern, where ** matches any folders."""
+        """Returns the objects that match the path as a glob pattern, which may contain ``**``."""
         found = attempt(self, lambda: self.store.glob(str(self), detail=True))
         scheme = f"{self._uri_scheme}://"
         pairs = ((f"{scheme}{name.lstrip('/')}", _info(info)) for name, info in found.items())

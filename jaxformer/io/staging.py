@@ -164,6 +164,6 @@ def _check_space(remote: "RemotePath", home: Path, size: int) -> None:
     free = shutil.disk_usage(disk).free
     if size > free:
         raise DataError(
-            f"{remote}: {size / 1e9:.2f} GB are to be copied to {home.parent}, which has "
+            f"{remote}: {size / 1e9:.2f} GB have to be copied to {home.parent}, which has "
             f"{free / 1e9:.2f} GB free: free some, or set {CACHE} to a folder with more"
         )

@@ -118,7 +118,7 @@ def _chunks(rows: Rows) -> Iterator[list[dict[str, Any]]]:
 
 
 def _same(chunk: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Gives all rows of a chunk the same columns, since the schema is inferred from the first row."""
+    """Gives all rows of a chunk the same columns: the schema is inferred from the first row."""
     names = dict.fromkeys(name for row in chunk for name in row)
     return [{name: row.get(name) for name in names} for row in chunk]
 

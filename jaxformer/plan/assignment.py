@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from jaxformer.plan.hlo import Module
 
-# Newer compilers write "page 0" for the device's main memory, older ones (libtpu 0.0.42) nothing.
-# Both write another color or page for every other memory.
+# Newer compilers write "page 0" for the device's main memory, older ones (libtpu 0.0.42) omit it.
+# Both write a color or page for every other memory.
 _VALUE = re.compile(r"^ value: <\d+ ([^ ]+)(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
 _SIZE = r"^allocation \d+: size (\d+), (?:page 0, )?"
 _TEMPORARY = re.compile(f"{_SIZE}preallocated-temp", re.MULTILINE)
@@ -31,14 +31,14 @@ class CompiledBuffer(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """An array that has a place in memory."""
+    """An array with its memory range and lifetime."""
 
     bytes: int
     """Its size."""
     name: str
     """The instruction that computes it."""
     first: int
-    """The time at which it is computed."""
+    """The time when it is computed."""
     last: int
     """The time of its last use."""
 
@@ -54,7 +54,7 @@ class Assignment:
     arguments: tuple[Placed, ...]
     """The arrays of `kept`."""
     at_peak: tuple[Placed, ...]
-    """The temporaries at the moment of peak memory, each place once."""
+    """The temporaries at peak memory; arrays that share memory are listed once."""
 
     @property
     def peak(self) -> int:
@@ -63,13 +63,13 @@ class Assignment:
 
 
 def read_assignment(assignment: str, live_ranges: str) -> Assignment:
-    """Reads the memory of a program, which the compiler assigns before it generates code."""
+    """Parses the memory assignment of a program, which is made before code generation."""
     _, _, ranges = live_ranges.partition("BufferLiveRange:")
     lives = {
         name.replace("{}", ""): (int(first), int(last))
         for name, first, last in _LIVE.findall(ranges)
     }
-    arguments: dict[str, Placed] = {}  # by allocation: results may replace arguments
+    arguments: dict[str, Placed] = {}  # by allocation: results may alias arguments
     temporaries = defaultdict(list)
     kind, allocation = None, ""
     for line in assignment.splitlines():
@@ -91,7 +91,7 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
 
 
 def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
-    """The temporaries at the moment of the largest sum; arrays that share a place count once."""
+    """Returns the temporaries at peak memory; arrays that share memory count once."""
     changes: Counter[int] = Counter()
     for (_, size), arrays in temporaries.items():
         for first, last in _joined(arrays):
@@ -110,7 +110,7 @@ def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
 
 
 def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
-    """The times at which any of these arrays exists."""
+    """Returns the times when any of these arrays exists."""
     first, last = None, -1
     for array in sorted(arrays, key=lambda each: each.first):
         if first is not None and array.first > last:
@@ -125,7 +125,7 @@ def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
 def largest_buffers(
     module: Module, assignment: Assignment, number: int = 12
 ) -> list[CompiledBuffer]:
-    """The largest arrays at the moment of peak memory."""
+    """Returns the largest arrays at peak memory."""
     by_name = {each.name: each for each, _ in module.instructions()}
     placed = sorted((*assignment.at_peak, *assignment.arguments), key=lambda each: -each.bytes)
     found: list[CompiledBuffer] = []

@@ -1,4 +1,4 @@
-"""The end of a run: its final results in files and on the screen, and what to try next."""
+"""The conclusion of a run: final results in files and on the screen, and suggestions."""
 
 import math
 import textwrap
@@ -26,31 +26,31 @@ EVALUATION_FILE = "evaluation.json"
 
 
 class GeneratedText(NamedTuple):
-    """A source, its reference and what the model makes of it."""
+    """A source, its reference and the text that the model generates for it."""
 
     source: str
     reference: str
     text: str
     references: tuple[str, ...] = ()
-    """All right texts, for data that have several or none; empty: there is none."""
+    """All correct texts, if the data may have several or none; empty if there is none."""
 
 
 class Conclusion(NamedTuple):
-    """The final results of a run, for its folder and for the screen."""
+    """The final results of a run."""
 
     step: int
-    """Updates behind the parameters."""
+    """Number of updates of the parameters."""
     rows: int
-    """Validation rows that were read."""
+    """Number of validation rows read."""
     metrics: dict[str, float]
-    """What `Evaluator.evaluate` returned, and the scores of texts that the model has written."""
+    """The metrics from `Evaluator.evaluate`, and the scores of generated texts."""
     trivial: dict[str, float]
-    """The metrics of the best answer that never looks at the inputs, where training data are."""
+    """The metrics of the best constant prediction, if training data is available."""
     texts: list[GeneratedText]
-    """What the model writes for the validation sources, where the data have such."""
+    """Generated texts for the validation sources, if the data has sources."""
 
     def save(self, file: AnyPath, folder: AnyPath, data: Data) -> list[Path]:
-        """Writes a JSON file, and the texts beside it."""
+        """Writes a JSON file, and the generated texts next to it."""
         content = {
             "run": str(folder),
             "step": self.step,
@@ -70,7 +70,7 @@ class Conclusion(NamedTuple):
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """The metrics, with None for NaN and infinities, which JSON lacks."""
+    """Returns the metrics with NaN and infinities, which JSON lacks, replaced by None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
@@ -83,7 +83,7 @@ def print_conclusion(
     stopping: EarlyStopping,
     sample: str,
 ) -> Path | None:
-    """Writes the results and a picture into the run's folder, and prints what there is."""
+    """Writes the results and a plot into the run's folder, and prints a summary."""
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
         with replacing(logs / "sample.txt") as aside:
@@ -103,7 +103,7 @@ def print_conclusion(
     trivial = in_words(conclusion.trivial)
     rows = [
         ("validation", in_words(conclusion.metrics)),
-        ("to beat", trivial and f"{trivial} (the best answer without a look at the inputs)"),
+        ("to beat", trivial and f"{trivial} (the best constant prediction)"),
         ("best", _best(stopping, config.train.metric, folder)),
         ("evaluation", "\n".join(str(folder / file.name) for file in files)),
         ("loss curve", str(curve and folder / curve.name)),
@@ -120,7 +120,7 @@ def print_conclusion(
 
 
 def _wrapped(name: str, text: str) -> str:
-    """A row of the report wrapped at 80 characters; paths are not broken."""
+    """Wraps a row of the report at 80 characters without breaking paths."""
     options = {"break_long_words": False, "break_on_hyphens": False}
     lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 67, **options)]
     return f"{name:<13}" + ("\n" + " " * 13).join(lines)
@@ -146,16 +146,16 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
     if settings.lora is not None:
         return [*commands, f"plain weights: python -m jaxformer merge {folder} {folder}-merged"]
     if config.init_from is not None:
-        return [*commands, f"hand it on: python -m jaxformer export {folder} {folder}-hf"]
+        return [*commands, f"share it: python -m jaxformer export {folder} {folder}-hf"]
     if model.parts:
-        return commands  # each part has its own depth
+        return commands  # each part has a separate depth
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]
 
 
 def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between."""
+    """Writes tab-separated lines of source, reference and generated text."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
     with replacing(file) as aside:
@@ -163,7 +163,7 @@ def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read."""
+    """Formats a few evenly spaced texts for display."""
     chosen = [texts[n * len(texts) // most] for n in range(most)]
     names = ("source", "reference", kind)
     return "\n\n".join(

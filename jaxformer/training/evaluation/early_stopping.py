@@ -1,4 +1,4 @@
-"""Which evaluation was the best, and whether it still pays to go on."""
+"""Early stopping: tracks the best evaluation and decides when to stop."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,60 +9,61 @@ from jaxformer.errors import ConfigError, did_you_mean
 
 
 def check_metric(metric: str, measured: Mapping[str, Any]) -> None:
-    """Raises ConfigError, which lists the measured metrics, unless a metric is among them."""
+    """Raises ConfigError, which lists the measured metrics, unless a metric is measured."""
     if metric not in measured:
         raise ConfigError(
-            f"train.metric = {metric!r} is not what evaluation measures here: there are "
-            f"{', '.join(measured)}{did_you_mean(metric, measured)}"
+            f"train.metric = {metric!r} is not measured by this run's evaluation; available "
+            f"metrics are {', '.join(measured)}{did_you_mean(metric, measured)}"
         )
 
 
 class Evaluation(NamedTuple):
-    """One value of the metric."""
+    """One evaluation of the metric."""
 
     step: int
     value: float | None
-    """None: it was not finite."""
+    """The value, or None if it was not finite."""
 
 
 class EarlyStopping:
-    """Follows the validation metric of a run.
+    """Tracks the validation metric of a run.
 
-    It is a function of the evaluations alone, so a run that was interrupted ends where an
-    undisturbed one does.
+    The decision depends only on the evaluations, so an interrupted run stops at the same step as an
+    uninterrupted one.
 
     Args:
         metric: The metric's name.
-        patience: Evaluations in a row without a better value that end the run; None: nothing does.
-        rows: The metrics that a run has recorded so far, see `training.metrics`.
+        patience: Number of consecutive evaluations without improvement that end the run; None
+            disables it.
+        rows: The metrics recorded so far.
     """
 
     def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):
         self._metric, self._patience = metric, patience
         self._worse = 0
         self.best: Evaluation | None = None
-        """The first of the best evaluations, if any had a finite value."""
+        """The first best evaluation, or None if no value was finite."""
         for row in rows:
             if row["split"] == "validation" and metric in row:
                 self._take(Evaluation(row["step"], row[metric]))
 
     @property
     def ended(self) -> bool:
-        """Whether as many evaluations as patience allows brought no improvement."""
+        """Whether patience is exhausted."""
         return self._patience is not None and self._worse >= self._patience
 
     @property
     def reason(self) -> str:
-        """Why a run has ended, as a sentence without its full stop."""
+        """Why a run has ended, as a sentence without the full stop."""
         count = f"{self._worse} evaluation{'s' if self._worse > 1 else ''}"
         words = f"validation {self._metric.replace('_', ' ')}"
         if self.best is None:
-            return f"{words} was no number in {count}"
+            return f"{words} was not finite in {count}"
         step, value = self.best
         return f"{words} was no better than {value:.4g}, that of step {step}, in {count} since"
 
     def add(self, step: int, values: Mapping[str, float]) -> bool:
-        """Takes the evaluation of a step."""
+        """Records the evaluation of a step."""
         check_metric(self._metric, values)
         value = values[self._metric]
         return self._take(Evaluation(step, value if math.isfinite(value) else None))

@@ -1,8 +1,8 @@
-"""Where the logs of a run are written: its folder, or one on this machine that is uploaded.
+"""Where the logs of a run are written: its folder, or a local folder that is uploaded.
 
-Metrics and TensorBoard's events grow line by line, which objects cannot. So the logs of a run in an
-object store are written on this machine, and what has changed is uploaded every half minute, before
-each checkpoint (its rows are in the store when it is complete), and at the end.
+Metrics and TensorBoard events are appended to, which object stores do not support. The logs of a
+run in an object store are therefore written locally, and changed files are uploaded every half
+minute, before each checkpoint completes, and at the end.
 """
 
 import logging
@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class LogFolder:
-    """The folder of a run's logs; that of the run itself, unless it is in an object store.
+    """The folder of a run's logs, which is the run's folder unless that is in an object store.
 
     Args:
         folder: The run's folder.
-        continues: Whether this process goes on with the rows that are there: the first one does.
+        continues: Whether this process continues the existing logs, as the first process does.
 
     Raises:
         StorageError: The store cannot be reached.
@@ -50,7 +50,7 @@ class LogFolder:
         self._thread.start()
 
     def push(self) -> None:
-        """Uploads what has changed; does nothing for a folder of this machine."""
+        """Uploads changed files; does nothing for a local run."""
         if self._remote is None:
             return
         with self._pushing:
@@ -59,7 +59,9 @@ class LogFolder:
                     self._push_file(file)
 
     def close(self) -> None:
-        """Uploads what is left, and removes the copies; a lost connection is a warning now."""
+        """Uploads remaining changes and removes the local copies; a lost connection is only a
+        warning.
+        """
         if self._remote is None:
             return
         self._stop.set()
@@ -72,7 +74,7 @@ class LogFolder:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _fetch(self) -> None:
-        """Downloads what the run goes on with."""
+        """Downloads the existing logs."""
         for name in self._remote.files() if self._remote.exists() else ():
             if name.startswith(METRICS_FILE) or name in (WANDB_ID, WALL_TIME_FILE):
                 (self._remote / name).get(self.path / name)
@@ -80,7 +82,7 @@ class LogFolder:
 
     def _push_file(self, file: Path) -> None:
         name = file.relative_to(self.path).as_posix()
-        with suppress(FileNotFoundError):  # a logger's temporary file, which is gone
+        with suppress(FileNotFoundError):  # a logger's temporary file that disappeared
             version = _version(file)
             if self._uploaded.get(name) != version:
                 (self._remote / name).put(file)
@@ -91,10 +93,10 @@ class LogFolder:
             try:
                 self.push()
             except StorageError as error:
-                _log.warning("%s; trying again in %g s", error, INTERVAL)
+                _log.warning("%s; retrying in %g s", error, INTERVAL)
 
 
 def _version(file: Path) -> tuple[int, int]:
-    """What changes when something is written to a file."""
+    """Returns a value that changes when a file is written to."""
     found = file.stat()
     return found.st_size, found.st_mtime_ns
