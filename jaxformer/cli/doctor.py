@@ -1,4 +1,4 @@
-"""``jaxformer doctor``: whether this machine computes correctly, and what to change."""
+"""``jaxformer doctor``: checks whether this machine computes correctly."""
 
 import os
 import sys
@@ -17,13 +17,13 @@ from jaxformer.training.logging.report import print_table
 class Doctor:
     """Checks that this machine and its jaxlib compute correctly.
 
-    Shows versions, devices, memory and the variables that JAX reads, and runs computations that
-    some releases of jaxlib get wrong, each against float64. Takes about twenty seconds.
+    Shows versions, devices, memory and environment variables, and compares computations that some
+    releases of jaxlib get wrong with float64. Takes about twenty seconds.
 
-    FAIL: transformers compute this, and it is wrong here. The exit status is 1.
+    FAIL: a computation that transformers use is wrong here. The exit status is 1.
 
-    note: something is wrong or unwise that no transformer was seen to suffer from, or that is a
-    matter of choice. The exit status stays 0.
+    note: something is wrong or unwise but is not known to affect transformers, or is a matter of
+    choice. The exit status is 0.
     """
 
 
@@ -32,9 +32,9 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
     parse(Doctor, arguments, prog)
     print_table("This machine:", report.machine())
     variables = report.variables(os.environ)
-    print_table("Variables that JAX reads:", list(variables.items()) or [("none", "")])
+    print_table("Environment variables of JAX:", list(variables.items()) or [("none", "")])
     examined = list(report.examined())
-    # Started only now: some accelerators serve one process at a time.
+    # Started only now, since some accelerators serve one process at a time.
     if examined[0].name != report.STARTS:
         print_table("Devices:", report.devices())
     findings = [*report.judged(os.environ), *examined]
@@ -50,4 +50,4 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
                 print(f"  Reported: {finding.issue}")
     if not report.is_well(findings):
         sys.exit(1)
-    print("\nNothing is wrong that transformers compute.")
+    print("\nAll computations that transformers use are correct.")

@@ -1,4 +1,4 @@
-"""``jaxformer plan CONFIG --chips SLICE``: what a job needs and how fast it goes."""
+"""``jaxformer plan CONFIG --chips SLICE``: estimates the memory and speed of a job."""
 
 import dataclasses
 import json
@@ -47,28 +47,28 @@ Configs: {names}"""
 
 @dataclass(frozen=True)
 class PlanOptions(Config):
-    """Says what a config needs on a slice, and how fast it goes."""
+    """Estimates the memory and speed of a config on a slice."""
 
     chips: str = ""
-    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; a chip alone with --find."""
+    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; only the chip with --find."""
     find: bool = False
-    """Find the smallest slice of the chip that holds the config, on the mesh that is best there."""
+    """Find the smallest slice of the chip that the config fits on, with the best mesh."""
     compile: bool = True
-    """Ask the TPU compiler, which takes a minute or two; --no-compile: by closed form alone."""
+    """Run the TPU compiler, which takes a minute or two; --no-compile uses only the closed form."""
     price_per_chip_hour: float | None = None
-    """Dollars that a chip costs an hour, for the price of the run and of a million tokens."""
+    """Dollars per chip and hour, for the price of the run and of a million tokens."""
     json: Path | None = None
     """Write the plan to this file as JSON."""
 
     @property
     def experiment(self) -> Config:
-        """The experiment alone."""
+        """The experiment without the other options."""
         parts = [field.name for field in dataclasses.fields(Config)]
         return Config(**{name: getattr(self, name) for name in parts})
 
 
 def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
-    """Prints the plan of the experiment that a command line describes."""
+    """Prints the plan of the configured experiment."""
     names = {"names": ", ".join(shipped_names()), "chips": ", ".join(CHIPS)}
     name, options = split_subject(
         arguments,
@@ -76,7 +76,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
         f"{prog} CONFIG --chips SLICE [OPTION ...]",
         _DESCRIPTION.format(prog=prog, **names),
     )
-    # Everything is traced here, and nothing runs: not on an accelerator either, if there is one.
+    # Only traces, so no accelerator is used.
     jax.config.update("jax_platforms", "cpu")
     wanted = _parsed(name, options, f"{prog} {name}")
     chooses_mesh = any(field.startswith("mesh.") for field in given(options))
@@ -108,7 +108,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
 
 
 def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
-    """The command line, whose options may change a model that a checkpoint has."""
+    """Parses the command line, whose options may change a checkpoint's model."""
     defaults = PlanOptions(**vars(load_config(config_spec(name))))
     if defaults.model is None and "model" not in given(options):
         first = parse(defaults, without(options, "model", "help"), prog)
@@ -119,7 +119,7 @@ def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
 
 
 def _settled(config: Config) -> Config:
-    """The experiment with what it leaves to the checkpoint it starts from, if that is here."""
+    """Fills in the experiment from its checkpoint, if that is available locally."""
     check_has_model(config)
     is_open = getattr(config.data, "sequence_length", 0) is None
     origin, _ = (None, "") if config.init_from is None else described(config.init_from, "init_from")
@@ -147,7 +147,7 @@ def _print(name: str, plan: Plan, out: Console) -> None:
     )
     if plan.impossible:
         out.print(
-            f"the config's own mesh is impossible here, so this is the best one: {plan.impossible}",
+            f"the config's mesh is impossible here, so this is the best one: {plan.impossible}",
             highlight=False,
         )
     out.print()
@@ -185,7 +185,7 @@ def _print_memory(plan: Plan, out: Console) -> None:
 
 
 def _largest(plan: Plan) -> list[tuple[str, ...]]:
-    """The arrays to look at: those of the compiler, where it was asked."""
+    """Returns the largest arrays, from the compiler if it ran."""
     if plan.compiled is not None:
         found = plan.compiled.buffers[:8]
         return [(_gib(b.bytes), b.array, b.operation, b.source) for b in found]
@@ -227,10 +227,10 @@ def _print_speed(plan: Plan, out: Console) -> None:
 
 
 def _trust(plan: Plan) -> str:
-    """How far the figures can be trusted."""
+    """Describes the accuracy of the figures."""
     said = "; ".join(plan.memory.assumptions)
     if plan.compiled is None:
-        return f"By closed form alone ({plan.unconfirmed}): {said}."
+        return f"By closed form only ({plan.unconfirmed}): {said}."
     closed = plan.memory.peak
     return (
         f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s); by closed form "

@@ -56,7 +56,7 @@ class ResolvedConfig:
         return Transfer.of(self.origin, model, shapes, layers)
 
     def initial_state(self, program: TrainProgram) -> TrainState:
-        """Returns the state of step 0 on the program's mesh, with the origin's parameters if any."""
+        """Returns the initial state on the program's mesh, with the origin's parameters if any."""
         state = program.init(self.config.train.seed)
         return state if self.transfer is None else self.transfer.start(state, program)
 
@@ -67,7 +67,7 @@ class ResolvedConfig:
         program: TrainProgram,
         initial: TrainState | None = None,
     ) -> Datasets:
-        """Adds the reference's log-probabilities to preference data; returns other data unchanged."""
+        """Adds the reference's log-probabilities to preference data; other data is unchanged."""
         if self.config.train.preference is None:
             return data
         from jaxformer.training.reference import with_references
@@ -169,7 +169,7 @@ def resolve_reference(config: Config) -> ResolvedConfig:
 
 
 def _reference(resolved: ResolvedConfig, needed: bool) -> "Checkpoint | None":
-    """Opens the reference of a preference loss; returns None if it is unavailable and not needed."""
+    """Opens the reference of a preference loss; None if it is unavailable and not needed."""
     config, preference = resolved.config, resolved.config.train.preference
     if preference is None or preference.reference is None:
         return None if preference is None else resolved.origin

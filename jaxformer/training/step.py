@@ -302,7 +302,7 @@ class TrainProgram:
         metrics = [name for kind, name in terms if kind == "metric"]
         for name in (*values, *metrics):
             if name in {*measured, *METRICS} or (name in values and name in metrics):
-                raise ConfigError(f"the metric {name!r} exists: add yours by another name")
+                raise ConfigError(f"the metric {name!r} already exists: choose another name")
         values |= {name: terms["metric", name] / terms["count", name] for name in metrics}
         self.own_metrics = tuple(values)
         if added:

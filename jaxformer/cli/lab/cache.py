@@ -1,4 +1,4 @@
-"""``jaxformer lab cache CONFIG``: what a decoder's cache takes, and what it saves."""
+"""``jaxformer lab cache CONFIG``: the size and the savings of a decoder's KV cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,18 +24,19 @@ Configs: {names}"""
 
 @dataclass(frozen=True)
 class Cache(Config):
-    """Shows the bytes of a decoder's cache, and the work that it saves."""
+    """Shows the size of a decoder's KV cache and the work that it saves."""
 
     lengths: tuple[int, ...] | None = None
-    """Tokens of a row (n), in rising order (default: up to the model's positions, or 65536)."""
+    """Row lengths in tokens (n), increasing (default: up to the model's maximum length, or 65536).
+    """
     storage: Storage = "bfloat16"
     """The dtype of the cache."""
     out: Path = Path("runs/lab-cache")
-    """The folder for cache.html and cache.png."""
+    """The output folder for cache.html and cache.png."""
 
 
 def cache(arguments: Sequence[str], prog: str) -> None:
-    """Reports on the cache of the model that a command line describes."""
+    """Reports on the KV cache of the configured model."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description

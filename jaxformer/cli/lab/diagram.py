@@ -1,4 +1,4 @@
-"""``jaxformer lab diagram CONFIG``: the architecture of a config as a picture."""
+"""``jaxformer lab diagram CONFIG``: draws the architecture of a config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class Diagram(Config):
     """Draws the architecture of a config."""
 
     out: Path | None = None
-    """The picture: .svg, .png or .pdf (default: NAME.svg)."""
+    """The output file: .svg, .png or .pdf (default: NAME.svg)."""
 
 
 def diagram(arguments: Sequence[str], prog: str) -> None:
-    """Draws the architecture that a command line describes."""
+    """Draws the architecture of the configured model."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
@@ -49,5 +49,5 @@ def diagram(arguments: Sequence[str], prog: str) -> None:
     if out.suffix not in _ENDINGS:
         raise ConfigError(f"out = {str(out)!r}: must end in one of {', '.join(_ENDINGS)}")
     if not out.parent.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: must be in a folder that exists")
+        raise ConfigError(f"out = {str(out)!r}: must be in an existing folder")
     print(f"written to {save(draw(describe(wanted.model), title), out)}")

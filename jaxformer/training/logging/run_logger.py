@@ -44,9 +44,9 @@ def check_learned(steps: int, skipped: int) -> None:
     """Raises TrainingDiverged if most updates of a run were skipped."""
     if 2 * skipped > steps:
         raise TrainingDiverged(
-            f"{skipped} of {steps} updates had a non-finite loss or gradient and changed nothing"
-            f"{': the parameters are those of the start' if skipped == steps else ''}. {_ADVICE} "
-            "`jaxformer doctor` says whether this machine computes correctly."
+            f"{skipped} of {steps} updates had a non-finite loss or gradient and were "
+            f"skipped{': the parameters never changed' if skipped == steps else ''}. {_ADVICE} "
+            "`jaxformer doctor` checks whether this machine computes correctly."
         )
 
 

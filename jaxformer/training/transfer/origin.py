@@ -44,14 +44,14 @@ def check_tokenizer(spec: Any, origin: Checkpoint) -> None:
 
 
 def check_same_tokens(tokenizer: Tokenizer, origin: Checkpoint) -> None:
-    """Raises ConfigError unless the tokens that two tokenizers share stand for the same text."""
+    """Raises ConfigError unless the ids that two tokenizers share stand for the same tokens."""
     pieces = zip(tokenizer.pieces(), _tokenizer_of(origin).pieces(), strict=False)
     for number, (here, there) in enumerate(pieces):
         if here != there:
             raise ConfigError(
-                f"--init-from {name_of(origin.folder)}: its tokenizer is another: token {number} "
-                f"is {there!r} there and {here!r} here, so its embeddings stand for other tokens. "
-                f"{_remedy(origin)}"
+                f"--init-from {name_of(origin.folder)}: its tokenizer differs: token {number} is "
+                f"{there!r} there and {here!r} here, so its embeddings would stand for other "
+                f"tokens. {_remedy(origin)}"
             )
 
 
