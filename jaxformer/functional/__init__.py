@@ -1,4 +1,4 @@
-"""Pure functions: arrays in, arrays out. No mesh, no config, no trainer, no parameters."""
+"""Pure functions of arrays, without meshes, configs, trainers or parameter containers."""
 
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms, distance_scores

@@ -1,8 +1,8 @@
-"""Assertions about arguments: arrays by the letters of the package docstring, numbers by range.
+"""Assertions about arguments: shapes by the letters of the package docstring, numbers by range.
 
-Shapes and dtypes are checked for every array. A trace knows them, so the compiled program does not
-change. Values are checked only on the host, for Python numbers and NumPy arrays, never for a
-`jax.Array`: a trace does not have them, and reading them would wait for a device.
+Shapes and dtypes are checked for every array while tracing, so the compiled program does not
+change. Values are checked only for Python numbers and NumPy arrays, never for a `jax.Array`, since
+they are unknown while tracing and reading them would block on the device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ from jaxformer.errors import ArgumentError, ConfigError, check_argument
 def assert_axes(
     known: Mapping[str, int] | None = None, /, **arrays: tuple[Any, str]
 ) -> dict[str, int]:
-    """Asserts that arrays have the axes that a function documents.
+    """Asserts that arrays have the documented axes.
 
-    A letter stands for the same size in all arrays of a call and takes its size from the first
-    that has it. ``1`` is that size, ``B/1`` is B or 1, ``_`` is any size, and a leading ``...``
-    any number of axes.
+    A letter stands for the same size in all arrays of a call, which the first array with it
+    determines. ``1`` is that size, ``B/1`` is B or 1, ``_`` is any size, and a leading ``...`` any
+    number of axes.
 
     Example:
       ``sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))``
 
     Args:
-        known: Sizes of letters that no array gives.
-        **arrays: Each argument's name, with its array and the letters of its axes.
+        known: Sizes of letters that do not come from an array.
+        **arrays: For each argument name, its array and the letters of its axes.
 
     Returns:
         The size of each letter.
@@ -68,7 +68,7 @@ def assert_axes(
 
 
 def _expected(letter: str, sizes: Mapping[str, int]) -> Any:
-    """What chex compares the size of one axis with."""
+    """Returns the expectation for one axis in chex's format."""
     if letter == "...":
         return ...
     letter, _, alternative = letter.partition("/")
@@ -138,15 +138,15 @@ def assert_ids(size: int, /, **arrays: Any) -> None:
 
 
 def check_result(part: object, result: Any, like: jax.Array | jax.ShapeDtypeStruct) -> None:
-    """Checks the shape and dtype of what a part of a model returns.
+    """Checks the shape and dtype of the result of a model part.
 
     Args:
-        part: The part, of which the message has the name of the class.
-        result: What it returned.
-        like: What has the shape and dtype that it must have, most often what the part read.
+        part: The part, whose class is named in the message.
+        result: The result of the part.
+        like: An array with the required shape and dtype, usually the input of the part.
 
     Raises:
-        ConfigError: It returned something else.
+        ConfigError: The shape or dtype differs.
     """
     found = (getattr(result, "shape", None), getattr(result, "dtype", None))
     if found == (like.shape, like.dtype):
@@ -206,8 +206,8 @@ def attended(name: str, array: jax.Array) -> jax.Array:
         return array
     if jnp.issubdtype(array.dtype, jnp.floating):
         raise ArgumentError(
-            f"{name} has dtype {array.dtype}: must be bool, True = attend; give {name} == 0 where "
-            f"0 and -inf are added to the logits, {name} > 0 where 1 stands for True"
+            f"{name} has dtype {array.dtype}: must be bool, True = attend; use {name} == 0 for a "
+            f"mask of 0 and -inf that is added to the logits, or {name} > 0 if 1 stands for True"
         )
     assert_integers(**{name: array})
     if isinstance(array, np.ndarray) and not np.isin(array, (0, 1)).all():
@@ -224,7 +224,7 @@ def check_numbers(**numbers: tuple[Any, Rule]) -> None:
       ``check_numbers(eps=(eps, NOT_NEGATIVE))``
 
     Raises:
-        ArgumentError: Names the argument, its value and what would be right.
+        ArgumentError: Names the argument, its value and the allowed values.
     """
     for name, (value, rule) in numbers.items():
         if isinstance(value, jax.Array):
@@ -247,7 +247,7 @@ def static(name: str, value: Any, rule: Rule) -> Any:
         The number.
 
     Raises:
-        ArgumentError: Names the argument, its value and what would be right.
+        ArgumentError: Names the argument, its value and the allowed values.
     """
     known = not isinstance(value, jax.core.Tracer)
     check_argument(name, value, known, f"{rule.expected}, known while tracing")
@@ -267,7 +267,7 @@ def static_pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
         (rows, columns).
 
     Raises:
-        ArgumentError: They are not two integers of at least 1, or are traced.
+        ArgumentError: The argument is not a pair of integers of at least 1, or is traced.
     """
     two = isinstance(sizes, Sequence | np.ndarray) and len(sizes) == 2
     check_argument(name, sizes, two, "two integers, (rows, columns)")
@@ -280,7 +280,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
     Args:
         name: The argument.
-        value: What was given.
+        value: The given value.
         choices: The allowed names.
 
     Raises:

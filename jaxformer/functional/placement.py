@@ -1,4 +1,4 @@
-"""Sharding from the types of arrays, so that pure functions need no mesh argument."""
+"""Shardings from the types of arrays, so that pure functions need no mesh argument."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-# The mesh axis along which a program is written for each copy of the model; None: for all of them.
+# The manual mesh axis of model replicas, or None.
 _COPIES = jax.make_user_context(None)
 
 
 def rows_of_copies(axis: str) -> AbstractContextManager:
-    """Says that arrays have the rows of one copy of the model, as inside `jax.shard_map`.
+    """Declares that arrays contain the rows of one model replica, as inside `jax.shard_map`.
 
-    What depends on the number of a row (dropout) is then what it is for the rows of all copies.
+    Functions of the row index (dropout) then use the index among the rows of all replicas.
 
     Args:
-        axis: The mesh axis along which the copies lie; their rows follow one another.
+        axis: The mesh axis of replicas, whose rows are contiguous.
 
     Returns:
         A context manager.
@@ -26,22 +26,22 @@ def rows_of_copies(axis: str) -> AbstractContextManager:
 
 
 def first_row(rows: int) -> jax.Array:
-    """uint32: the number of the first of this many rows among those of all copies of the model."""
+    """Returns the uint32 index of the first of these rows among the rows of all model replicas."""
     axis = _COPIES.value
     copy = 0 if axis is None else jax.lax.axis_index(axis)
     return jnp.uint32(rows) * jnp.asarray(copy, jnp.uint32)
 
 
 def is_cut_by_hand() -> bool:
-    """Whether arrays have the rows of one copy of the model, see `rows_of_copies`."""
+    """Whether arrays contain the rows of one model replica, see `rows_of_copies`."""
     return _COPIES.value is not None
 
 
 def spec_of(x: jax.Array) -> PartitionSpec | None:
     """Returns the partition spec in the type of `x`, one entry per axis.
 
-    None if no mesh is set or its axes are not explicit: then the compiler decides or, inside
-    `shard_map`, the array is the part of one device.
+    Returns None if no mesh is set or its axes are not explicit: then the compiler decides or,
+    inside `shard_map`, the array is the shard of one device.
     """
     sharding = jax.typeof(x).sharding
     return sharding.spec if sharding.mesh.explicit_axes else None
@@ -50,16 +50,16 @@ def spec_of(x: jax.Array) -> PartitionSpec | None:
 def platform() -> str:
     """Returns the platform that the computation is traced for: "cpu", "gpu" or "tpu".
 
-    It is that of the mesh in use, which differs from this machine's in ahead-of-time compilation,
-    or else that of JAX's default backend.
+    This is the platform of the current mesh, which may differ from the local one in ahead-of-time
+    compilation, or otherwise of JAX's default backend.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
-    # jax 0.10.0 does not say which platform the devices of a mesh belong to.
+    # jax 0.10.0 does not expose the platform of an abstract mesh's devices.
     return getattr(device, "platform", None) or jax.default_backend()
 
 
 def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Returns the mesh axes of one entry of a spec: none, one or several."""
+    """Returns the mesh axes of one entry of a spec as a tuple."""
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)
@@ -77,18 +77,21 @@ def place(x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
 
 
 def per_device(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-    """Applies a function to each device's own rows and heads.
+    """Applies a function to the rows and heads of each device.
 
     In an explicit mesh JAX refuses some operations on sharded axes, such as a reshape that splits
-    or merges heads, because it cannot know where the result should be. Within `function` nothing is
-    sharded. It must treat rows and heads separately: `per_device(lambda x: x[:, :, ::2], query)`.
+    or merges heads, because the sharding of the result is ambiguous. Within `function` arrays are
+    not sharded. It must treat rows and heads separately: `per_device(lambda x: x[:, :, ::2],
+    query)`.
 
     Args:
-        function: From arrays to an array whose leading axes are sharded as those of the first.
-        *arrays: Activations `[B, T, N, H]`, or others with the batch or heads in the same places.
+        function: Maps arrays to an array whose leading axes are sharded like those of the first
+            argument.
+        *arrays: Activations `[B, T, N, H]`, or arrays with the batch and head axes at the same
+            positions.
 
     Returns:
-        The result, sharded as the first array; without a mesh `function(*arrays)`.
+        The result, sharded like the first array; without a mesh `function(*arrays)`.
     """
     specs = tuple(spec_of(x) for x in arrays)
     if specs[0] is None:

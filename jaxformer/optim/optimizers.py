@@ -44,8 +44,7 @@ class Optimizer(abc.ABC):
     """Whether to also decay lookup tables of tokens, positions and token types, as in transformers.
     """
     layer_decay: float = field(default=1.0, kw_only=True)
-    """Ratio of a block's learning rate to that of the block above it (for fine-tuning, 0.65 to
-    0.95).
+    """Ratio of a block's learning rate to that of the next block (for fine-tuning, 0.65 to 0.95).
     """
 
     def __post_init__(self):
@@ -205,8 +204,7 @@ class Lion(Optimizer):
         check_fields(self, beta1=RATE, beta2=RATE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """Takes the sign of the interpolation between the moving average and the newest gradient.
-        """
+        """Takes the sign of the interpolation between moving average and newest gradient."""
         del axes
         return optax.scale_by_lion(self.beta1, self.beta2)
 

@@ -99,8 +99,8 @@ def trained_names(
     for pattern in frozen:
         if not fnmatch.filter(names, pattern):
             raise ConfigError(
-                f"train.frozen: {pattern!r} matches no parameter; there are {', '.join(names[:5])}"
-                f"{' ...' if len(names) > 5 else ''}"
+                f"train.frozen: {pattern!r} matches no parameter; parameters are "
+                f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
             )
     learning = frozenset(abstract_model.learning)
     kept = [

@@ -201,8 +201,7 @@ class InverseSquareRoot(Schedule):
             self._refuse("timescale", "1 step or more")
 
     def of_run(self, warmup: int, total_steps: int) -> Schedule:
-        """Returns the schedule of a run, with warm-up and cool-down shortened if the run is short.
-        """
+        """Returns the schedule of a run, with a shorter warm-up and cool-down if it is short."""
         if total_steps >= FEW_STEPS:
             return super().of_run(warmup, total_steps)
         timescale = self.timescale if warmup + self.constant_steps else self.timescale or 1

@@ -1,5 +1,4 @@
-"""The table of docs/from-flax.md: the Flax classes of transformers 4.55 and their equivalents here.
-"""
+"""The table of docs/from-flax.md: Flax classes of transformers 4.55 and their equivalents."""
 
 import inspect
 from functools import singledispatch

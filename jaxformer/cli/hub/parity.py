@@ -54,8 +54,8 @@ def verify(arguments: Sequence[str], prog: str) -> None:
     if wrong:
         error, name, padding, limit = max(wrong)
         raise DataError(
-            f"{folder}: transformers computes something else: {name} with padding {padding} is "
-            f"{error:.1e} from the same computation in float64, where rounding explains {limit:.1e}"
+            f"{folder}: transformers computes different outputs: {name} with padding {padding} is "
+            f"off by {error:.1e} from float64, while rounding explains at most {limit:.1e}"
         )
     print(f"{receipt['architecture']}: equal in transformers {receipt['versions']['transformers']}")
 

@@ -34,7 +34,7 @@ class Request:
     distances: DistanceTerms | None = None
 
     def partition_specs(self, batch_size: int, num_heads: int, batch, heads) -> Request:
-        """Returns the partition specs of its arrays, from those of the batch and head axes."""
+        """Returns the partition specs of its arrays, given those of the batch and head axes."""
 
         def of(x, head_axis=None):
             entries = [None] * jnp.ndim(x)

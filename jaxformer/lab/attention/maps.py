@@ -154,7 +154,7 @@ def _written(pretrained: Pretrained, ids: np.ndarray, count: int) -> list[int]:
 
 
 def _shifted(pretrained: Pretrained, ids: Sequence[int]) -> list[int]:
-    """Returns the decoderinputs that correspond to these targets, beginning with the start token."""
+    """Returns the decoder inputs for these targets, beginning with the start token."""
     checkpoint = pretrained.checkpoint
     targets = jnp.asarray(ids, jnp.int32)[None]
     return np.asarray(checkpoint.model_format.shift(targets, checkpoint.hf_config))[0].tolist()

@@ -129,7 +129,7 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
 
 
 def growth_section(plan: Extrapolation, table: Table) -> Section:
-    """Returns the sectionon the growth of perplexity with length, relative to each scheme itself."""
+    """Returns the section on how the perplexity of each scheme grows with the length."""
     first, *longer = plan.factors
     text = [
         f"The perplexity at each length over that of the same model at {first * plan.text_length} "
