@@ -211,7 +211,7 @@ class TrainConfig:
     other data.
     """
     loss_chunk: int | None = None
-    """Number of positionswhose logits are in memory at a time in the loss. None computes a whole
+    """Number of positions whose logits are in memory at a time in the loss. None computes a whole
     batch at once; with masked tokens, an eighth of the positions, which holds all masked ones.
     """
     max_nonfinite_steps: int = 10
@@ -236,7 +236,8 @@ class TrainConfig:
     loggers: tuple[Logger, ...] = (TensorBoard(),)
     """Where to log metrics in addition to metrics.jsonl: TensorBoard, WeightsAndBiases, or both."""
     profile_steps: tuple[int, int] | None = None
-    """First and last stepto trace with the JAX profiler into the run's folder; None disables it."""
+    """First and last step to trace with the JAX profiler into the run's folder; None disables it.
+    """
     sample_prompt: str = ""
     """Prompt of the logged samples; empty starts a new document."""
     sample_tokens: int = 200

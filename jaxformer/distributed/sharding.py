@@ -70,7 +70,7 @@ class MeshConfig:
             size = getattr(self, name)
             if size != -1 and size < 1:
                 raise ConfigError(
-                    f"mesh.{name} = {size}: must be a positive size, or -1 for the remaining devices"
+                    f"mesh.{name} = {size}: must be positive, or -1 for the remaining devices"
                 )
         if [self.data, self.fsdp, self.tensor].count(-1) > 1:
             raise ConfigError("mesh: only one axis may be -1")

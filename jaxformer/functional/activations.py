@@ -351,7 +351,9 @@ SAVEABLE: dict[Saveable, str] = {
     "block_input": "the residual stream that a block reads, [B, T, D]",
     "query_key_value": "queries [B, T, N, H], keys and values [B, S, K, H], before norm and "
     "rotation",
-    "attention_context": "the weighted values [B, T, N, H], and the kernel's residual for the backward pass: a float32 number for each query [B, N, T]; the reference implementation has neither",
+    "attention_context": "the weighted values [B, T, N, H], and the kernel's residual for the "
+    "backward pass: a float32 number for each query [B, N, T]; the reference implementation has "
+    "neither",
     "attention_output": "the attention's output projection, [B, T, D]",
     "mlp_input": "the input of the feed-forward layer, [B, T, D]",
     "mlp_hidden": "the feed-forward layer's hidden units before their activation, [B, T, F], and "

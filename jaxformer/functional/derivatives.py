@@ -209,9 +209,7 @@ def is_zero(tangent) -> bool:
 
 
 def pushed(function: Callable, args: tuple, tangents: tuple):
-    """Computes the tangents of a function's result from those of its arguments; see
-    `differentiable`.
-    """
+    """Returns the tangents of a function's result, see `differentiable`."""
     places, given = _given(args, tangents)
     return _pushed_at(function, args, given, places=places)
 

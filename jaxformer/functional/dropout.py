@@ -43,8 +43,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
-    """Returns `jax.random.bernoulli(key, share)` at the positions of these rows among all replicas.
-    """
+    """Returns `jax.random.bernoulli(key, share)` for these rows among those of all replicas."""
     shape = x.shape
     if not is_cut_by_hand():
         # Without a sharding every device would draw the random numbers of all devices.

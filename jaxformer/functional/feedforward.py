@@ -190,8 +190,7 @@ def feed_forward(
 
 
 def _activated(activation, x, factor=None):
-    """Computes `activation(x) * factor` in float32, rounded once; the backward pass recomputes it.
-    """
+    """Returns `activation(x) * factor`, computed in float32 and recomputed in the backward pass."""
 
     def rounded_once(x, factor):
         wide = jnp.promote_types(x.dtype, jnp.float32)

@@ -300,7 +300,7 @@ def _contract_transposed(x, kernel, contract):
 
 
 def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
-    """Computes `dot`, duplicating `x` if it is a single bfloat16 row.
+    """Returns `dot`, duplicating `x` if it is a single bfloat16 row.
 
     XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it materializes the
     products of a single row before summing them (decoding at batch size 1).

@@ -1,4 +1,4 @@
-"""Checks of a training batch, by name, while the step is traced."""
+"""Checks the arrays of a training batch while the step is traced."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,12 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
 
     Args:
         config: The model's configuration, with its heads.
-        batch: Arrays by name, rows first; those that the model does not read are ignored.
+        batch: Arrays by name, batch-first; unused arrays are ignored.
 
     Raises:
-        ArgumentError: An array is missing, or has a wrong dtype; names it and what reads it.
-        AssertionError: An array has other axes than the model and the rest of the batch ask for.
+        ArgumentError: An array is missing or has the wrong dtype; the message names it and its
+            reader.
+        AssertionError: The axes of an array do not match the model or the rest of the batch.
     """
     readers = dict.fromkeys(config.required, "the model")
     if "decoder_inputs" in readers:
@@ -28,7 +29,8 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
     for name, reader in readers.items():
         if name not in batch:
             raise ArgumentError(
-                f"batch: {name}, which {reader} reads, is missing; there are {', '.join(batch)}"
+                f"batch: {name}, which {reader} reads, is missing; the batch contains "
+                f"{', '.join(batch)}"
             )
     sides = [name for name in config.required if name != "images"]
     if sides:

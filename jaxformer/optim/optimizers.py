@@ -324,8 +324,7 @@ def scale_by_muon(
 
 
 def _placed_by_compiler(inner):
-    """Lets the compiler choose the shardings inside `inner`; results are sharded like the inputs.
-    """
+    """Lets the compiler choose shardings inside `inner`; results are sharded like inputs."""
     # An iteration contracts sharded axes, and optax cannot specify shardings for an explicit mesh.
 
     def update(updates, state, params=None):

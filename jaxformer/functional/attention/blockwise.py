@@ -53,8 +53,7 @@ class Tile:
         return jax.lax.dynamic_slice_in_dim(x_BKSH, key_start, self.blocks.key, 2)
 
     def window(self, key_start) -> tuple:
-        """Returns the start and size of the block along both axes, for masks, biases and dropout.
-        """
+        """Returns the start and size of the block along both axes."""
         return self.query_start, self.blocks.query, key_start, self.blocks.key
 
     def over_keys(self, num_keys: int, visit: Callable, start):

@@ -153,8 +153,7 @@ class DenseMask(Mask):
 
 
 def _extent(used: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the index of the first True and one past the last; an empty range if there is none.
-    """
+    """Returns the index of the first True and one past the last, or an empty range."""
     index = jnp.arange(used.shape[0])
     low = jnp.min(jnp.where(used, index, used.shape[0]))
     return low, jnp.max(jnp.where(used, index + 1, low))

@@ -110,8 +110,7 @@ def _assert_positions(query_positions, key_positions):
 
 
 def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
-    """Returns the smallest distance in each of the buckets 1 .. num_buckets - 1 of one direction.
-    """
+    """Returns the smallest distance in each bucket 1 .. num_buckets - 1 of one direction."""
     exact = num_buckets // 2
     distances = np.arange(max_distance + 1)
     # float32 and this order of operations decide which side of a boundary a distance falls on.

@@ -57,9 +57,7 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
 
 
 def _fixed_point_turns(inverse_frequencies: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Converts radians per token to turns per token in fixed point with 48 fractional bits (32 +
-    16).
-    """
+    """Returns radians per token as turns per token in fixed point, with 48 (32 + 16) bits."""
     bits = jax.lax.bitcast_convert_type(inverse_frequencies, jnp.uint32)
     high = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFF000), jnp.float32)
     low = inverse_frequencies - high

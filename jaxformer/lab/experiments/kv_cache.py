@@ -57,7 +57,7 @@ def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
 def cache_report(
     config: DecoderConfig, name: str, lengths: Sequence[int] | None, storage: Storage
 ) -> Report:
-    """Reports the size ofthe cache for decreasing numbers of key/value heads, and the work saved."""
+    """Reports the cache size for decreasing numbers of key/value heads, and the work saved."""
     if not isinstance(config, DecoderConfig):
         raise ConfigError(
             f"{name}: must be a decoder, since only decoders have a KV cache; its model is a "

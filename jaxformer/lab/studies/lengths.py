@@ -30,7 +30,7 @@ class Scores(NamedTuple):
     accuracy: float
     """Fraction of tokens that the model predicts correctly."""
     exact_match: float
-    """Fraction of rows inwhich every token is predicted correctly. These are exactly the rows that
+    """Fraction of rows in which every token is predicted correctly. These are exactly the rows that
     greedy decoding generates without an error.
     """
 
@@ -42,7 +42,7 @@ class Lengths:
     factors: tuple[int, ...]
     """Multiples of the training length."""
     rows: int
-    """Number of rows: fortext, of the longest length, which are cut into the shorter ones so that
+    """Number of rows: for text, of the longest length, which are cut into the shorter ones so that
     the same tokens are predicted at each; for an algorithmic task, of every length.
     """
 
