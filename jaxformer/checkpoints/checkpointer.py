@@ -103,9 +103,9 @@ class Checkpointer:
         self._costs = {step: self._saved_cost(step) for step in self.steps()}
         atomicity = None
         if is_remote(self.folder):
-            from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, reach_object_stores
+            from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, enable_object_stores
 
-            reach_object_stores()
+            enable_object_stores()
             atomicity = COMMIT_BY_FILE
         handlers = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(atomicity_options=atomicity),

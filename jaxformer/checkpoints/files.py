@@ -80,7 +80,7 @@ def best_step(costs: Mapping[int, float | None]) -> int | None:
     return min(measured)[1] if measured else None
 
 
-def damaged_ones(folder: AnyPath) -> list[AnyPath]:
+def damaged_checkpoints(folder: AnyPath) -> list[AnyPath]:
     """Returns the damaged checkpoints that were set aside."""
     return sorted(folder.glob(f"*{_DAMAGED}*")) if folder.is_dir() else []
 

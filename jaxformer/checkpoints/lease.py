@@ -92,7 +92,7 @@ class Lease:
         while True:
             number = max(self._numbers(), default=0)
             owner = self._read(number) if number else None
-            if owner is not None and not self._expires(number, owner):
+            if owner is not None and not self._is_dead(number, owner):
                 raise ConfigError(
                     f"another process is training in {self._folder} (process {owner.get('pid')} on "
                     f"{owner.get('host')}): wait for it, or name another folder with --run-dir"
@@ -100,11 +100,11 @@ class Lease:
             if self._create(number + 1):
                 return number + 1
 
-    def _expires(self, number: int, owner: dict[str, Any]) -> bool:
+    def _is_dead(self, number: int, owner: dict[str, Any]) -> bool:
         """Whether the owner is dead: its process ended on this machine, or it does not renew the
         lock.
         """
-        if owner.get("machine") == _machine() and not _works(owner):
+        if owner.get("machine") == _machine() and not _is_alive(owner):
             return True
         _log.warning(
             "%s is locked by process %s on %s: waiting up to %g s to see whether it is alive",
@@ -173,7 +173,7 @@ def _machine() -> str:
     return uuid.uuid4().hex  # unknown: assume that no other process shares this machine
 
 
-def _works(owner: dict[str, Any]) -> bool:
+def _is_alive(owner: dict[str, Any]) -> bool:
     """Whether an owner on this machine still holds its lease."""
     pid = owner.get("pid")
     if pid == os.getpid():  # a reused process id, unless it is this very process

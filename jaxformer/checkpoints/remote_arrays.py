@@ -22,7 +22,7 @@ _places = sys.modules[ocp.type_handlers.get_ts_context.__module__]
 _gcs_store = _places.gcs_utils.get_kvstore_for_gcs
 
 
-def reach_object_stores() -> None:
+def enable_object_stores() -> None:
     """Lets orbax read and write s3:// and gs:// URLs; may be called repeatedly."""
     _places._use_gcs_driver = is_remote
     _places._normalize_path = _normalized

@@ -53,7 +53,7 @@ def restore_newest(
                 f"({first_line(error)}). Its files match their recorded digests, so nothing was "
                 "changed; move it out of its folder to continue from the previous one."
             ) from error
-    if files.damaged_ones(folder):
+    if files.damaged_checkpoints(folder):
         raise CheckpointError(
             f"Every checkpoint in {folder} is damaged (they are kept, renamed). Start over with "
             "--fresh, which keeps this folder under another name."
@@ -206,9 +206,9 @@ def _array_metadata(step_folder: AnyPath) -> dict[str, Any]:
 
 def _reader(step_folder: AnyPath) -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
     if is_remote(step_folder):
-        from jaxformer.checkpoints.remote_arrays import reach_object_stores
+        from jaxformer.checkpoints.remote_arrays import enable_object_stores
 
-        reach_object_stores()
+        enable_object_stores()
     # The bare handler: a Checkpointer would look for metadata that restoring does not need.
     return contextlib.closing(ocp.PyTreeCheckpointHandler())
 

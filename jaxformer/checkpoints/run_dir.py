@@ -18,7 +18,7 @@ from jaxformer.config.user_code import (
     KEPT_FILE,
     check_unchanged,
     experiment_text,
-    find_own,
+    find_user_class,
     origins,
 )
 from jaxformer.data.labels import LABEL_FILES
@@ -29,7 +29,7 @@ from jaxformer.io.files import lock_file, replacing
 from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
-from jaxformer.io.serialization import as_saved, from_json, to_json
+from jaxformer.io.serialization import from_json, json_round_trip, to_json
 
 if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
@@ -52,7 +52,7 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
 
     If the experiment file defines components, a copy of it is kept in the folder.
     """
-    as_saved(config)
+    json_round_trip(config)
     text, own = experiment_text(config), origins(config)
     if (folder / CONFIG_FILE).exists():
         _check_same_experiment(folder, config)
@@ -69,14 +69,14 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
 
 
 @contextlib.contextmanager
-def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
+def moved_aside(folder: AnyPath) -> Iterator[AnyPath | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
     The folder is renamed back if the new run fails to start and leaves nothing in its place. In an
     object store each object is copied, and the originals are deleted only once all copies exist.
     """
     target = None
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         if folder.exists():
             with locked(folder):
                 number = 1
@@ -102,7 +102,7 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
     If training fails before the first checkpoint or row of metrics, the files that it wrote are
     removed, so that the folder is as it was.
     """
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         if is_remote(folder):
             from jaxformer.io.remote import check_writable
 
@@ -117,7 +117,7 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
             with contextlib.suppress(OSError, RunError):
                 check()  # the folder may belong to another run now
                 if not _has_learned(folder):
-                    _take_back(folder, before)
+                    _restore_contents(folder, before)
             raise
 
 
@@ -131,7 +131,7 @@ def _leased(folder: "RemotePath") -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         file = lock_file(folder / _LOCK_FILE)
     with file:
         try:
@@ -207,7 +207,7 @@ class RunConfig:
     def build(self, saved: dict[str, Any]) -> Config:
         """Builds the configuration from the JSON saved in the run or in one of its checkpoints."""
         kept = self.folder / KEPT_FILE
-        return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
+        return from_json(saved, Config, lambda name: find_user_class(name, self._origins, kept))
 
 
 def read_config(folder: AnyPath) -> Config:
@@ -251,7 +251,7 @@ def _has_learned(folder: AnyPath) -> bool:
 
 
 @contextlib.contextmanager
-def accessible(folder: AnyPath) -> Iterator[None]:
+def reporting_folder_errors(folder: AnyPath) -> Iterator[None]:
     """Turns an OSError about a run's folder into a ConfigError that names the option."""
     try:
         yield
@@ -270,7 +270,7 @@ def _contents(folder: AnyPath) -> dict[str, bytes | None]:
     }
 
 
-def _take_back(folder: AnyPath, before: dict[str, bytes | None] | None) -> None:
+def _restore_contents(folder: AnyPath, before: dict[str, bytes | None] | None) -> None:
     """Restores the previous contents of a folder, and removes it if it did not exist.
 
     The shards of a large corpus are kept, since the next start continues with them.

@@ -54,7 +54,7 @@ class SavedRun:
 
     def __init__(self, folder: AnyPath, step: int | None = None, best: bool = False):
         self.folder, step = run_and_step(folder, step, best)
-        arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
+        arrays = retry_if_deleted(self.folder, lambda: self._chosen(step, best))
         self.model = self.config.model
         self._stored = parameter_names(arrays, averaged=True)
         parts = (*FACTORS, SCALES)
@@ -159,7 +159,7 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
         found = newest_whole(folder, _warn)
         if found is not None:
             return found
-        if files.saved_steps(folder) or files.damaged_ones(folder):
+        if files.saved_steps(folder) or files.damaged_checkpoints(folder):
             raise CheckpointError(f"Every checkpoint in {folder} is damaged: none can be read")
         raise ConfigError(f"{run} has no complete checkpoint yet")
     steps = files.saved_steps(folder)
@@ -181,7 +181,7 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
     return step
 
 
-def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
+def retry_if_deleted(run: AnyPath, read: Callable[[], _Read]) -> _Read:
     """Calls a function that selects and reads a checkpoint, and retries if the run deleted it
     meanwhile.
     """

@@ -33,11 +33,11 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
     print_table("This machine:", report.machine())
     variables = report.variables(os.environ)
     print_table("Environment variables of JAX:", list(variables.items()) or [("none", "")])
-    examined = list(report.examined())
+    results = list(report.run_cases())
     # Started only now, since some accelerators serve one process at a time.
-    if examined[0].name != report.STARTS:
+    if results[0].name != report.STARTS:
         print_table("Devices:", report.devices())
-    findings = [*report.judged(os.environ), *examined]
+    findings = [*report.check_variables(os.environ), *results]
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row(finding.name, finding.status)
@@ -48,6 +48,6 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
             print(f"  What to do: {finding.remedy}")
             if finding.issue:
                 print(f"  Reported: {finding.issue}")
-    if not report.is_well(findings):
+    if not report.all_correct(findings):
         sys.exit(1)
     print("\nAll computations that transformers use are correct.")

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def quitting_on_interrupt() -> Iterator[None]:
+def exit_on_interrupt() -> Iterator[None]:
     """Context manager in which Ctrl-C ends the process with one line instead of a traceback.
 
     An exception would propagate through imports of other libraries, some of which swallow it.

@@ -28,7 +28,7 @@ from jaxformer.launch import (
     tpu_vm_script,
 )
 from jaxformer.launch.job import default_name, variables
-from jaxformer.plan.search import neediest
+from jaxformer.plan.search import largest_stage
 from jaxformer.plan.trace import check
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ def _check_memory(name: str, experiment: Config, slice_: Slice) -> None:
     """Reports how much memory a step needs, and refuses a run that cannot fit."""
     jax.config.update("jax_platforms", "cpu")  # tracing only, without running anything
     check(experiment, slice_)
-    (_, memory), usable = neediest(experiment, slice_), slice_.chip.memory.value
+    (_, memory), usable = largest_stage(experiment, slice_), slice_.chip.memory.value
     needs = f"{memory.peak / GIB:.2f} of {usable / GIB:.2f} GiB on each device of {slice_.name}"
     if memory.cannot_fit(usable):
         raise ConfigError(

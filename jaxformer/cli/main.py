@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from jaxformer import __version__
-from jaxformer.cli.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import exit_on_interrupt
 from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.extras import missing_extra
 
@@ -143,7 +143,7 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
         The exit status.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library configures it
-    with quitting_on_interrupt():
+    with exit_on_interrupt():
         from jaxformer.cli.errors import reporting_errors
 
     def action() -> int | None:
@@ -167,7 +167,7 @@ def _command(name: str) -> Callable[[Sequence[str], str], int | None]:
         advice = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         raise ArgumentError(f"{name!r} is not a command{advice}" if name else f"no command{advice}")
     module, _, function = COMMANDS[name][0].partition(":")
-    with quitting_on_interrupt():
+    with exit_on_interrupt():
         return getattr(importlib.import_module(f"jaxformer.cli.{module}"), function)
 
 

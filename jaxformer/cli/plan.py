@@ -27,7 +27,7 @@ from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
-from jaxformer.plan.trace import check, check_without_mesh, described
+from jaxformer.plan.trace import check, check_without_mesh, checkpoint_model
 from jaxformer.training.resolve import fill
 
 _DESCRIPTION = """\
@@ -90,7 +90,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     positive = price is None or 0 < price < math.inf
     check_argument("price-per-chip-hour", price, positive, "dollars above 0")
     found, slice_ = None, None if wanted.find else parse_chips(wanted.chips)
-    config = _settled(wanted.experiment)
+    config = _filled_in(wanted.experiment)
     check_without_mesh(config)
     if slice_ is None:
         chip = find_chip(wanted.chips)
@@ -118,11 +118,13 @@ def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
     return parse(defaults, options, prog)
 
 
-def _settled(config: Config) -> Config:
+def _filled_in(config: Config) -> Config:
     """Fills in the experiment from its checkpoint, if that is available locally."""
     check_has_model(config)
     is_open = getattr(config.data, "sequence_length", 0) is None
-    origin, _ = (None, "") if config.init_from is None else described(config.init_from, "init_from")
+    origin, _ = (
+        (None, "") if config.init_from is None else checkpoint_model(config.init_from, "init_from")
+    )
     left_open = is_open or origin is not None
     return fill(config, labels_needed=False).config if left_open else config
 

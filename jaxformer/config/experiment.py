@@ -22,7 +22,7 @@ from jaxformer.data.labels import shown
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
-from jaxformer.io.serialization import as_saved, diff
+from jaxformer.io.serialization import diff, json_round_trip
 from jaxformer.models import Classification, Head, ModelConfig, MultiLabel
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
@@ -249,7 +249,7 @@ def load_config(spec: str) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"{path}: get_config() returned a {type(config).__name__}, not a Config.")
     try:
-        return as_saved(config)
+        return json_round_trip(config)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

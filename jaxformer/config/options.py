@@ -67,7 +67,7 @@ def current_name(tree: Any, option: str) -> str:
     return option
 
 
-def keep_moved(owner: Any, name: str, new: Any) -> None:
+def keep_moved_fields(owner: Any, name: str, new: Any) -> None:
     """Keeps the values of moved fields when the component that holds them is replaced."""
     settings = [path.split(".") for path in moved_fields(type(owner)).values()]
     old = getattr(owner, name)

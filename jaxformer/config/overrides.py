@@ -20,7 +20,7 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from jaxformer.config.options import child, current_name, groups, keep_moved, path_of
+from jaxformer.config.options import child, current_name, groups, keep_moved_fields, path_of
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
@@ -41,7 +41,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
                 args=remaining,
                 prog=prog,
                 config=(tyro.conf.AvoidSubcommands,),
-                registry=_words_as_options(tree) if asks_help else None,
+                registry=_literals_as_options(tree) if asks_help else None,
             )
         check_paths(parsed)
         return parsed
@@ -50,18 +50,18 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
             _print_components(tree)
 
 
-def _words_as_options(tree: Any) -> ConstructorRegistry:
+def _literals_as_options(tree: Any) -> ConstructorRegistry:
     """Makes the help show fields with a word or a component as options, like all others."""
     registry = ConstructorRegistry()
     for _, owner in _owners(tree, "--"):
         hints = typing.get_type_hints(type(owner))
         for name in _field_names(owner):
             if isinstance(getattr(owner, name), str) and (found := component_choices(owner, name)):
-                registry.primitive_rule(functools.partial(_as_word, hints[name], tuple(found)))
+                registry.primitive_rule(functools.partial(_as_literal, hints[name], tuple(found)))
     return registry
 
 
-def _as_word(
+def _as_literal(
     hint: Any, choices: tuple[str, ...], info: PrimitiveTypeInfo
 ) -> PrimitiveConstructorSpec | None:
     if info.type != hint:
@@ -145,7 +145,7 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
     given = [(current_name(tree, option), values) for option, values in groups(arguments)]
     for option, values in sorted(given, key=lambda group: group[0].count(".")):
         path = path_of(option)
-        if (meant := _own_names(tree, path)) != path:
+        if (meant := _canonical_path(tree, path)) != path:
             path, option = meant, "--" + ".".join(meant).replace("_", "-")
         owner = tree
         for name in path[:-1]:
@@ -157,16 +157,16 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
             words = values if several else [" ".join(values)]
             picked = tuple(_chosen(option, word, choices) for word in words)
             if not several:
-                keep_moved(owner, path[-1], picked[0])
+                keep_moved_fields(owner, path[-1], picked[0])
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
-            tree = _with_implied(tree, path, chosen)
+            tree = _with_only_components(tree, path, chosen)
             remaining += [option, *values] if option else values
     return tree, remaining
 
 
-def _own_names(tree: Any, path: list[str]) -> list[str]:
+def _canonical_path(tree: Any, path: list[str]) -> list[str]:
     """Returns the path of an option with the aliases in `also_called` replaced by field names."""
     owner, names = tree, []
     for name in path:
@@ -177,7 +177,7 @@ def _own_names(tree: Any, path: list[str]) -> list[str]:
     return names
 
 
-def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
+def _with_only_components(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
     """Replaces None on the path of an option by the only component that the field allows."""
     owner = tree
     for depth, name in enumerate(path[:-1], 1):
@@ -187,7 +187,7 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
-            return _with_implied(tree, path, chosen)
+            return _with_only_components(tree, path, chosen)
         owner = child(owner, name)
     return tree
 

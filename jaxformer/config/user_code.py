@@ -82,12 +82,12 @@ def in_one_sentence(path: Path) -> Iterator[None]:
 
 def origins(config: Any) -> dict[str, dict[str, str]]:
     """Returns the origins of the user-defined components of a configuration."""
-    return {type_name(kind): _origin(kind) for kind in _own_classes(config)}
+    return {type_name(kind): _origin(kind) for kind in _user_classes(config)}
 
 
 def experiment_text(config: Any) -> bytes | None:
     """Returns the source of the experiment file if it defines components of a configuration."""
-    names = {kind.__module__ for kind in _own_classes(config)}
+    names = {kind.__module__ for kind in _user_classes(config)}
     loaders = [sys.modules[name].__loader__ for name in names if name.startswith(_EXPERIMENT)]
     if len(loaders) > 1:
         raise ConfigError(
@@ -103,7 +103,7 @@ def check_unchanged(config: Any, kept: AnyPath) -> None:
     now = experiment_text(config)
     if now is None or not kept.is_file() or kept.read_bytes() == now:
         return
-    kinds = [kind for kind in _own_classes(config) if kind.__module__ == _module_name(now)]
+    kinds = [kind for kind in _user_classes(config) if kind.__module__ == _module_name(now)]
     before = kept.read_bytes()
     with in_one_sentence(kept):
         changed = [
@@ -119,7 +119,7 @@ def check_unchanged(config: Any, kept: AnyPath) -> None:
         )
 
 
-def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -> Any:
+def find_user_class(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -> Any:
     """Finds a user-defined class by name, which executes the code that defines it."""
     origin = known.get(name) if isinstance(known, Mapping) else None
     if not isinstance(origin, Mapping) or not all(isinstance(x, str) for x in origin.values()):
@@ -163,16 +163,16 @@ def _import(home: str, folder: Path, name: str) -> ModuleType:
         ) from error
 
 
-def _own_classes(config: Any) -> list[type]:
+def _user_classes(config: Any) -> list[type]:
     """Returns the distinct user-defined classes in a tree of dataclasses."""
     if isinstance(config, tuple | list):
-        return list(dict.fromkeys(kind for item in config for kind in _own_classes(item)))
+        return list(dict.fromkeys(kind for item in config for kind in _user_classes(item)))
     if not dataclasses.is_dataclass(config):
         return []
     kind = type(config)
     own = [] if is_library(kind.__module__) else [kind]
     values = [getattr(config, field.name) for field in dataclasses.fields(config) if field.init]
-    return list(dict.fromkeys(own + _own_classes(values)))
+    return list(dict.fromkeys(own + _user_classes(values)))
 
 
 def _origin(kind: type) -> dict[str, str]:

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.placement import rows_of_copies
+from jaxformer.functional.placement import replica_rows
 
 COPIES = "data"
 """The mesh axis of model replicas."""
 
 
-def summed_over_copies(function: Callable, arguments: Sequence[Any], cut: int) -> Any:
+def sum_over_replicas(function: Callable, arguments: Sequence[Any], cut: int) -> Any:
     r"""Computes a function that sums over rows, with one final reduction over model replicas.
 
     .. math:: f(x) = \sum_{c} f(x_c)
@@ -35,7 +35,7 @@ def summed_over_copies(function: Callable, arguments: Sequence[Any], cut: int) -
         return function(*arguments)
 
     def of_copy(*arguments):
-        with rows_of_copies(COPIES):
+        with replica_rows(COPIES):
             return jax.lax.psum(function(*arguments), COPIES)
 
     specs = [PartitionSpec()] * len(arguments)

@@ -43,7 +43,7 @@ def join(job: DistributedConfig) -> int:
     if found.coordinator is not None:
         _wait_for_host(found.coordinator, job.initialization_timeout)
     try:
-        with _ending_when_broken():
+        with _exit_on_disconnect():
             jax.distributed.initialize(
                 found.coordinator,
                 found.count,
@@ -121,7 +121,7 @@ def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
 
 
 @contextlib.contextmanager
-def _ending_when_broken() -> Iterator[None]:
+def _exit_on_disconnect() -> Iterator[None]:
     """Context manager: connections made within it end this process with a message when another one
     is lost.
 
@@ -132,7 +132,9 @@ def _ending_when_broken() -> Iterator[None]:
     if "JAX_LOGGING_LEVEL" not in os.environ:
         jax.config.update("jax_logging_level", "CRITICAL")
     create = runtime.get_distributed_runtime_client
-    runtime.get_distributed_runtime_client = partial(create, missed_heartbeat_callback=_end_as_lost)
+    runtime.get_distributed_runtime_client = partial(
+        create, missed_heartbeat_callback=_exit_as_lost
+    )
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc++.1.dylib" if sys.platform == "darwin" else "libstdc++.so.6")
         library._ZSt13set_terminatePFvvE(_TERMINATE)  # std::set_terminate
@@ -142,14 +144,14 @@ def _ending_when_broken() -> Iterator[None]:
         runtime.get_distributed_runtime_client = create
 
 
-def _end_as_lost(*_: object) -> None:
+def _exit_as_lost(*_: object) -> None:
     """Ends this process, unless it is about to report a failed step itself."""
     if _leaving.wait(timeout=3):
         time.sleep(60)
     os._exit(_say_lost())
 
 
-_TERMINATE = ctypes.CFUNCTYPE(None)(_end_as_lost)  # kept alive, since C++ may call it
+_TERMINATE = ctypes.CFUNCTYPE(None)(_exit_as_lost)  # kept alive, since C++ may call it
 
 
 def _wait_for_host(address: str, timeout: float) -> None:

@@ -116,7 +116,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def judged(environment: Mapping[str, str]) -> list[Finding]:
+def check_variables(environment: Mapping[str, str]) -> list[Finding]:
     """Returns a finding for each unknown or harmful environment variable."""
     found = []
     known = {name.upper() for name in jax.config.values} | set(_JAX_VARIABLES)
@@ -133,7 +133,7 @@ def judged(environment: Mapping[str, str]) -> list[Finding]:
     return found
 
 
-def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
+def run_cases(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
     """Runs cases in a separate process; if a case crashes it, a new process runs the rest."""
     left = list(cases)
     while left:
@@ -165,7 +165,7 @@ def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
     return Finding(case.name, status, f"{what}: {case.meaning}", case.remedy, case.issue)
 
 
-def is_well(findings: Iterable[Finding]) -> bool:
+def all_correct(findings: Iterable[Finding]) -> bool:
     """Whether all computations that transformers use are correct."""
     return all(found.status != "FAIL" for found in findings)
 

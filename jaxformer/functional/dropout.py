@@ -12,7 +12,7 @@ from jax.extend.random import threefry2x32_p
 
 from jaxformer.checks import RATE
 from jaxformer.functional.assertions import assert_floating, assert_keys, static
-from jaxformer.functional.placement import first_row, is_cut_by_hand, spec_of
+from jaxformer.functional.placement import first_row, is_manually_sharded, spec_of
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -45,7 +45,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
     """Returns `jax.random.bernoulli(key, share)` for these rows among those of all replicas."""
     shape = x.shape
-    if not is_cut_by_hand():
+    if not is_manually_sharded():
         # Without a sharding every device would draw the random numbers of all devices.
         return jax.random.bernoulli(key, share, shape, out_sharding=spec_of(x))
     size = math.prod(shape[1:])

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 _COPIES = jax.make_user_context(None)
 
 
-def rows_of_copies(axis: str) -> AbstractContextManager:
+def replica_rows(axis: str) -> AbstractContextManager:
     """Declares that arrays contain the rows of one model replica, as inside `jax.shard_map`.
 
     Functions of the row index (dropout) then use the index among the rows of all replicas.
@@ -32,8 +32,8 @@ def first_row(rows: int) -> jax.Array:
     return jnp.uint32(rows) * jnp.asarray(copy, jnp.uint32)
 
 
-def is_cut_by_hand() -> bool:
-    """Whether arrays contain the rows of one model replica, see `rows_of_copies`."""
+def is_manually_sharded() -> bool:
+    """Whether arrays contain the rows of one model replica, see `replica_rows`."""
     return _COPIES.value is not None
 
 

@@ -48,7 +48,7 @@ def type_name(kind: type) -> str:
     return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"
 
 
-def is_own_name(name: str) -> bool:
+def is_user_class_name(name: str) -> bool:
     """Whether a type name refers to a user-defined class."""
     return "." in name and not is_library(name)
 
@@ -77,7 +77,7 @@ def find_type(name: str, base: type) -> type | None:
     Files written by older versions contain "jaxformer.functional.norms.RMSNorm": for library
     classes only the last part counts.
     """
-    stable = name if is_own_name(name) else name.rpartition(".")[2]
+    stable = name if is_user_class_name(name) else name.rpartition(".")[2]
     # If an experiment file was imported twice, the later version wins.
     return {type_name(kind): kind for kind in all_types(base)}.get(stable)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.linear import Quantized, dequantized, quantized
-from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, within_part
+from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, without_part_prefix
 
 SCALES = ".int8_scales"
 """The suffix of the name of an int8 kernel's scales."""
@@ -37,7 +37,7 @@ def frozen_shapes(
         own = len(names) - num_layer_axes(names)
         if name in learning or own < 2 or name.endswith("bias"):
             continue
-        predicts = within_part(name).startswith("heads.")
+        predicts = without_part_prefix(name).startswith("heads.")
         in_int8 = dtype == "int8" and name in base.kernels and not predicts
         shapes[name] = base.shapes[name].update(dtype=jnp.int8 if in_int8 else jnp.bfloat16)
         if in_int8:
@@ -66,7 +66,7 @@ def stored(name: str, value: jax.Array, like: Mapping[str, Any]) -> Parameters:
     return {name: kernel.values, name + SCALES: kernel.scales}
 
 
-def kernel_in(name: str, parameters: Parameters) -> jax.Array | Quantized:
+def module_kernel(name: str, parameters: Parameters) -> jax.Array | Quantized:
     """Returns a parameter as modules use it: an array, or an int8 kernel with its scales."""
     scales = parameters.get(name + SCALES)
     return parameters[name] if scales is None else Quantized(parameters[name], scales)
@@ -74,7 +74,7 @@ def kernel_in(name: str, parameters: Parameters) -> jax.Array | Quantized:
 
 def restored(name: str, parameters: Parameters) -> jax.Array:
     """Returns a parameter as a floating-point array, converting int8 to float32."""
-    kernel = kernel_in(name, parameters)
+    kernel = module_kernel(name, parameters)
     if not isinstance(kernel, Quantized):
         return kernel
     return dequantized(kernel, kernel.values.ndim - kernel.scales.ndim, _layers(name))

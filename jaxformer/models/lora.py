@@ -13,7 +13,7 @@ from flax import nnx
 from jaxformer.checks import RATE, check_fields, check_types
 from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
 from jaxformer.functional.linear import Adapted
-from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
+from jaxformer.models.frozen import frozen_shapes, module_kernel, num_layer_axes, restored, stored
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn.layers import normal
@@ -157,7 +157,7 @@ class AbstractLoraModel:
         Returns:
             The base model's module, whose targets are `Adapted`.
         """
-        kernels = {name: kernel_in(name, parameters) for name in self.base.shapes}
+        kernels = {name: module_kernel(name, parameters) for name in self.base.shapes}
         dropout, scale = self.lora.dropout, self.lora.scale
         for number, name in enumerate(self.targets):
             own_key = None

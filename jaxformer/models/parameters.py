@@ -36,7 +36,7 @@ def stack_path(name: str) -> StackPath | None:
     return found and StackPath(found[1], int(found[2]), found[3])
 
 
-def within_part(name: str) -> str:
+def without_part_prefix(name: str) -> str:
     """Removes the name of a composite model's part from a path.
 
     Args:

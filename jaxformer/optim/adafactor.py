@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.optim.parameter_roles import map_axes, matrix, own_dimensions
+from jaxformer.optim.parameter_roles import layer_dimensions, map_axes, matrix
 
 
 class AdafactorState(NamedTuple):
@@ -38,7 +38,7 @@ def scale_by_adafactor(
     The factors of a matrix span all inputs and all outputs, regardless of the number of axes, and
     every layer of a stack has separate statistics, so stacking does not change the result.
     """
-    dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
+    dimensions = map_axes(lambda path, names: layer_dimensions(names), axes)
     matrices = map_axes(matrix, axes)
 
     def averaged(x, sides):

@@ -45,7 +45,7 @@ def map_axes(function: Callable[[str, tuple[str, ...]], Any], axes: Any) -> Any:
     return jax.tree_util.tree_map_with_path(at, axes, is_leaf=is_names)
 
 
-def own_dimensions(names: tuple[str, ...]) -> tuple[int, ...]:
+def layer_dimensions(names: tuple[str, ...]) -> tuple[int, ...]:
     """Returns the dimensions of one layer's parameter, without the stacking axis."""
     return tuple(i for i, name in enumerate(names) if name != "layers")
 
@@ -58,7 +58,7 @@ def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
     are the other; without them there must be two axes. Norms have one axis. Biases, which may have
     several (`("heads", "head_dim")`), are recognized by a path that ends in "bias".
     """
-    own = own_dimensions(names)
+    own = layer_dimensions(names)
     if len(own) < 2 or path.endswith("bias"):
         return None
     if len(own) == 2 or names[own[0]] in _ONE_SIDE:

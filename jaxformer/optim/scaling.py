@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.models.parameters import Parameters, group_sizes, stack_path, within_part
-from jaxformer.optim.parameter_roles import map_axes, matrix, own_dimensions
+from jaxformer.models.parameters import Parameters, group_sizes, stack_path, without_part_prefix
+from jaxformer.optim.parameter_roles import layer_dimensions, map_axes, matrix
 
 
 def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
@@ -19,7 +19,7 @@ def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
     Every layer of a stack has a separate ratio. It is 1 if either norm is 0; norms and biases are
     not scaled, as in the authors' code.
     """
-    dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
+    dimensions = map_axes(lambda path, names: layer_dimensions(names), axes)
     matrices = map_axes(matrix, axes)
 
     def scale(update, parameter, own, sides):
@@ -73,7 +73,7 @@ def is_input(name: str) -> bool:
     """Whether a parameter comes before the first block: embeddings, positions, patches."""
     tables = ("embedding.", "decoder_embedding.", "patch_projection.")
     tokens = ("class_token", "distillation_token", "mask_token")
-    return within_part(name).startswith(tables + tokens) or ".inputs." in name
+    return without_part_prefix(name).startswith(tables + tokens) or ".inputs." in name
 
 
 def _layers_above(name: str, depth: dict[str, int]) -> int:

@@ -30,7 +30,7 @@ class CompiledBuffer(NamedTuple):
     """The source line: "jaxformer/nn/stack.py:120"; "" if it is not known."""
 
 
-class Placed(NamedTuple):
+class AllocatedBuffer(NamedTuple):
     """An array with its memory range and lifetime."""
 
     bytes: int
@@ -51,9 +51,9 @@ class Assignment:
     """Bytes of arguments, constants, and results that do not replace arguments."""
     temporary: int
     """Bytes of temporaries, with the gaps between them."""
-    arguments: tuple[Placed, ...]
+    arguments: tuple[AllocatedBuffer, ...]
     """The arrays of `kept`."""
-    at_peak: tuple[Placed, ...]
+    at_peak: tuple[AllocatedBuffer, ...]
     """The temporaries at peak memory; arrays that share memory are listed once."""
 
     @property
@@ -69,7 +69,7 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
         name.replace("{}", ""): (int(first), int(last))
         for name, first, last in _LIVE.findall(ranges)
     }
-    arguments: dict[str, Placed] = {}  # by allocation: results may alias arguments
+    arguments: dict[str, AllocatedBuffer] = {}  # by allocation: results may alias arguments
     temporaries = defaultdict(list)
     kind, allocation = None, ""
     for line in assignment.splitlines():
@@ -79,9 +79,9 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
         elif kind and (value := _VALUE.match(line)):
             name, size, offset = value[1], int(value[2]), int(value[3])
             if kind is _KEPT:
-                arguments.setdefault(allocation, Placed(size, name, 0, 0))
+                arguments.setdefault(allocation, AllocatedBuffer(size, name, 0, 0))
             elif name in lives:
-                temporaries[offset, size].append(Placed(size, name, *lives[name]))
+                temporaries[offset, size].append(AllocatedBuffer(size, name, *lives[name]))
     return Assignment(
         kept=sum(int(size) for size in _KEPT.findall(assignment)),
         temporary=sum(int(size) for size in _TEMPORARY.findall(assignment)),
@@ -90,7 +90,7 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
     )
 
 
-def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
+def _most(temporaries: Mapping[tuple[int, int], list[AllocatedBuffer]]) -> list[AllocatedBuffer]:
     """Returns the temporaries at peak memory; arrays that share memory count once."""
     changes: Counter[int] = Counter()
     for (_, size), arrays in temporaries.items():
@@ -109,7 +109,7 @@ def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
     return [array for array in alive if array is not None]
 
 
-def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
+def _joined(arrays: list[AllocatedBuffer]) -> Iterator[tuple[int, int]]:
     """Returns the times when any of these arrays exists."""
     first, last = None, -1
     for array in sorted(arrays, key=lambda each: each.first):

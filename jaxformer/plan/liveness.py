@@ -40,7 +40,7 @@ _WAITING = {"saved by the loop", "loop state"}
 """Operations whose results live too long to be kept in on-chip memory."""
 
 
-class Held(NamedTuple):
+class LiveBuffer(NamedTuple):
     """An array in memory."""
 
     value: Value
@@ -57,7 +57,7 @@ class Peak:
 
     bytes: int
     """Bytes in addition to the arguments."""
-    arrays: list[Held] = field(default_factory=list)
+    arrays: list[LiveBuffer] = field(default_factory=list)
     """The live arrays in main memory."""
     on_chip: int = 0
     """Bytes of the live arrays in on-chip memory."""
@@ -263,15 +263,15 @@ class _Walk:
                 placed.add(result)
         starts, ends = defaultdict(list), defaultdict(list)
         for value, start in self.first.items():
-            starts[start].append(Held(value, self.maker[value], self.layout.bytes(value)))
+            starts[start].append(LiveBuffer(value, self.maker[value], self.layout.bytes(value)))
             ends[self.last[value] + 1].append(value)
-        alive: dict[Value, Held] = {}
+        alive: dict[Value, LiveBuffer] = {}
         best = Peak(-1)
         for time in range(-1, self.end + 2):
             for value in ends[time]:
                 alive.pop(value, None)
             alive |= {held.value: held for held in starts[time]}
-            made = [Held(v, maker, self.layout.bytes(v)) for v, maker in self.temporary[time]]
+            made = [LiveBuffer(v, maker, self.layout.bytes(v)) for v, maker in self.temporary[time]]
             here = [*alive.values(), *made]
             inner = self.during.get(time, Peak(0))
             if inner.bytes + sum(held.bytes for held in here) > best.bytes:
@@ -281,7 +281,7 @@ class _Walk:
                     best = Peak(size, kept + inner.arrays, on_chip + inner.on_chip)
         return best
 
-    def _off_chip(self, arrays: list[Held], room: int) -> tuple[list[Held], int]:
+    def _off_chip(self, arrays: list[LiveBuffer], room: int) -> tuple[list[LiveBuffer], int]:
         """Splits arrays into those in main memory and the bytes on the chip, where the largest that
         fit go first.
         """

@@ -21,7 +21,7 @@ from jaxformer.plan.trace import (
     TracedStep,
     check,
     check_without_mesh,
-    described,
+    checkpoint_model,
     stages_of,
     teacher_of,
 )
@@ -205,7 +205,7 @@ def plan(
         found = search.winner(config, slice_)
     planned = found.config if found else config
     progress(f"tracing a step for {slice_.num_devices} devices")
-    traced, memory = search.neediest(planned, slice_)
+    traced, memory = search.largest_stage(planned, slice_)
     stages = []
     for stage, steps in stages_of(planned):
         time = step_time(search.stage_step(stage, traced))
@@ -267,11 +267,11 @@ def _batch_text(rows: int, lengths: Mapping[str, int]) -> str:
     return f"{rows:,} rows of {' + '.join(f'{size:,}' for size in lengths.values())}"
 
 
-def _ramp_note(stages: list[StageTime], neediest: TracedStep) -> Iterator[str]:
+def _ramp_note(stages: list[StageTime], largest_stage: TracedStep) -> Iterator[str]:
     """Describes how the figures of a batch-size ramp are counted."""
     if len(stages) == 1:
         return
-    most = _batch_text(neediest.config.data.batch_size, neediest.config.row_lengths)
+    most = _batch_text(largest_stage.config.data.batch_size, largest_stage.config.row_lengths)
     days = [stage.days for stage in stages]
     total = "" if None in days else f" ({' + '.join(f'{each:,.1f}' for each in days)})"
     yield (
@@ -308,7 +308,7 @@ def _reference_note(step: TracedStep) -> str:
     name = step.config.train.preference.reference
     if name is None:
         return f"{text} is not counted; the reference is the model itself and needs no more memory"
-    model, unknown = described(name, "train.preference.reference")
+    model, unknown = checkpoint_model(name, "train.preference.reference")
     if model is None:
         return f"{text} and memory are not counted: {unknown}"
     structure = AbstractModel(model.build)

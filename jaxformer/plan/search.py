@@ -81,12 +81,12 @@ def remat_text(model: ModelConfig) -> str:
 
 def evaluate(config: Config, slice_: Slice) -> Candidate:
     """Estimates the memory and time of an experiment with its own mesh."""
-    step, memory = neediest(config, slice_)
+    step, memory = largest_stage(config, slice_)
     last = stage_step(stages_of(config)[-1].config, step)
     return Candidate(replace(config, mesh=step.config.mesh), slice_, memory, step_time(last))
 
 
-def neediest(config: Config, slice_: Slice) -> tuple[TracedStep, MemoryEstimate]:
+def largest_stage(config: Config, slice_: Slice) -> tuple[TracedStep, MemoryEstimate]:
     """Returns the stage of a run that needs the most memory."""
     shapes = {_shape(stage.config): stage.config for stage in stages_of(config)}
     # A stage whose rows are neither more nor longer than another's needs no more memory.

@@ -135,11 +135,11 @@ def teacher_of(train: TrainConfig) -> tuple[ModelConfig | None, str]:
     """Returns the teacher of a distillation or None, and the reason if it cannot be read."""
     if train.distillation is None:
         return None, ""
-    return described(train.distillation.teacher, "train.distillation.teacher")
+    return checkpoint_model(train.distillation.teacher, "train.distillation.teacher")
 
 
 @lru_cache(maxsize=8)
-def described(name: str, field: str) -> tuple[ModelConfig | None, str]:
+def checkpoint_model(name: str, field: str) -> tuple[ModelConfig | None, str]:
     """Returns the model of a checkpoint or None, and the reason if it cannot be read."""
     try:
         return open_checkpoint(name, field, weights=False).model, ""

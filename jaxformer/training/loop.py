@@ -17,7 +17,7 @@ from jaxformer.checkpoints.run_dir import (
     CHECKPOINTS,
     RunConfig,
     locked,
-    moved_away,
+    moved_aside,
     open_run_folder,
 )
 from jaxformer.config.experiment import (
@@ -54,7 +54,7 @@ from jaxformer.training.failures import explained
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.report import (
-    epochs_in_words,
+    describe_epochs,
     print_row,
     print_table,
     start_report,
@@ -245,7 +245,7 @@ def _opened(
 
         def open_folder() -> None:
             if fresh:
-                resources.enter_context(moved_away(folder))
+                resources.enter_context(moved_aside(folder))
             checks.append(resources.enter_context(locked(folder)))
             open_run_folder(folder, config)
 
@@ -287,7 +287,7 @@ def _announce(
 
         rows.append(("model", origin_report(config, origin, data.labels)))
     schedule, steps = config.optimizer.schedule, config.train.steps
-    rows.append(("epochs", epochs_in_words(data, steps, config.data.max_validation_batches)))
+    rows.append(("epochs", describe_epochs(data, steps, config.data.max_validation_batches)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps: {was} leaves none at the peak"))
@@ -306,9 +306,9 @@ def _program(config: Config, data: Datasets, teacher: "Checkpoint | None") -> Tr
     model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
     loss = None
     if teacher is not None:
-        from jaxformer.training.teacher import check_taught, distillation_loss
+        from jaxformer.training.teacher import check_teacher_data, distillation_loss
 
-        check_taught(data, teacher)
+        check_teacher_data(data, teacher)
         loss = distillation_loss(settings.distillation, model, teacher, mesh)
     if settings.preference is not None:
         from jaxformer.training.preference_loss import preference_loss

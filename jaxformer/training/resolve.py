@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, accessible
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, reporting_folder_errors
 from jaxformer.config.experiment import Config, validate
 from jaxformer.config.loggers import check_loggers
 from jaxformer.data import Datasets
@@ -91,7 +91,7 @@ def resolve(config: Config, folder: AnyPath, fresh: bool = False) -> ResolvedCon
     validate(config, jax.device_count())
     check_loggers(config.train.loggers)
     check_options(config.train.compiler_options)
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         starts = fresh or not saved_steps(folder / CHECKPOINTS)
     resolved = replace(filled, teacher=_teacher(config), reference=_reference(filled, starts))
     if starts and resolved.transfer is not None:

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.compiler_options import compiler_options
-from jaxformer.distributed.copies import summed_over_copies
+from jaxformer.distributed.copies import sum_over_replicas
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.errors import ConfigError
 from jaxformer.functional.losses.cross_entropy import LossSums
@@ -255,7 +255,7 @@ class TrainProgram:
         arguments = (learning, fixed, split, jax.random.split(key, parts), weights)
         if any(head.compares_rows for head in self.model.heads):
             return summed(*arguments)
-        return summed_over_copies(summed, arguments, cut=2)
+        return sum_over_replicas(summed, arguments, cut=2)
 
     def _updated(
         self, state: TrainState, batch: Batch, others: Parameters | None = None

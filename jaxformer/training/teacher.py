@@ -31,7 +31,7 @@ def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) 
             check_same_tokenizer(tokenizer, teacher)
 
 
-def check_taught(data: Datasets, teacher: Checkpoint) -> None:
+def check_teacher_data(data: Datasets, teacher: Checkpoint) -> None:
     """Raises ConfigError unless a teacher was trained on the tokens and labels of the data."""
     with _named(teacher):
         if data.tokenizer is not None:

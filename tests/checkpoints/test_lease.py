@@ -16,7 +16,7 @@ from tiny_models import tiny
 
 from jaxformer.checkpoints import lease
 from jaxformer.checkpoints.lease import Lease
-from jaxformer.checkpoints.run_dir import locked, moved_away, open_run_folder, read_config
+from jaxformer.checkpoints.run_dir import locked, moved_aside, open_run_folder, read_config
 from jaxformer.config import Config
 from jaxformer.errors import ConfigError, RunError
 from jaxformer.io.paths import any_path
@@ -127,11 +127,11 @@ def test_the_same_experiment_goes_on_and_another_is_refused(run):
 def test_fresh_keeps_the_old_run_under_another_name(run):
     open_run_folder(run, CONFIG)
     before = run.files().keys()
-    with pytest.raises(KeyboardInterrupt), moved_away(run) as target:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), moved_aside(run) as target:  # noqa: PT012
         assert (target.name, target.files().keys(), run.files()) == ("run-1", before, {})
         raise KeyboardInterrupt
     assert run.files().keys() == before
     for name in ("run-1", "run-2"):
-        with moved_away(run) as target:
+        with moved_aside(run) as target:
             open_run_folder(run, CONFIG)
         assert (target.name, target.files().keys()) == (name, before)

@@ -16,7 +16,7 @@ from jaxformer.config.user_code import (
     KEPT_FILE,
     check_unchanged,
     experiment_text,
-    find_own,
+    find_user_class,
     import_file,
     in_one_sentence,
     origins,
@@ -276,7 +276,7 @@ def test_components_of_two_experiments(tmp_path):
 )
 def test_what_a_hostile_configuration_names(tmp_path, name, known, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        find_own(name, known, tmp_path / KEPT_FILE)
+        find_user_class(name, known, tmp_path / KEPT_FILE)
 
 
 def test_what_is_no_component_is_not_built(tmp_path):

@@ -37,7 +37,7 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.teacher import check_taught, check_teacher, distillation_loss
+from jaxformer.training.teacher import check_teacher, check_teacher_data, distillation_loss
 from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.more
@@ -299,7 +299,7 @@ def test_a_run_goes_on_where_it_was(teacher, tmp_path):
 def loss_for(config, data, mesh):
     teacher = open_named(config.train.distillation.teacher, "train.distillation.teacher")
     check_teacher(config, teacher, dict(mesh.shape))
-    check_taught(data, teacher)
+    check_teacher_data(data, teacher)
     return distillation_loss(config.train.distillation, config.model, teacher, mesh)
 
 
@@ -400,9 +400,9 @@ def test_a_teacher_whose_tokenizer_was_exchanged(teacher, tmp_path):
 def test_a_teacher_with_other_labels(teacher, monkeypatch):
     opened = open_named(str(teacher), "train.distillation.teacher")
     monkeypatch.setitem(vars(opened), "labels", ("b", "a"))
-    check_taught(Datasets(None, None, labels=("b", "a")), opened)
+    check_teacher_data(Datasets(None, None, labels=("b", "a")), opened)
     with pytest.raises(ConfigError, match="it has learned the labels b, a; here they are a, b"):
-        check_taught(Datasets(None, None, labels=("a", "b")), opened)
+        check_teacher_data(Datasets(None, None, labels=("a", "b")), opened)
 
 
 def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path):

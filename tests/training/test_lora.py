@@ -279,7 +279,7 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     assert (report.merged, plain.merged) == (3, 0)
     assert not report.new
     assert not report.left
-    assert "3 of them with their low-rank factors" in report.in_words(tuned)
+    assert "3 of them with their low-rank factors" in report.format_metrics(tuned)
 
 
 @pytest.mark.slow

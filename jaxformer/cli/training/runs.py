@@ -24,7 +24,7 @@ from jaxformer.training.logging import comparison
 from jaxformer.training.logging.plot import Line, is_per_token, plot_comparison
 from jaxformer.training.logging.published_scores import published_lines
 from jaxformer.training.logging.report import print_pairs
-from jaxformer.training.logging.run_logger import in_words
+from jaxformer.training.logging.run_logger import format_metrics
 from jaxformer.training.transfer import merge as lora
 
 
@@ -45,10 +45,10 @@ def inspect(arguments: Sequence[str], prog: str) -> None:
     jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
     home, wanted = saved_run.run_and_step(options.run_dir, options.step, options.best)
     run = run_dir.RunConfig(home)
-    whole, rows = saved_run.read_steadily(home, lambda: _run_rows(run, wanted, options.best))
+    whole, rows = saved_run.retry_if_deleted(home, lambda: _run_rows(run, wanted, options.best))
     print_pairs([("run", home), *rows, *_config_rows(run.config)])
     folder = (home / run_dir.CHECKPOINTS).absolute()
-    if not whole and (files.saved_steps(folder) or files.damaged_ones(folder)):
+    if not whole and (files.saved_steps(folder) or files.damaged_checkpoints(folder)):
         raise checkpointer.CheckpointError(f"Every checkpoint in {folder} is damaged")
 
 
@@ -96,7 +96,7 @@ def _checkpoint_rows(
     digest = checkpointer.content_hash(counted())
     return [
         ("best step", "not measured" if best is None else f"{best} ({words} {values[best]:.4f})"),
-        ("validation", f"{in_words(measured[step]) or 'not measured'} at step {step}"),
+        ("validation", f"{format_metrics(measured[step]) or 'not measured'} at step {step}"),
         ("parameters", f"{count:,}"),
         ("content hash", f"{digest} (step {step})"),
     ]
@@ -125,7 +125,7 @@ def merge(arguments: Sequence[str], prog: str) -> None:
     """Writes a run with plain weights."""
     options = parse(Merge, arguments, prog)
     jax.config.update("jax_platforms", "cpu")
-    print(lora.merge(options.run_dir, options.out_dir, options.step, options.best).in_words())
+    print(lora.merge(options.run_dir, options.out_dir, options.step, options.best).report())
 
 
 @dataclass(frozen=True)

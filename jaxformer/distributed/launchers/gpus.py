@@ -17,7 +17,7 @@ def local_gpus(local: int, here: int | None, variables: Variables) -> tuple[int,
     visible = _visible(variables)
     if visible is None or here is None:  # JAX's default: one process per GPU
         return (local,)
-    if visible <= 1 or _are_its_own(visible, variables):
+    if visible <= 1 or _are_bound_by_srun(visible, variables):
         return None
     share = number(variables, "SLURM_GPUS_PER_TASK", 1) or visible // here
     if visible % here or share * here > visible:
@@ -28,7 +28,7 @@ def local_gpus(local: int, here: int | None, variables: Variables) -> tuple[int,
     return tuple(range(local * share, (local + 1) * share))
 
 
-def _are_its_own(visible: int, variables: Variables) -> bool:
+def _are_bound_by_srun(visible: int, variables: Variables) -> bool:
     """Whether srun bound GPUs to the task, so that it does not see all GPUs of the node."""
     on_node = number(variables, "SLURM_GPUS_ON_NODE")
     per_task = number(variables, "SLURM_GPUS_PER_TASK", 1)

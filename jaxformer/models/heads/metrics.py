@@ -123,8 +123,8 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
     """
     exact, f1 = [], []
     for prediction, answers in zip(predictions, references, strict=True):
-        words = _answer_words(prediction)
-        options = [_answer_words(answer) for answer in answers] or [[]]
+        words = _normalized_words(prediction)
+        options = [_normalized_words(answer) for answer in answers] or [[]]
         exact.append(max(words == option for option in options))
         f1.append(max(_overlap(words, option) for option in options))
     return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1))}
@@ -225,7 +225,7 @@ def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
     return int(row[-1])
 
 
-def _answer_words(answer: str) -> list[str]:
+def _normalized_words(answer: str) -> list[str]:
     plain = "".join(char for char in answer.lower() if char not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", plain).split()
 

@@ -19,7 +19,7 @@ from jaxformer.training.evaluation.early_stopping import EarlyStopping
 from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
-from jaxformer.training.logging.run_logger import in_words
+from jaxformer.training.logging.run_logger import format_metrics
 from jaxformer.training.logging.throughput import RunWork
 
 EVALUATION_FILE = "evaluation.json"
@@ -100,9 +100,9 @@ def print_conclusion(
         f"{short_number(tokens)} tokens"
     )
     curve = plot_loss(logs, folder.name, subtitle)
-    trivial = in_words(conclusion.trivial)
+    trivial = format_metrics(conclusion.trivial)
     rows = [
-        ("validation", in_words(conclusion.metrics)),
+        ("validation", format_metrics(conclusion.metrics)),
         ("to beat", trivial and f"{trivial} (the best constant prediction)"),
         ("best", _best(stopping, config.train.metric, folder)),
         ("evaluation", "\n".join(str(folder / file.name) for file in files)),

@@ -40,7 +40,7 @@ class Evaluator:
         for head in self.program.model.heads:
             result = results[head.name]
             found[head.name] = head.metrics(result, self.data) if result.sums.weight > 0 else {}
-        return {"loss": sum(result.loss for result in results.values())} | _of_heads(found)
+        return {"loss": sum(result.loss for result in results.values())} | _prefixed_by_head(found)
 
     def conclude(
         self,
@@ -56,15 +56,15 @@ class Evaluator:
         if data.train is not None:
             own = self.program.loss.heads
             heads = [head for head in self.program.model.heads if head.name in own]
-            trivial = trivial_answers(heads, data.train, data.validation, most)
+            trivial = baseline_metrics(heads, data.train, data.validation, most)
         examples = data.validation.examples
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
         if not isinstance(examples, TextToTextExamples):
             return Conclusion(step, rows, metrics, trivial, [])
-        from jaxformer.training.evaluation.generated_text import write_texts
+        from jaxformer.training.evaluation.generated_text import generate_texts
 
         say(f"writing {examples.config.product[1]} for {rows} validation sources")
-        texts = write_texts(self.program, params, self.batches(), examples, data.tokenizer)
+        texts = generate_texts(self.program, params, self.batches(), examples, data.tokenizer)
         references = [each.references for each in texts]
         metrics |= examples.config.metric.scores([each.text for each in texts], references)
         return Conclusion(step, rows, metrics, trivial, texts)
@@ -112,16 +112,16 @@ def _read_late(results: Iterable[Any]) -> Iterator[Any]:
         yield jax.device_get(pending)
 
 
-def trivial_answers(
+def baseline_metrics(
     heads: Sequence[Head], train: Dataset, validation: Dataset, max_batches: int | None
 ) -> dict[str, float]:
     """Computes the validation metrics of the best constant predictions, see `Head.baseline`."""
     seen = list(train.epoch(max_batches=_MOST_BATCHES))
     held_out = list(validation.epoch(max_batches=max_batches))
-    return _of_heads({head.name: head.baseline(seen, held_out) for head in heads})
+    return _prefixed_by_head({head.name: head.baseline(seen, held_out) for head in heads})
 
 
-def _of_heads(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
+def _prefixed_by_head(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of a model, prefixed with "<head>_" if it has several heads."""
     several = len(found) > 1
     return {

@@ -21,7 +21,7 @@ from jaxformer.training.evaluation.conclusion import GeneratedText
 from jaxformer.training.step import Batch, TrainProgram
 
 
-def write_texts(
+def generate_texts(
     program: TrainProgram,
     params: Parameters,
     batches: Iterable[Batch],

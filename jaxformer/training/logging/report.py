@@ -75,7 +75,7 @@ def start_report(
 
 def _tokens_per_step(work: RunWork) -> str:
     """Describes the tokens of a step; with a ramp, of each stage and where it begins."""
-    lines = [f"{s.work.tokens:,} from step {s.start:,} ({s.words})" for s in work.stages]
+    lines = [f"{s.work.tokens:,} from step {s.start:,} ({s.batch_text})" for s in work.stages]
     if len(lines) == 1:
         return f"{work.stages[0].work.tokens:,}"
     return "\n".join([*lines[:3], "...", *lines[-2:]] if len(lines) > 6 else lines)
@@ -95,7 +95,7 @@ def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str
     kernels = {name.split(".")[-3] for name in trained if is_factor(name)}
     if not kernels:
         rest = set(names).difference(trained)
-        parts = parts_alone(trained, rest)
+        parts = unique_prefixes(trained, rest)
         more = f" and {len(parts) - _MOST_PARTS} more" if len(parts) > _MOST_PARTS else ""
         return [("learning", ", ".join(parts[:_MOST_PARTS]) + more)] if rest else []
     others = {".".join(name.split(".")[:2]) for name in trained if not is_factor(name)}
@@ -104,7 +104,7 @@ def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str
     return [("low-rank factors", words)]
 
 
-def parts_alone(names: Iterable[str], others: Collection[str]) -> list[str]:
+def unique_prefixes(names: Iterable[str], others: Collection[str]) -> list[str]:
     """Returns the shortest prefixes of dotted names that match none of the others."""
     taken = {start for name in others for start in _starts(name)}
     found = (next((x for x in _starts(name) if x not in taken), name) for name in names)
@@ -117,7 +117,7 @@ def _starts(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
+def describe_epochs(data: Datasets, steps: int, max_batches: int | None) -> str:
     """Describes how often a run reads its data."""
     learned = data.train.examples.epochs(data.train.rows_before(steps))
     checked, size = data.validation.num_rows, data.validation.batch_size

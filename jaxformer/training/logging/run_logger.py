@@ -149,7 +149,7 @@ class RunLogger:
         is_first, self._stage = stage.start != self._stage, stage.start
         seconds = self._stopwatch.step_done(stage.work, counts=not is_first)
         if is_first:
-            shape = f" of {stage.words} tokens" if len(self._work.stages) > 1 else ""
+            shape = f" of {stage.batch_text} tokens" if len(self._work.stages) > 1 else ""
             self.message(f"first step{shape} after {duration(seconds)}")
 
     @contextlib.contextmanager
@@ -183,7 +183,7 @@ class RunLogger:
         """Records an evaluation and the time it took."""
         if self._files is not None:
             self._files.write("validation", step, values)
-        self.message(f"step {step}: validation {in_words(values)} ({duration(seconds)})")
+        self.message(f"step {step}: validation {format_metrics(values)} ({duration(seconds)})")
 
     def sample(self, step: int, text: str) -> None:
         """Records a generated text."""
@@ -228,7 +228,7 @@ class RunLogger:
         self._progress.update(step, values)
 
 
-def in_words(values: Mapping[str, float]) -> str:
+def format_metrics(values: Mapping[str, float]) -> str:
     """Formats metrics for display: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
 
     A prefix that a name shares with the previous one, such as a head's name, is not repeated.

@@ -99,7 +99,7 @@ class WorkStage(NamedTuple):
     """The rows of each step."""
 
     @property
-    def words(self) -> str:
+    def batch_text(self) -> str:
         """The shape of a batch: "1,024 rows of 4,096"."""
         return f"{self.rows:,} rows of {self.work.tokens // self.rows:,}"
 

@@ -23,7 +23,7 @@ from jaxformer.io.staging import name_of
 from jaxformer.models import Classification, Head, MaskedLanguageModel
 from jaxformer.models.heads.base import head_class
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import within_part
+from jaxformer.models.parameters import without_part_prefix
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.transfer.image_form import with_form
 from jaxformer.training.transfer.objective import pretraining_objective
@@ -100,7 +100,7 @@ def origin_report(config: Config, origin: Checkpoint, labels: Sequence[str]) -> 
     changed = [
         f"{name} {old} -> {new}"
         for name, (old, new) in diff(model, config.model).items()
-        if not within_part(name).startswith("heads")
+        if not without_part_prefix(name).startswith("heads")
     ]
     parts += [f"changed: {', '.join(changed)}"] if changed else []
     there = {(head.name, head.num_labels) for head in description.config.heads}

@@ -28,7 +28,7 @@ class Merged:
     parameters: int
     """Number of parameters of the plain weights."""
 
-    def in_words(self) -> str:
+    def report(self) -> str:
         """Returns the report for the screen."""
         lines = [
             f"{self.folder}: the weights of {self.source} at step {self.step}, "

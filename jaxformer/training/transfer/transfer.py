@@ -14,7 +14,7 @@ from jaxformer.io.staging import name_of
 from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import Parameters, within_part
+from jaxformer.models.parameters import Parameters, without_part_prefix
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
@@ -178,11 +178,13 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if _MAY_DIFFER.isdisjoint({within_part(name), within_part(name).split(".")[0]})
+        if _MAY_DIFFER.isdisjoint(
+            {without_part_prefix(name), without_part_prefix(name).split(".")[0]}
+        )
     )
 
 
 def _replaceable(name: str) -> bool:
     # The mask token for patches belongs to the head that predicts them.
     apart = ("heads.", "pooler.", "mask_token")
-    return within_part(name).startswith(apart) or is_factor(name)
+    return without_part_prefix(name).startswith(apart) or is_factor(name)
