@@ -83,7 +83,7 @@ class Distillation:
             self,
             "soft_weight",
             some,
-            "positive, or soft_weight or cosine_weight must be: otherwise nothing is learned",
+            "positive unless cosine_weight is: otherwise nothing is learned",
         )
 
 

@@ -166,7 +166,7 @@ def _wait_for_host(address: str, timeout: float) -> None:
             if time.monotonic() > end:
                 raise ConfigError(
                     f"job.coordinator = {address!r}: must name a host that can be resolved; "
-                    f"{host} could not be within job.initialization_timeout = {timeout} s "
+                    f"{host} was not found within job.initialization_timeout = {timeout} s "
                     f"({error.strerror or error}): check that process 0 is running and that the "
                     "name is correct"
                 ) from error

@@ -101,7 +101,7 @@ def test_an_owner_that_was_only_slow_stops(run):
         slow._thread = threading.Thread(target=slow._renew)
         slow._thread.start()
         slow._thread.join()
-        with pytest.raises(RunError, match=r"^stopped: .* is another process's now"):
+        with pytest.raises(RunError, match=r"^stopped: .* is now locked by another process"):
             slow.check()
         slow.close()
         mine.check()
@@ -120,7 +120,7 @@ def test_the_same_experiment_goes_on_and_another_is_refused(run):
     open_run_folder(run, CONFIG)
     open_run_folder(run, CONFIG)
     assert read_config(run) == CONFIG
-    with pytest.raises(ConfigError, match="holds a run with another configuration"):
+    with pytest.raises(ConfigError, match="contains a run with another configuration"):
         open_run_folder(run, Config(tiny(num_layers=3)))
 
 

@@ -85,7 +85,7 @@ def test_inspect_takes_a_step_and_names_damage(run_dir, capsys):
 
 def test_inspect_of_something_else(tmp_path, capsys):
     assert cli.main(["inspect", str(tmp_path)]) == 2
-    assert "is not the folder of a run" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
 
 
 def test_compare_ranks_runs_and_draws_them(tmp_path, capsys):

@@ -93,7 +93,7 @@ def test_data_that_a_family_can_read(model, data):
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (ENCODER, DataConfig(), "CausalLM: it asks for the next token, which every token"),
+        (ENCODER, DataConfig(), "CausalLM: next-token prediction needs causal attention"),
         (ENCODER, DataConfig(objective=PrefixLM()), "use MaskedLM, or a DecoderConfig"),
         (
             BOTH,
@@ -102,7 +102,7 @@ def test_data_that_a_family_can_read(model, data):
         ),
         (BOTH, LabelledText(), "a decoder, for which LabelledText makes nothing"),
         (MODEL, DataConfig(objective=SpanCorruption()), "use an EncoderDecoderConfig"),
-        (ENCODER, ParallelText(), "ParallelText makes inputs for an encoder and others"),
+        (ENCODER, ParallelText(), "ParallelText provides separate encoder and decoder inputs"),
         (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
         (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
         (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\)"),

@@ -234,7 +234,7 @@ def test_pods_of_a_jobset():
     named = Processes("run-workers-0-0.run:55527", 4, 3)
     assert find_processes(Config(num_processes=4), JOBSET) == named
     assert find_processes(Config(), JOBSET | {"JAX_NUM_PROCESSES": "4"}) == named
-    with pytest.raises(ConfigError, match="process 3 of a job, and nothing says of how many"):
+    with pytest.raises(ConfigError, match="process 3 of a job of unknown size"):
         find_processes(Config(), JOBSET)
 
 

@@ -85,7 +85,7 @@ def test_one_program_serves_all_arrays_and_gradients_reach_them():
     [
         (
             lambda: zero_head(3)(Z),
-            "heads = (3,): must be below 3, for there are 3 in an activation",
+            "heads = (3,): must be below 3 for an activation",
         ),
         (lambda: at_positions((1, 5), zero())(Z), "positions = (1, 5): must be below 5"),
         (lambda: zero_head(-1), "heads = (-1,): must be integers from 0 on"),

@@ -355,7 +355,7 @@ def refused(config, labels=(), special_tokens=()):
         ({"model_dim": 40, "num_heads": 4}, "(model.model_dim = 32 there, 40 here)"),
         ({"model_dim": 40, "num_heads": 4}, "set train.distillation.cosine_weight = 0"),
         ({"heads": (Regression(),)}, "it has the heads language_model, this model label: none in"),
-        ({"heads": (Span(),)}, "none in common that chooses among tokens or labels"),
+        ({"heads": (Span(),)}, "they share no head that predicts tokens or labels"),
     ],
 )
 def test_a_teacher_that_does_not_fit(teacher, changes, message):
@@ -386,7 +386,7 @@ def beside(teacher, folder, *absent):
 
 def test_a_teacher_with_another_tokenizer(teacher):
     message = refused(student_config(teacher), special_tokens=MaskedLM.special_tokens)
-    assert "it has another tokenizer" in message
+    assert "it has a different tokenizer" in message
     assert f"--data.tokenizer TokenizerFile --data.tokenizer.path {teacher}/tokenizer" in message
 
 

@@ -279,7 +279,7 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     assert (report.merged, plain.merged) == (3, 0)
     assert not report.new
     assert not report.left
-    assert "3 of them with their low-rank factors" in report.format_metrics(tuned)
+    assert "3 of them with merged low-rank factors" in report.report()
 
 
 @pytest.mark.slow
@@ -309,8 +309,8 @@ def test_the_command_says_what_it_did(tuned, tmp_path, capsys):
 def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("years of work")
     for source, target, message in (
-        (base, tmp_path / "out", "trained no low-rank factors"),
-        (tmp_path, tmp_path / "out", "not the folder of a run"),
+        (base, tmp_path / "out", "did not train low-rank factors"),
+        (tmp_path, tmp_path / "out", "not a run folder"),
         (tuned, tmp_path, "is not empty"),
         (tuned, tmp_path / "thesis.tex", "is not empty"),
     ):

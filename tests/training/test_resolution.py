@@ -278,7 +278,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
     for name, message in (
         (str(tmp_path / "none"), "must be the folder of a run or of a Hugging Face checkpoint"),
         ("nobody/has-this", "has no complete copy of nobody/has-this"),
-        (str(tmp_path), "is not the folder of a run"),
+        (str(tmp_path), "is not a run folder"),
     ):
         with pytest.raises(ConfigError, match=message):
             fill(Config(None, data, init_from=name))

@@ -60,7 +60,7 @@ class EarlyStopping:
         if self.best is None:
             return f"{words} was not finite in {count}"
         step, value = self.best
-        return f"{words} has not improved on {value:.4g}, that of step {step}, in {count} since"
+        return f"{words} has not improved on {value:.4g} of step {step} in {count}"
 
     def add(self, step: int, values: Mapping[str, float]) -> bool:
         """Records the evaluation of a step."""
