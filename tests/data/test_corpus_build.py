@@ -146,6 +146,7 @@ def shards_in(folder):
 
 @pytest.mark.more
 @pytest.mark.parametrize(("num_proc", "kills"), [(1, 2), (2, 1)])
+@pytest.mark.quick("1-2")
 def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, kills):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     for kill in range(1, kills + 1):
@@ -168,6 +169,7 @@ def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, k
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_a_process_waits_for_another_and_takes_over(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     slow = SCRIPT.replace(

@@ -179,6 +179,7 @@ def test_a_sharded_step_is_the_unsharded_one(model, mesh):
 
 
 @pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
+@pytest.mark.more
 def test_every_device_holds_its_share_and_no_more(model):
     run = three_steps((2, 2, 2), model)
     program, state = run.program, run.state
@@ -297,6 +298,7 @@ def gathered_parameters(run):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_the_tensor_axis_gathers_no_parameter():
     assert not gathered_parameters(three_steps((1, 1, 4), TIED))
     assert not gathered_parameters(three_steps((1, 1, 4), UNTIED))
