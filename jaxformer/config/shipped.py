@@ -26,7 +26,7 @@ def config_spec(name: str) -> str:
         return name
     names = shipped_names()
     advice = did_you_mean(stem, names) or f"; choose one of {', '.join(names)}"
-    raise ConfigError(f"{stem!r} is neither a file nor the name of a shipped config{advice}")
+    raise ConfigError(f"{stem!r} is neither a file nor the name of a config{advice}")
 
 
 def _folder() -> Path:

@@ -102,7 +102,7 @@ def _check_fits(
 def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:
     """Returns the names of the heads whose predictions the student learns from."""
     if type(teacher) is not type(model):
-        _refuse(f"it is a {type(teacher).__name__} model, this one a {type(model).__name__} model")
+        _refuse(f"its type is {type(teacher).__name__}, this model's {type(model).__name__}")
     for field in model.input_fields:
         ours, theirs = getattr(model, field), getattr(teacher, field)
         if ours != theirs:

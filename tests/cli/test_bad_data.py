@@ -164,7 +164,7 @@ def test_a_folder_that_is_no_run_keeps_its_files(run_on, tmp_path):
     (tmp_path / "run" / "notes.txt").write_text("mine")
     status, output = run_on("classes", GOOD["classes"])
     assert status == 2
-    assert "holds notes.txt" in output
+    assert "contains notes.txt" in output
     assert [item.name for item in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 

@@ -168,7 +168,7 @@ def test_a_changed_component_is_another_run(tmp_path, as_in_another_process, old
         check_unchanged(changed, kept)
         return
     with pytest.raises(
-        ConfigError, match=r"the code of GroupedRoPE is not that of .*experiment\.py"
+        ConfigError, match=r"the code of GroupedRoPE differs from .*experiment\.py"
     ):
         open_run_folder(tmp_path / "run", changed)
     assert kept.read_text() == text
@@ -189,7 +189,7 @@ def test_a_folder_with_an_experiment_of_the_users_is_not_a_runs(tmp_path):
     with pytest.raises(ConfigError, match=r"is not a run folder: .* contains notes.txt"):
         open_run_folder(tmp_path / "there", config)
     (tmp_path / "there" / KEPT_FILE).write_text("other = 1")
-    with pytest.raises(ConfigError, match=r"holds experiment.py, notes.txt"):
+    with pytest.raises(ConfigError, match=r"contains experiment.py, notes.txt"):
         open_run_folder(tmp_path / "there", config)
 
 

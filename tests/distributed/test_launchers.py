@@ -404,5 +404,5 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch):
 
     refused = Mock(side_effect=ApiException("Forbidden:\n  pods is forbidden"))
     monkeypatch.setattr("jax.distributed.initialize", refused)
-    with pytest.raises(ConfigError, match=r"by itself \(Forbidden: pods is forbidden\): give"):
+    with pytest.raises(ConfigError, match=r"\(Forbidden: pods is forbidden\): set --job"):
         join(Config(auto=True))

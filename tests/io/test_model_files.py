@@ -77,7 +77,7 @@ def test_a_cache_is_no_way_out(snapshot, tmp_path):
     (blobs / "cafe").symlink_to(tmp_path / "secret")
     (snapshot / "through").symlink_to("../../blobs/cafe")
     for name in ("other", "through"):
-        with pytest.raises(DataError, match=f"{name} is a link to .*secret, outside"):
+        with pytest.raises(DataError, match=f"{name} is a link to .*secret, which is outside"):
             file_in(snapshot, name)
     blobs.rename(tmp_path / "elsewhere")
     blobs.symlink_to(tmp_path / "elsewhere")

@@ -148,7 +148,7 @@ def test_containers_that_json_has():
     assert json_round_trip(loose) == loose
     with pytest.raises(ConfigError, match=r"config.names\[0\] = 3"):
         from_json({"type": f"{__name__}.Loose", "names": [3]}, Loose)
-    with pytest.raises(ConfigError, match="config: Loose refuses its fields: list index"):
+    with pytest.raises(ConfigError, match="config: Loose rejected its fields: list index"):
         from_json({"type": f"{__name__}.Loose"}, Loose)
     with pytest.raises(ConfigError, match=r"config\.anything = .*annotate the field"):
         json_round_trip(Loose(["a"], anything=ALiBi()))

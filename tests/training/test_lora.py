@@ -281,7 +281,7 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     assert (report.merged, plain.merged) == (3, 0)
     assert not report.new
     assert not report.left
-    assert "3 of them with merged low-rank factors" in report.report()
+    assert "3 of them with merged low-rank factors" in report.report
 
 
 @pytest.mark.slow
@@ -328,7 +328,7 @@ def test_a_failure_leaves_nothing_behind(tuned, tmp_path, monkeypatch):
         raise OSError("no space")
 
     monkeypatch.setattr("jaxformer.checkpoints.saved_run.Checkpointer", full)
-    with pytest.raises(DataError, match="nothing of it was: no space"):
+    with pytest.raises(DataError, match="no space; nothing was written"):
         merge(tuned, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

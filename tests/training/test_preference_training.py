@@ -445,7 +445,7 @@ def test_what_does_not_fit_together(finished):
     other = replace(config, train=replace(config.train, preference=KTO()))
     assert "choose one with --train.preference DPO" in refused(other)
     text = replace(tiny_config(), train=TrainConfig(preference=KTO()))
-    assert "judged answers, which DataConfig does not make; use Unpaired" in refused(text)
+    assert "judged answers, which DataConfig does not provide; use Unpaired" in refused(text)
 
 
 @pytest.mark.slow
