@@ -34,8 +34,8 @@ from jaxformer.plan.trace import check
 T = TypeVar("T")
 
 _DESCRIPTION = """\
-Writes {what} to the standard output. CONFIG is a config as `train` takes it. Options of
-`train` follow two hyphens, and are checked here, before anything is queued:
+Writes {what} to the standard output. CONFIG is the same as for `train`. Options of
+`train` follow two hyphens and are checked before anything is queued:
 
   {prog} CONFIG {example} -- --train.steps 1000 > {file}
 

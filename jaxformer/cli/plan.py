@@ -31,10 +31,10 @@ from jaxformer.plan.trace import check, check_without_mesh, checkpoint_model
 from jaxformer.training.resolve import fill
 
 _DESCRIPTION = """\
-Says, on a laptop, whether a config fits on a slice of TPUs or on GPUs, how much memory each device
-needs and for what, the largest batch, the best mesh, and how long a step and the whole run take.
-CONFIG is what `jaxformer train` takes, and options change its fields in the same way:
---mesh.tensor 4. For TPUs the compiler confirms the memory, where libtpu is installed.
+Estimates, without accelerators, whether a config fits on a slice of TPUs or on GPUs, the memory of
+each device by purpose, the largest batch, the best mesh, and the time of a step and of the run.
+CONFIG and the options that change its fields are the same as for `jaxformer train`:
+--mesh.tensor 4. For TPUs the compiler confirms the memory if libtpu is installed.
 
   {prog} llama3_8b --chips v5p:4x4x4        a slice, by the topology of its chips
   {prog} llama3_8b --chips v6e:16x16*2      two slices, joined by the network

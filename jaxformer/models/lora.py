@@ -105,10 +105,10 @@ class AbstractLoraModel:
         able = frozenset(base.learning)
         if lora.trained is None:
             owners = tuple(f"heads.{head}." for head in heads)
-            besides = [name for name in base.learning if name.startswith(owners)]
-            excluded.update(besides)
+            trained = [name for name in base.learning if name.startswith(owners)]
+            excluded.update(trained)
         else:
-            besides = [name for name in _matching(base, lora.trained) if name in able]
+            trained = [name for name in _matching(base, lora.trained) if name in able]
         found = _kernels(base, lora.targets, "targets")
         self.targets = tuple(name for name in found if name in able and name not in excluded)
         if not self.targets:
@@ -117,9 +117,9 @@ class AbstractLoraModel:
                 f"not in train.lora.exclude = {lora.exclude} and is not fully trained"
             )
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
-        self.learning = (*besides, *factors)
+        self.learning = (*trained, *factors)
         """The names of the trainable parameters."""
-        self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, besides)
+        self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, trained)
         self.kernels, self.largest = base.kernels, base.largest
         for name in self.targets:
             axes, shape = base.axes[name], base.shapes[name].shape

@@ -105,7 +105,7 @@ def stage_step(stage: Config, known: TracedStep) -> TracedStep:
 
 
 def best(config: Config, slice_: Slice) -> list[Candidate]:
-    """The fastest ways to train an experiment on a slice, of those that fit.
+    """Returns the fastest ways to train an experiment on a slice that fit in memory.
 
     The batch size stays that of the experiment. A batch that does not fit is split into parts.
     """
@@ -143,7 +143,7 @@ def winner(config: Config, slice_: Slice) -> Candidate:
         nearest = min(traced, key=lambda candidate: candidate.memory.peak)
         raise ConfigError(
             f"chips = {slice_.name!r}: this config does not fit on any mesh in the "
-            f"{available:.2f} GiB of a device; the smallest of those that were traced, "
+            f"{available:.2f} GiB of a device; the smallest traced candidate, "
             f"{nearest.name}, needs {nearest.memory.peak / GIB:.2f}; take more chips, a chip with "
             f"more memory, or a smaller batch{_or_pad(config, slice_)}"
         )
@@ -299,7 +299,7 @@ def _seconds(config: Config, slice_: Slice) -> float:
 def _reason(winner: Candidate, other: Candidate | None = None) -> str:
     """Describes why the fastest candidate is faster than the second best."""
     if other is None:
-        return f"{winner.name}: the only one that fits of those that were traced"
+        return f"{winner.name}: the only traced candidate that fits"
     slower = other.step.seconds / winner.step.seconds - 1
     more = {
         name: seconds - winner.step.terms.get(name, 0.0)

@@ -120,7 +120,9 @@ def test_a_head_must_find_its_labels():
     names = {"inputs", "segments", "targets", "weights"}
     check_heads(model.heads, names | {"next_sentence", "next_sentence_weights"})
     message = r"head 'next_sentence' .* reads next_sentence, next_sentence_weights, but the data "
-    with pytest.raises(ConfigError, match=message + "provides inputs, segments, targets, weights: "):
+    with pytest.raises(
+        ConfigError, match=message + "provides inputs, segments, targets, weights: "
+    ):
         check_heads(model.heads, names)
 
 

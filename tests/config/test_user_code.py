@@ -167,9 +167,7 @@ def test_a_changed_component_is_another_run(tmp_path, as_in_another_process, old
     if not is_refused:
         check_unchanged(changed, kept)
         return
-    with pytest.raises(
-        ConfigError, match=r"the code of GroupedRoPE differs from .*experiment\.py"
-    ):
+    with pytest.raises(ConfigError, match=r"the code of GroupedRoPE differs from .*experiment\.py"):
         open_run_folder(tmp_path / "run", changed)
     assert kept.read_text() == text
 

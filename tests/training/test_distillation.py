@@ -404,7 +404,9 @@ def test_a_teacher_with_other_labels(teacher, monkeypatch):
     opened = open_named(str(teacher), "train.distillation.teacher")
     monkeypatch.setitem(vars(opened), "labels", ("b", "a"))
     check_teacher_data(Datasets(None, None, labels=("b", "a")), opened)
-    with pytest.raises(ConfigError, match="it was trained on the labels b, a, but the data has a, b"):
+    with pytest.raises(
+        ConfigError, match="it was trained on the labels b, a, but the data has a, b"
+    ):
         check_teacher_data(Datasets(None, None, labels=("a", "b")), opened)
 
 

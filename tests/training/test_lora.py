@@ -319,7 +319,7 @@ def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
         assert cli.main(["merge", str(source), str(target)]) == 2
         assert message in capsys.readouterr().err
     assert cli.main(["merge", str(tuned), str(tmp_path / "out"), "--step", "5"]) == 2
-    assert "holds 4, 8" in capsys.readouterr().err
+    assert "contains 4, 8" in capsys.readouterr().err
     assert [item.name for item in tmp_path.iterdir()] == ["thesis.tex"]
 
 

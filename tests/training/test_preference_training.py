@@ -439,7 +439,7 @@ def test_what_does_not_fit_together(finished):
     without = replace(config, train=replace(config.train, preference=None))
     assert "choose one with --train.preference DPO" in refused(without)
     text = replace(tiny_config(), train=TrainConfig(preference=DPO()))
-    assert "compares pairs of answers, which DataConfig does not make" in refused(text)
+    assert "compares pairs of answers, which DataConfig does not provide" in refused(text)
     encoder = replace(config, model=tiny_encoder(vocab_size=264))
     assert "answers of a decoder" in refused(encoder)
     other = replace(config, train=replace(config.train, preference=KTO()))

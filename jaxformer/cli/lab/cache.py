@@ -13,11 +13,10 @@ from jaxformer.lab.experiments.kv_cache import cache_report
 from jaxformer.nn.cache import Storage
 
 _DESCRIPTION = """\
-Shows the bytes of the cache of keys and values with which the model of a config generates, what
-fewer key/value heads would save, and the work of the next token with the cache and without.
-CONFIG is what `jaxformer train` takes: the name of a config that comes with jaxformer
-(tiny_decoder, llama:llama3-8b) or the path of a Python file. Options change the fields of the
-config: --model.num-kv-heads 2. `{prog} CONFIG --help` lists them.
+Shows the size of the KV cache of a config's model, the savings with fewer key/value heads, and the
+work of the next token with and without the cache. CONFIG is the same as for `jaxformer train`: the
+name of a shipped config (tiny_decoder, llama:llama3-8b) or the path of a Python file. Options
+change the fields of the config: --model.num-kv-heads 2. `{prog} CONFIG --help` lists them.
 
 Configs: {names}"""
 

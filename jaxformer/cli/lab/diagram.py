@@ -16,12 +16,12 @@ from jaxformer.lab.drawing import save
 _ENDINGS = (".svg", ".png", ".pdf")
 _DESCRIPTION = """\
 Draws the model of a config: one block of each stack with its norms, sublayers and residual sums,
-what is below and above it, and the shapes and parameters of every part. CONFIG is what
-`jaxformer train` takes: the name of a config that comes with jaxformer (tiny_decoder, bert:base)
-or the path of a Python file. Options change the fields of the config: --model.num-layers 3.
-`{prog} CONFIG --help` lists them.
+its inputs and outputs, and the shapes and parameters of every part. CONFIG is the same as for
+`jaxformer train`: the name of a shipped config (tiny_decoder, bert:base) or the path of a Python
+file. Options change the fields of the config: --model.num-layers 3. `{prog} CONFIG --help` lists
+them.
 
-The picture is NAME.svg unless --out says otherwise.
+The figure is written to NAME.svg unless --out is given.
 
 Configs: {names}"""
 

@@ -51,7 +51,7 @@ class Evaluation(CheckpointChoice):
 
 _DESCRIPTION = """\
 Evaluates the newest checkpoint of a run on all its validation rows, shows the metrics and writes
-them as JSON. The options of the run's data are those of `jaxformer train`: --data.validation
+them as JSON. The options for the data are the same as for `jaxformer train`: --data.validation
 dev.tsv, --data.validation-source src.txt, --data.text sentence. `{prog} RUN_DIR --help` lists
 them."""
 

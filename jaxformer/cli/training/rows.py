@@ -30,13 +30,13 @@ from jaxformer.training.resolve import fill
 
 _MOST_CHARACTERS = 10_000
 _DESCRIPTION = """\
-Shows the first rows of a config's training data as the model sees them: their texts with what is
-learned, each token with its target, weight and segment, and labels, spans and images. CONFIG and
-its options are those of `jaxformer train`: put `rows` in the place of `train`. Nothing is trained,
-and nothing is written; where the run exists, its tokenizer and its labels are used.
+Shows the first rows of a config's training data as the model sees them: texts with the training
+targets marked, each token with its target, weight and segment, and labels, spans and images.
+CONFIG and its options are the same as for `jaxformer train`: replace `train` with `rows`. Nothing
+is trained or written; if the run exists, its tokenizer and labels are used.
 
-Rows are in the order of the data, which training shuffles; what is drawn at random (masks, crops)
-is drawn anew in training.
+Rows are in the order of the data, which training shuffles; random choices (masks, crops) differ in
+training.
 
 Configs: {names}"""
 

@@ -20,14 +20,14 @@ from jaxformer.training.resolve import fill
 
 _TIMES_FOR_ADAPTERS = 10
 _DESCRIPTION = """\
-Trains the model that a config describes. CONFIG is the name of a config that comes with jaxformer
-(tiny_decoder, bert:base) or the path of a Python file (configs/tiny_decoder.py); what follows a
-colon is the argument of its get_config, such as a size. Options change the fields of the config:
---train.steps 300. `{prog} CONFIG --help` lists them.
+Trains the model of a config. CONFIG is the name of a shipped config (tiny_decoder, bert:base) or
+the path of a Python file (configs/tiny_decoder.py); an argument of its get_config, such as a size,
+follows a colon. Options change the fields of the config: --train.steps 300. `{prog} CONFIG --help`
+lists them.
 
-The run goes to runs/NAME unless --run-dir says otherwise. The same command, given again, continues
-from the last checkpoint. Adapters (--train.lora LoRA) take ten times the config's learning rate
-unless --optimizer.schedule.learning-rate says otherwise.
+The run is written to runs/NAME unless --run-dir is given. Rerun the same command to continue from
+the last checkpoint. Adapters (--train.lora LoRA) use ten times the config's learning rate unless
+--optimizer.schedule.learning-rate is given.
 
 Configs: {names}"""
 

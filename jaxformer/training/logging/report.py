@@ -99,8 +99,8 @@ def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str
         more = f" and {len(parts) - _MOST_PARTS} more" if len(parts) > _MOST_PARTS else ""
         return [("learning", ", ".join(parts[:_MOST_PARTS]) + more)] if rest else []
     others = {".".join(name.split(".")[:2]) for name in trained if not is_factor(name)}
-    besides = f"; also trained: {', '.join(sorted(others))}" if others else ""
-    words = f"of {', '.join(sorted(kernels))}{besides or '; nothing else learns'}"
+    others_text = f"; also trained: {', '.join(sorted(others))}" if others else ""
+    words = f"of {', '.join(sorted(kernels))}{others_text or '; nothing else is trained'}"
     return [("low-rank factors", words)]
 
 
