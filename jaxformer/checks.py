@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from jaxformer.errors import check_field, did_you_mean
+from jaxformer.errors import ArgumentError, ConfigError, did_you_mean, shortened
 
 
 class Rule(NamedTuple):
@@ -20,6 +20,21 @@ class Rule(NamedTuple):
     expected: str
     choices: tuple[str, ...] = ()
     """The names among the allowed values, for suggestions."""
+
+
+def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
+    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number"."""
+    if not valid:
+        raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
+
+
+def check_field(
+    owner: object, field: str, valid: bool, expected: str, section: str | None = None
+) -> None:
+    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ..."."""
+    if not valid:
+        name = f"{section or type(owner).__name__}.{field}"
+        raise ConfigError(f"{name} = {shortened(getattr(owner, field))}: must be {expected}")
 
 
 def check_types(owner: object, section: str | None = None) -> None:

@@ -32,21 +32,6 @@ class StorageError(RunError):
     """
 
 
-def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
-    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number"."""
-    if not valid:
-        raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
-
-
-def check_field(
-    owner: object, field: str, valid: bool, expected: str, section: str | None = None
-) -> None:
-    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ..."."""
-    if not valid:
-        name = f"{section or type(owner).__name__}.{field}"
-        raise ConfigError(f"{name} = {shortened(getattr(owner, field))}: must be {expected}")
-
-
 def closest(given: object, allowed: Iterable[str], count: int = 1) -> list[str]:
     """Returns at most `count` similar allowed names, most similar first, ignoring case."""
     spelled = {item.lower(): item for item in allowed}

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 
 from jaxformer.checkpoints.files import COMMIT_FILE, unfinished_step, write_json
 from jaxformer.errors import StorageError, system_message
-from jaxformer.io.digests import sha256_of
+from jaxformer.io.files import sha256_of
 from jaxformer.io.paths import AnyPath, any_path
 
 MANIFEST = "files.json"

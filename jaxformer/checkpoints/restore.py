@@ -18,8 +18,13 @@ from jaxformer.checkpoints.checkpointer import (
     named_arrays,
 )
 from jaxformer.checkpoints.manifest import damage, read_item
-from jaxformer.checkpoints.run_data import kept_digests
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig, other_fields
+from jaxformer.checkpoints.run_dir import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    RunConfig,
+    kept_digests,
+    other_fields,
+)
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError, RunError, first_line
 from jaxformer.io.paths import AnyPath, any_path, is_remote

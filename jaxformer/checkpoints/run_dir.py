@@ -1,14 +1,15 @@
 """The folder of a run: one experiment, one writer; user files are never deleted.
 
 An absent or empty folder starts a run, a folder with the same experiment continues it, and a folder
-with another experiment is refused with the fields that differ.
+with another experiment is refused with the fields that differ. In addition to checkpoints, a run
+contains the files that its model and its data depend on.
 """
 
-import contextlib
 import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,15 +22,19 @@ from jaxformer.config.user_code import (
     find_user_class,
     origins,
 )
+from jaxformer.data import Data, Datasets
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
+from jaxformer.data.tokenizers.files import TOKENIZER_FILES
+from jaxformer.distributed.processes import first_process_only
 from jaxformer.errors import ConfigError, DataError, RunError, system_message
-from jaxformer.io.files import lock_file, replacing
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import lock_file, read_json, replacing, sha256_of
+from jaxformer.io.mirror import pull, push
 from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
 from jaxformer.io.serialization import from_json, json_round_trip, to_json
+from jaxformer.io.staging import staged
 
 if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
@@ -68,7 +73,7 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
     write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
 
 
-@contextlib.contextmanager
+@contextmanager
 def moved_aside(folder: AnyPath) -> Iterator[AnyPath | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
@@ -93,7 +98,7 @@ def moved_aside(folder: AnyPath) -> Iterator[AnyPath | None]:
         raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
     """Locks a run's folder against a second process; the lock is released when the process ends.
 
@@ -114,22 +119,22 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
         try:
             yield check
         except BaseException:
-            with contextlib.suppress(OSError, RunError):
+            with suppress(OSError, RunError):
                 check()  # the folder may belong to another run now
                 if not _has_learned(folder):
                     _restore_contents(folder, before)
             raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def _leased(folder: "RemotePath") -> Iterator[Callable[[], None]]:
     from jaxformer.checkpoints.lease import Lease
 
-    with contextlib.closing(Lease(folder)) as lease:
+    with closing(Lease(folder)) as lease:
         yield lease.check
 
 
-@contextlib.contextmanager
+@contextmanager
 def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
     with reporting_folder_errors(folder):
         file = lock_file(folder / _LOCK_FILE)
@@ -148,7 +153,7 @@ def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
 
 def _check_in_place(lock: IO, folder: Path) -> None:
     """Checks that the path still refers to the lock that this process holds."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if os.path.samestat(os.fstat(lock.fileno()), os.lstat(folder / _LOCK_FILE)):
             return
     raise RunError(
@@ -227,7 +232,7 @@ def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any,
 
 
 def _refuse_pretrained(folder: AnyPath) -> None:
-    with contextlib.suppress(DataError):  # the run itself reports the damage
+    with suppress(DataError):  # the run itself reports the damage
         if is_hf_checkpoint(folder):
             raise ConfigError(
                 f"{folder} is a model saved by transformers, not a run: import it first with "
@@ -250,7 +255,7 @@ def _has_learned(folder: AnyPath) -> bool:
     return bool(saved_steps(folder / CHECKPOINTS)) or (rows.exists() and rows.stat().st_size > 0)
 
 
-@contextlib.contextmanager
+@contextmanager
 def reporting_folder_errors(folder: AnyPath) -> Iterator[None]:
     """Turns an OSError about a run's folder into a ConfigError that names the option."""
     try:
@@ -315,3 +320,47 @@ def _foreign_items(folder: AnyPath, text: bytes | None) -> list[str]:
     unfinished = tuple(f".{name}." for name in (CONFIG_FILE, KEPT_FILE))  # left by a killed start
     names = (item.name for item in folder.iterdir())
     return sorted(name for name in names if name not in own and not name.startswith(unfinished))
+
+
+def kept_files(run: AnyPath) -> Path:
+    """Returns a local folder with the files that a run's model depends on (`KEPT`)."""
+    return staged(run, lambda name: name.partition("/")[0] in KEPT)
+
+
+def kept_digests(run: AnyPath) -> dict[str, str]:
+    """Returns the digests of the tokenizer and label files of a run, by file name."""
+    home = kept_files(run)
+    names = [*(f"tokenizer/{name}" for name in TOKENIZER_FILES), LABEL_FILES[0]]
+    try:
+        return {name: sha256_of(home / name) for name in names if (home / name).is_file()}
+    except OSError as error:
+        raise DataError(f"{run} cannot be read ({system_message(error)})") from error
+
+
+def prepared_data(data: Data, folder: AnyPath) -> Datasets:
+    """X"""
+    if not is_remote(folder):
+        return data.prepare(folder)
+    prepared = []
+
+    def prepare_first() -> None:
+        local = pull(folder, KEPT)
+        with _named(folder, local):
+            prepared.append(data.prepare(local))
+        push(local, folder, KEPT)
+
+    first_process_only(prepare_first)
+    if prepared:
+        return prepared[0]
+    local = pull(folder, KEPT)
+    with _named(folder, local):
+        return data.prepare(local)
+
+
+@contextmanager
+def _named(folder: AnyPath, mirror: Path) -> Iterator[None]:
+    """Makes messages name the run's folder instead of its local mirror."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise type(error)(str(error).replace(str(mirror), str(folder))) from error

@@ -25,7 +25,7 @@ from jaxformer.checkpoints.restore import (
 )
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
 from jaxformer.config.experiment import Config
-from jaxformer.config.metric import cost
+from jaxformer.config.train import cost
 from jaxformer.errors import ConfigError
 from jaxformer.io.paths import AnyPath, any_path, run_path
 from jaxformer.io.serialization import to_json

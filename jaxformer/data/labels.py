@@ -15,9 +15,14 @@ import numpy as np
 
 from jaxformer.data.files.lines import encodable
 from jaxformer.errors import DataError
-from jaxformer.io.digests import add_digests, check_digests, write_digests
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import (
+    add_digests,
+    check_digests,
+    read_bytes,
+    read_json,
+    replacing,
+    write_digests,
+)
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
 _INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.placement import replica_rows
+from jaxformer.functional.arrays import replica_rows
 
 COPIES = "data"
 """The mesh axis of model replicas."""

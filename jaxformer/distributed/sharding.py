@@ -20,7 +20,7 @@ from jax.sharding import (
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
-from jaxformer.functional.placement import mesh_axes, place, without
+from jaxformer.functional.arrays import mesh_axes, place, without
 
 MESH_AXES = ("data", "fsdp", "tensor")
 _MOST_VIRTUAL_DEVICES = 1024

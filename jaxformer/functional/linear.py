@@ -12,12 +12,20 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from jaxformer.checks import at_least
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_ids, static
+from jaxformer.checks import at_least, check_argument
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    mesh_axes,
+    place,
+    platform,
+    spec_of,
+    static,
+    without,
+)
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
 
 _LARGEST = 127
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.families import FAMILIES, PATCHES, family_of
-from jaxformer.hub.family import SEGMENTS
+from jaxformer.hub.families import FAMILIES, PATCHES, SEGMENTS, family_of
 from jaxformer.hub.tasks.classes import IGNORED
 from jaxformer.models.model import ModelConfig
 

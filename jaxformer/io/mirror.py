@@ -10,8 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxformer.io.digests import md5_of
-from jaxformer.io.files import remove_folder, upload_folder
+from jaxformer.io.files import md5_of, remove_folder, upload_folder
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import address_of, addressed_folder, fetch, one_at_a_time
 

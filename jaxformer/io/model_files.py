@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import ordinary_file, read_json
 from jaxformer.io.paths import AnyPath
 
 CONFIG = "config.json"

@@ -8,7 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.io.files import read_bytes, replacing
 
 _MEDIA_TYPES = {"png": "image/png", "svg": "image/svg+xml"}

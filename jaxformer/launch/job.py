@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxformer.checks import check_argument
 from jaxformer.distributed.chips import GPU_MEMORY_FRACTION
 from jaxformer.distributed.slices import Slice
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.io.paths import is_remote, url_of
 
 STOPPED = 75

@@ -5,8 +5,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxformer.checks import check_argument
 from jaxformer.distributed.slices import parse_chips
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.launch.job import STOPPED, Job, check_nodes, check_plain, shell_lines
 
 _UNITS = ("days", "hours", "minutes", "seconds")

@@ -11,17 +11,17 @@ from flax import nnx
 
 from jaxformer.checks import POSITIVE, RATE, check_fields, optional
 from jaxformer.functional.activations import saveable, tap
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
     check_result,
+    spec_of,
 )
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.norms import Norm
-from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig

@@ -20,10 +20,10 @@ from jaxformer.checks import (
     POSITIVE,
     RATE,
     at_least,
+    check_field,
     check_fields,
     check_types,
 )
-from jaxformer.errors import check_field
 from jaxformer.optim.adafactor import scale_by_adafactor
 from jaxformer.optim.parameter_roles import decay_mask, hidden_matrix, map_axes
 from jaxformer.optim.scaling import scale_by_depth, scale_by_trust_ratio

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.families import family_of
-from jaxformer.hub.family import SEGMENTS
+from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import section
 from jaxformer.hub.tasks.classes import (

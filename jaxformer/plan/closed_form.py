@@ -10,9 +10,8 @@ from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import Remat, RematNames, TransformerConfig
 from jaxformer.nn.feedforward import mlp_settings
-from jaxformer.nn.remat import Remat, RematNames
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.trace import teacher_of
 

@@ -11,7 +11,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.source_info_util import summarize
 
-from jaxformer.functional.placement import mesh_axes
+from jaxformer.functional.arrays import mesh_axes
 
 PACKAGE = Path(__file__).parents[1]
 LOOPS = ("scan", "while", "cond")

@@ -18,7 +18,7 @@ from jaxformer.distributed.sharding import MeshConfig
 from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 from jaxformer.plan.closed_form import parameter_count, saved_bytes, with_remat, work_of
 from jaxformer.plan.memory import MemoryEstimate, estimate
 from jaxformer.plan.roofline import StepTime, step_time, time_of

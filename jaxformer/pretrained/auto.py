@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from jaxformer.checkpoints.run_dir import CHECKPOINTS
+from jaxformer.checks import check_argument
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.errors import ConfigError, check_argument, shortened
+from jaxformer.errors import ConfigError, shortened
 from jaxformer.io.model_files import ADAPTER_CONFIG, is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, folder_path, is_remote
 from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint, checked_dtype

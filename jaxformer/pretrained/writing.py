@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
+from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import TEMPLATE, find_template
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import write_hf_config

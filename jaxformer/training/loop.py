@@ -12,14 +12,16 @@ import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest, saved_config, saved_log
-from jaxformer.checkpoints.run_data import kept_digests, prepared_data
 from jaxformer.checkpoints.run_dir import (
     CHECKPOINTS,
     RunConfig,
+    kept_digests,
     locked,
     moved_aside,
     open_run_folder,
+    prepared_data,
 )
+from jaxformer.checks import check_argument
 from jaxformer.config.experiment import (
     Config,
     check_heads,
@@ -28,9 +30,8 @@ from jaxformer.config.experiment import (
     load_config,
     writes_samples,
 )
-from jaxformer.config.metric import cost
 from jaxformer.config.shipped import config_spec
-from jaxformer.config.train import TrainConfig
+from jaxformer.config.train import TrainConfig, cost
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.ramp import Phase
 from jaxformer.data.shown_rows import RowReader
@@ -43,12 +44,11 @@ from jaxformer.distributed.processes import (
     local_rows,
 )
 from jaxformer.distributed.sharding import make_mesh
-from jaxformer.errors import DataError, check_argument
+from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.optim.schedules import FEW_STEPS
-from jaxformer.training.evaluation.conclusion import print_conclusion
-from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
+from jaxformer.training.evaluation.conclusion import EarlyStopping, check_metric, print_conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
 from jaxformer.training.logging.metrics_writer import read_metrics

@@ -8,12 +8,11 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.config.train import DPO, KTO
 from jaxformer.data.chat.preferences.unpaired import DESIRABLE
+from jaxformer.functional.arrays import place, spec_of
 from jaxformer.functional.losses.preferences import dpo_loss, kto_loss
-from jaxformer.functional.placement import place, spec_of
-from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.model import Model
-from jaxformer.training.loss import Loss, mean, weighted
+from jaxformer.training.loss import Loss, check_batch, mean, weighted
 
 HEAD = "language_model"
 """The head whose log-probabilities are compared."""

@@ -28,10 +28,17 @@ from jaxformer.distributed.processes import (
 )
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.placement import place
-from jaxformer.io.digests import DIGESTS, check_digests, write_digests
-from jaxformer.io.files import move_into_place, ordinary_file, remove_folder, temporary_folder
-from jaxformer.io.json_files import read_json
+from jaxformer.functional.arrays import place
+from jaxformer.io.files import (
+    DIGESTS,
+    check_digests,
+    move_into_place,
+    ordinary_file,
+    read_json,
+    remove_folder,
+    temporary_folder,
+    write_digests,
+)
 from jaxformer.io.paths import AnyPath
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.lora import AbstractLoraModel

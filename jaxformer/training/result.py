@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.training.evaluation.early_stopping import EarlyStopping
+from jaxformer.training.evaluation.conclusion import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
 
 if TYPE_CHECKING:

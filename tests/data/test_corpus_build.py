@@ -33,7 +33,7 @@ from jaxformer.data import (
 from jaxformer.data.files import find
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
-from jaxformer.data.text.progress import TokenisingProgress
+from jaxformer.data.text.staging import TokenisingProgress
 from jaxformer.data.tokenizers.pool import TokenizerPool
 from jaxformer.errors import DataError
 from jaxformer.io import scratch
@@ -390,7 +390,7 @@ def test_a_process_that_dies_is_named(tmp_path):
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_progress_has_documents_tokens_speed_and_time(monkeypatch, is_terminal):
     now = [100.0]
-    monkeypatch.setattr("jaxformer.data.text.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("jaxformer.data.text.staging.time.monotonic", lambda: now[0])
     console = Console(file=StringIO(), force_terminal=is_terminal, width=80)
     with TokenisingProgress(100_000_000, console) as progress:
         progress.skip(10_000_000)

@@ -12,10 +12,10 @@ from variants import check_outputs, check_variant, models
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Learned
 from jaxformer.models import AbstractModel, MaskedAutoencoder
-from jaxformer.models.batch import check_batch
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
+from jaxformer.training.loss import check_batch
 
 torch_only = pytest.mark.torch
 

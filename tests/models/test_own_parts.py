@@ -25,7 +25,7 @@ from jaxformer.distributed.sharding import MeshConfig, make_mesh, on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import Mask, RoPE, Sinusoidal, causal, per_device
 from jaxformer.functional.activations import with_cache
-from jaxformer.functional.placement import spec_of
+from jaxformer.functional.arrays import spec_of
 from jaxformer.hub.describe import describe
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.models.heads.base import LossOptions, class_loss

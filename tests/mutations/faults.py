@@ -24,8 +24,8 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
-        "io/digests: a file that has changed passes as undamaged",
-        "io/digests.py",
+        "io/files: a file that has changed passes as undamaged",
+        "io/files.py",
         "if found != recorded[name]:",
         "if len(found) != len(recorded[name]):",
         ("data/test_damaged_caches.py::test_damage_gives_the_same_batches_or_one_sentence",),

@@ -14,7 +14,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.functional import causal
 from jaxformer.io.serialization import from_json, to_json
 from jaxformer.nn import Context, Stack
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 
 B, T, L = 2, 9, 3
 POLICIES = {

@@ -16,7 +16,7 @@ from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.models import DualEncoderConfig
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 from jaxformer.plan import report, search
 from jaxformer.plan.closed_form import work_of
 from jaxformer.plan.layout import layout_of

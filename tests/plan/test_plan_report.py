@@ -127,7 +127,7 @@ def short_search(monkeypatch):
         (MeshConfig(data=4), "v5e:4x4", "uses 4 of the 16 devices of v5e:4x4"),
     ],
 )
-@pytest.mark.first("mesh0-v5e:2x2*2-give --mesh.data 2")
+@pytest.mark.first("mesh0-v5e:2x2*2-set --mesh.data 2")
 def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_search):
     made = closed_form(replace(tiny(), mesh=mesh), chips)
     assert words in made.impossible

@@ -10,10 +10,10 @@ from tiny_run import hash_of, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.cli import main as cli
-from jaxformer.config.metric import cost, lower_is_better
+from jaxformer.config.train import cost, lower_is_better
 from jaxformer.errors import ConfigError
 from jaxformer.training import loop
-from jaxformer.training.evaluation.early_stopping import EarlyStopping
+from jaxformer.training.evaluation.conclusion import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 

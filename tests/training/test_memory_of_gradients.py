@@ -23,8 +23,7 @@ from jaxformer.functional import LayerNorm, Learned
 from jaxformer.models import Classification, LanguageModel
 from jaxformer.models.lora import LoRA
 from jaxformer.nn import PostNorm
-from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames, TransformerConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 

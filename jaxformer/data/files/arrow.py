@@ -9,8 +9,7 @@ from typing import Any
 from jaxformer.data.files.record import Record, table_row
 from jaxformer.errors import DataError, StorageError
 from jaxformer.extras import optional_module
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import ordinary_file, read_json
 from jaxformer.io.streams import readable
 
 _BATCH_ROWS = 1024

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from jaxformer.errors import DataError
-from jaxformer.io.digests import sha256_of
-from jaxformer.io.files import object_info, ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import object_info, ordinary_file, read_json, sha256_of
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:

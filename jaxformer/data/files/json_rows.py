@@ -11,7 +11,7 @@ from jaxformer.data.files.lines import byte_lines, opened
 from jaxformer.data.files.malformed import Malformed, attempted
 from jaxformer.data.files.record import Record, table_line, table_row
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import json_type, parse_json
+from jaxformer.io.files import json_type, parse_json
 
 _CHUNK = 1 << 16
 _FORM = "a .json table is a list of objects, or has an object on each line"
@@ -75,7 +75,7 @@ def _read_list(path: Path) -> Iterator[Record]:
         raise DataError(f"{path}, row {number}: not valid JSON: nested too deeply") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, row {number}: not valid JSON: {error.msg}") from error
-    except ValueError as error:  # Python reads integers of 4,300 digits at most
+    except ValueError as error:  # Python parses integers of at most 4,300 digits
         reason = "a number has too many digits"
         raise DataError(f"{path}, row {number}: not valid JSON: {reason}") from error
 

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_fields, check_types
+from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import check_field
 
 _SENTENCE_ENDS = (".", "!", "?", "\n")
 

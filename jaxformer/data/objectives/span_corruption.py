@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_field, check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import NUM_SENTINELS, Role
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from jaxformer.data.tasks.sequences import (
 )
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import any_path
 from jaxformer.models.heads.base import HeadResult

@@ -22,16 +22,20 @@ from jaxformer.data.text.corpus_files import (
     read_corpus,
 )
 from jaxformer.data.text.packing import TokenStream
-from jaxformer.data.text.progress import TokenisingProgress
 from jaxformer.data.text.remote_corpus import share_corpus
 from jaxformer.data.text.sources import TextSource, digest_of
-from jaxformer.data.text.staging import Staging, remove_others, set_aside, staging
+from jaxformer.data.text.staging import (
+    Staging,
+    TokenisingProgress,
+    remove_others,
+    set_aside,
+    staging,
+)
 from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 from jaxformer.data.tokenizers.training import cut
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, add_digests
-from jaxformer.io.files import move_into_place, temporary_folder
+from jaxformer.io.files import DIGESTS, add_digests, move_into_place, temporary_folder
 from jaxformer.io.mirror import store_path_of
 from jaxformer.io.paths import any_path, is_remote
 

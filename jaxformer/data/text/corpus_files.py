@@ -20,9 +20,7 @@ import numpy as np
 from jaxformer.data.text.packing import Tokens, TokenShards, TokenStream
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, check_digests, write_digests
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import DIGESTS, check_digests, ordinary_file, read_json, write_digests
 
 SIZES = "corpus.json"
 _SIDES = ("train", "validation")

@@ -21,8 +21,7 @@ from tokenizers import Tokenizer
 from jaxformer.data.tokenizers import auto_process, python_classes
 from jaxformer.errors import DataError
 from jaxformer.extras import EXTRAS, MissingExtra
-from jaxformer.io.digests import sha256_of
-from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.files import read_bytes, replacing, sha256_of
 from jaxformer.io.model_files import SIDE_FILES, read_object, small_file_in
 from jaxformer.io.scripts import run_script
 from jaxformer.io.staging import cache_folder

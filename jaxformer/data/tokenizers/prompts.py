@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers.files import SETTINGS, read_settings, tokenizer_in
-from jaxformer.data.tokenizers.limits import bounded_matches
+from jaxformer.data.tokenizers.files import SETTINGS, bounded_matches, read_settings, tokenizer_in
 from jaxformer.data.tokenizers.special_tokens import names_as_text
 from jaxformer.errors import DataError
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from jaxformer.checks import check_argument
 from jaxformer.data.tokenizers.training import END_OF_TEXT, byte_alphabet
-from jaxformer.errors import DataError, check_argument, did_you_mean
+from jaxformer.errors import DataError, did_you_mean
 from jaxformer.io.files import read_bytes
 
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")

@@ -19,7 +19,7 @@ from jaxformer.hub.remote.errors import (
 )
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
-from jaxformer.io.digests import sha256_of
+from jaxformer.io.files import sha256_of
 from jaxformer.io.model_files import ADAPTER_CONFIG, CONFIG, read_object
 
 _log = logging.getLogger(__name__)

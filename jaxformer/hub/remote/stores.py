@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.remote.selection import check_has_weights, settings_of, weights_of
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.staging import staged

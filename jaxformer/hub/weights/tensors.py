@@ -17,7 +17,7 @@ from jaxformer.errors import DataError
 from jaxformer.hub.weights.arrays import check_finite, copy_into
 from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights_in
 from jaxformer.hub.weights.layouts import Shape
-from jaxformer.io.json_files import check_no_pointer
+from jaxformer.io.files import check_no_pointer
 from jaxformer.io.model_files import file_in, read_object
 from jaxformer.io.notices import warn_once
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.generation.api import generate
 from jaxformer.pretrained.inspection.tokens import check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, check_types
-from jaxformer.errors import check_field
+from jaxformer.checks import at_least, check_field, check_fields, check_types
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.mixers import Mixer, mixers
 from jaxformer.lab.experiments.report import Report

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ConfigError
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.report import Report
 from jaxformer.models import AbstractModel, DecoderConfig

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating
 from jaxformer.lab.drawing import COLOURS, canvas, frame, heat_map
 from jaxformer.lab.experiments.report import Report
 

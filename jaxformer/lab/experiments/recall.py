@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.checks import at_least, check_fields, check_types
-from jaxformer.errors import check_field
+from jaxformer.checks import at_least, check_field, check_fields, check_types
 from jaxformer.functional import rms_norm, sinusoidal_code
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.mixers import Mixer, mixers

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_argument
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.report import Report
 

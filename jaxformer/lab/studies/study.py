@@ -15,7 +15,7 @@ import jax
 from jaxformer.checkpoints.files import write_json
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.serialization import diff, to_json
 from jaxformer.training.logging.progress import duration
 from jaxformer.training.logging.run_logger import TrainingDiverged

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.checks import at_least, optional
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.checks import at_least, check_argument, optional
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import CONFIG, file_in
 from jaxformer.models import Classification
 from jaxformer.pretrained.auto import load, model_folder

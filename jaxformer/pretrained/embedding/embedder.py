@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import RunConfig
-from jaxformer.checks import at_least, optional
+from jaxformer.checks import at_least, check_argument, optional
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.specs import load_tokenizer
-from jaxformer.errors import check_argument
 from jaxformer.pretrained.embedding.modules import activation_of, unit
 from jaxformer.pretrained.embedding.recipe import SETTINGS, Recipe, Similarity
 from jaxformer.pretrained.model import Pretrained

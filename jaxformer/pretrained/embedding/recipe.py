@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 from jaxformer.errors import ConfigError, DataError, did_you_mean, shortened
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import EMBEDDINGS, file_in, read_object
 from jaxformer.io.notices import warn_once
 from jaxformer.pretrained.embedding.modules import (

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxformer.checks import check_argument
 from jaxformer.data.tokenizers.special_tokens import mask_names
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward

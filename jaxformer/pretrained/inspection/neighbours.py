@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.errors import ArgumentError, DataError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.pretrained.auto import open_checkpoint
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, Token, open_tokenizer
 from jaxformer.pretrained.model import Pretrained

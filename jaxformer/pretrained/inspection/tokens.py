@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from tokenizers import Encoding
 from tokenizers import Tokenizer as RustTokenizer
 
+from jaxformer.checks import check_argument
 from jaxformer.data.tasks.sequences import SpecialTokens
 from jaxformer.data.tokenizers.files import read_settings, tokenizer_file
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.specs import load_tokenizer
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.positions.base import Position
 from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.auto import model_folder, open_checkpoint

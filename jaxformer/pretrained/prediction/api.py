@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig
+from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig, kept_files
 from jaxformer.checkpoints.saved_run import run_and_step
-from jaxformer.checks import at_least, check_types, optional
+from jaxformer.checks import at_least, check_argument, check_types, optional
 from jaxformer.config.experiment import Config
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions

@@ -8,8 +8,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
 from jaxformer.data.tasks.sequences import EncodedText
-from jaxformer.data.tokenizers.files import read_settings
-from jaxformer.data.tokenizers.limits import bounded_matches
+from jaxformer.data.tokenizers.files import bounded_matches, read_settings
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
 from jaxformer.hub.families import family_of, forward

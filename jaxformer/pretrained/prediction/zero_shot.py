@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import special_tokens_of
 from jaxformer.data.tokenizers.auto import UnreadError
 from jaxformer.data.tokenizers.files import ask_about, read_settings
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Contrastive
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward

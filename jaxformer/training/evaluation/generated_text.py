@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec
 from jaxformer.data import Tokenizer
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.sharding import on_mesh
+from jaxformer.functional.arrays import place
 from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.placement import place
 from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
 from jaxformer.generation.decode.processors import History
 from jaxformer.models import AbstractModel, Parameters

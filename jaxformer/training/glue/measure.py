@@ -14,8 +14,7 @@ from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
 from jaxformer.data.tasks.labelled_text import LabelledRow
 from jaxformer.data.tasks.records import Record
 from jaxformer.errors import ConfigError
-from jaxformer.io.files import replacing
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json, replacing
 from jaxformer.models.heads.metrics import classification_scores
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor

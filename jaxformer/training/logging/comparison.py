@@ -11,10 +11,10 @@ import numpy as np
 
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
-from jaxformer.config.metric import cost
+from jaxformer.config.train import cost
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.console import aligned
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json, read_bytes, replacing
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 _log = logging.getLogger(__name__)

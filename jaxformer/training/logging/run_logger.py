@@ -1,8 +1,18 @@
-"""Logs the metrics of a run to the screen and to disk, one step late."""
+"""Logs the metrics of a run to the screen and to disk, one step late.
+
+Metrics and TensorBoard events are appended to, which object stores do not support. The logs of a
+run in an object store are therefore written locally (`LogFolder`), and changed files are uploaded
+every half minute, before each checkpoint completes, and at the end.
+"""
 
 import contextlib
+import logging
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -11,15 +21,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxformer.checkpoints.run_dir import METRICS_FILE
+from jaxformer.config.loggers import WANDB_ID
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.processes import is_first
-from jaxformer.errors import RunError
-from jaxformer.io.paths import AnyPath
-from jaxformer.training.logging.log_folder import LogFolder
+from jaxformer.errors import RunError, StorageError
+from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import Course, duration, make_progress
 from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_memory
-from jaxformer.training.logging.wall_time import WallTime
+from jaxformer.training.logging.wall_time import WALL_TIME_FILE, WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
 """The first metrics of a row; like all metrics of a loss they are means over its steps."""
@@ -34,6 +45,9 @@ _ADVICE = (
     "--optimizer.schedule.warmup-steps), a smaller --train.clip-norm, or --model.compute-dtype "
     "float32."
 )
+INTERVAL = 30.0
+"""Seconds between two uploads."""
+_log = logging.getLogger(__name__)
 
 
 class TrainingDiverged(RunError):
@@ -258,3 +272,82 @@ def _diverged(step: int, row: Mapping[str, float], rows: list[Mapping[str, float
         f"non-finite loss or gradient{before}. None of them changed the parameters, and the last "
         f"checkpoint is kept. {_ADVICE}"
     )
+
+
+class LogFolder:
+    """The folder of a run's logs, which is the run's folder unless that is in an object store.
+
+    Args:
+        folder: The run's folder.
+        continues: Whether this process continues the existing logs, as the first process does.
+
+    Raises:
+        StorageError: The store cannot be reached.
+    """
+
+    def __init__(self, folder: AnyPath, continues: bool):
+        self.path = folder
+        self._remote, self._uploaded = None, {}
+        if not is_remote(folder):
+            return
+        self._remote = folder
+        self._scratch = Path(tempfile.mkdtemp(prefix="jaxformer-logs-"))
+        self.path = self._scratch / folder.name
+        self.path.mkdir()
+        if continues:
+            self._fetch()
+        self._pushing, self._stop = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._push_regularly, daemon=True)
+        self._thread.start()
+
+    def push(self) -> None:
+        """Uploads changed files; does nothing for a local run."""
+        if self._remote is None:
+            return
+        with self._pushing:
+            for file in sorted(self.path.rglob("*")):
+                if file.is_file() and not file.is_symlink():
+                    self._push_file(file)
+
+    def close(self) -> None:
+        """Uploads remaining changes and removes the local copies; a lost connection is only a
+        warning.
+        """
+        if self._remote is None:
+            return
+        self._stop.set()
+        self._thread.join()
+        try:
+            self.push()
+        except StorageError as error:
+            _log.warning("the last logs of %s are in %s: %s", self._remote, self.path, error)
+        else:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _fetch(self) -> None:
+        """Downloads the existing logs."""
+        for name in self._remote.files() if self._remote.exists() else ():
+            if name.startswith(METRICS_FILE) or name in (WANDB_ID, WALL_TIME_FILE):
+                (self._remote / name).get(self.path / name)
+                self._uploaded[name] = _version(self.path / name)
+
+    def _push_file(self, file: Path) -> None:
+        name = file.relative_to(self.path).as_posix()
+        with suppress(FileNotFoundError):  # a logger's temporary file that disappeared
+            version = _version(file)
+            if self._uploaded.get(name) != version:
+                (self._remote / name).put(file)
+                self._uploaded[name] = version
+
+    def _push_regularly(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            try:
+                self.push()
+            except StorageError as error:
+                _log.warning("%s; retrying in %g s", error, INTERVAL)
+
+
+def _version(file: Path) -> tuple[int, int]:
+    """Returns a value that changes when a file is written to."""
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json, read_bytes, replacing
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.training.logging.metrics_writer import unused
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import KEPT
+from jaxformer.checkpoints.run_dir import KEPT, kept_files
 from jaxformer.checkpoints.saved_run import SavedRun, write_run
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import check_types
-from jaxformer.errors import DataError, StorageError, check_field
+from jaxformer.checks import check_field, check_types
+from jaxformer.errors import DataError, StorageError
 from jaxformer.io.files import ordinary_file, replacing
 
 PREPROCESSOR = "preprocessor_config.json"
