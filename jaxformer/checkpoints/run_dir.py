@@ -338,7 +338,7 @@ def kept_digests(run: AnyPath) -> dict[str, str]:
 
 
 def prepared_data(data: Data, folder: AnyPath) -> Datasets:
-    """X"""
+    """Prepares the data of a run, which is kept in its folder, and returns the datasets."""
     if not is_remote(folder):
         return data.prepare(folder)
     prepared = []
