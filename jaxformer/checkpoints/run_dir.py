@@ -245,9 +245,9 @@ def _other_weights(folder: AnyPath) -> str | None:
     is_run = (folder / CONFIG_FILE).exists() and not (folder / OLD_FOLDER).exists()
     if is_run or is_remote(folder):
         return None
-    from jaxformer.hub.weights.found import other_weights_in
+    from jaxformer.hub.weights.found import unreadable_weights_in
 
-    return other_weights_in(folder)
+    return unreadable_weights_in(folder)
 
 
 def _has_learned(folder: AnyPath) -> bool:

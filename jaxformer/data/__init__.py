@@ -1,4 +1,4 @@
-"""Data: sources of documents, tokenizers, packing and the input pipeline. Knows no model."""
+"""Data: sources of documents, tokenizers, packing and the input pipeline. Independent of models."""
 
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Dataset, ExampleSource

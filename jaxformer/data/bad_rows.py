@@ -12,7 +12,7 @@ from jaxformer.errors import DataError
 
 OnBadRow = Literal["stop", "skip"]
 MOST_SKIPPED = 0.05
-"""The share of the rows that may be left out: more, and the file is not what the run expects."""
+"""The largest share of rows that may be left out; with more, the file is probably a wrong one."""
 
 _SHOWN = 3
 _ADVICE = f"or leave such rows out, {MOST_SKIPPED:.0%} of them at most, with --data.on-bad-row skip"
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def advised(error: DataError) -> str:
-    """Returns what is wrong with a row that stops the run, and the option that leaves it out."""
+    """Returns the error about a row that stops the run, and names the option to leave it out."""
     return f"{error}; {_ADVICE}"
 
 
@@ -45,7 +45,7 @@ class BadRows:
         self._messages.append(str(error))
 
     def settle(self, source: object, total: int) -> None:
-        """Says how many rows were left out, and why the first of them."""
+        """Reports how many rows were left out, and why the first one was."""
         if not self._messages:
             return
         count, first = len(self._messages), "; ".join(self._messages[:_SHOWN])
@@ -105,7 +105,7 @@ def table_records(source: str, malformed: Malformed, header: bool = True) -> Ite
 def each(
     function: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], bad: BadRows
 ) -> Iterator[tuple[Row, Result]]:
-    """Yields each row with what a function makes of it."""
+    """Yields each row with the result of a function."""
     try:
         yield from zip(rows, function(rows), strict=True)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""`Data`: the base class of every kind of training data, and what it prepares."""
+"""`Data`, the base class of every kind of training data, and what it prepares."""
 
 import abc
 import hashlib
@@ -31,17 +31,17 @@ class Datasets:
     labels: tuple[str, ...] = ()
     """The names of the labels in the order of their numbers, if the data have labels."""
     summary: tuple[tuple[str, str], ...] = ()
-    """What the report at the start of a run says of the data: pairs of what and how much."""
+    """The lines about the data in the report at the start of a run: (name, value)."""
 
     def report(self) -> list[tuple[str, str]]:
-        """Returns what the report at the start of a run says of the data: what and how much."""
+        """Returns the lines about the data in the report at the start of a run: (name, value)."""
         rows = list(self.summary or self.sides())
         if self.labels:
             rows.append(("labels", f"{len(self.labels)}: {shown(self.labels, most=6)}"))
         return rows
 
     def sides(self) -> list[tuple[str, str]]:
-        """Returns the rows of the report for the two sides: what and how many."""
+        """Returns the lines of the report about the two sides: (name, value)."""
         sides = {"training": self.train, "validation": self.validation}
         return [
             (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
@@ -56,7 +56,7 @@ class Data(abc.ABC):
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
     "span", "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property.
-    A model that is taken from a checkpoint gets this head."""
+    A model from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""
@@ -74,13 +74,13 @@ class Data(abc.ABC):
             "validation_source": "validation",
         }
     )
-    """Names by which the command line knows fields besides their own."""
+    """Additional names of fields on the command line."""
 
     sequences_per_row: ClassVar[int] = 1
-    """Sequences that the model reads of a row of a batch: two for a pair of answers."""
+    """The number of sequences in a row of a batch: two for a pair of answers."""
 
     preference: ClassVar[str | None] = None
-    """The loss of preferences that reads the data, by its name: "DPO" or "KTO"; None: another one.
+    """The preference loss that reads the data, "DPO" or "KTO"; None for other losses.
     """
 
     takes_lengths: ClassVar[bool] = False
@@ -125,7 +125,7 @@ class Data(abc.ABC):
             prefetch_batches=at_least(self.prefetch_threads),
             ramp=rule_of(tuple[Stage, ...]),
         )
-        # A length that the checkpoint is to say comes later, and with it the check.
+        # A length that comes from the checkpoint is checked later.
         if self.ramp and getattr(self, "sequence_length", 0) is not None:
             phases_of(self)
 
@@ -135,11 +135,11 @@ class Data(abc.ABC):
         return phases_of(self)
 
     def without_ramp(self, **shape: Any) -> "Data":
-        """Returns the same data, all of whose batches have this shape; by default the last one."""
+        """Returns the same data with this shape, by default the last one, for all batches."""
         return replace(self, ramp=(), **shape)
 
     def steps_for(self, rows: float) -> int:
-        """Returns the steps in which so many of the longest rows are read, at least one."""
+        """Returns the number of steps that read this many of the longest rows, at least one."""
         steps = (phase.step_after(rows) for phase in self.phases)
         ends = (phase.stop for phase in self.phases)
         return next(max(1, n) for n, end in zip(steps, ends, strict=True) if not end or n <= end)
@@ -161,7 +161,7 @@ class Data(abc.ABC):
 
     @property
     def text_lengths(self) -> dict[str, int]:
-        """The positions that rows reach: `lengths`, unless rows have several texts side by side."""
+        """The positions that rows use: `lengths`, unless rows have several texts side by side."""
         return self.lengths
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
@@ -172,11 +172,11 @@ class Data(abc.ABC):
     """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
 
     def of_length(self, length: int) -> "Data":
-        """Returns the data in rows of a length that was left to the checkpoint."""
+        """Returns the data with the length of rows that was left to the checkpoint."""
         return replace(self, sequence_length=length)
 
     def as_found(self) -> "Data":
-        """Returns the data with what their first row says of itself; the same where it is plain.
+        """Returns the data with settings recognised from the first row; the same if all are set.
 
         Raises:
             DataError: The training data are missing or unreadable.
@@ -250,7 +250,8 @@ class Data(abc.ABC):
         Args:
             examples: One side of the data.
             name: "train" or "validation"; keeps the random choices of the two apart.
-            cut: The same rows cut into so many parts each, for stages of shorter rows.
+            cut: Number of parts -> the same rows, each cut into this many parts, for stages of
+                shorter rows.
         """
         digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
         return Dataset(

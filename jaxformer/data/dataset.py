@@ -15,13 +15,13 @@ from jaxformer.data.ramp import Phase, phase_at
 from jaxformer.errors import ConfigError
 
 Batch = dict[str, np.ndarray]
-"""The arrays of a batch by name; the first axis of each is that of the rows."""
+"""The arrays of a batch by name; the first axis of each counts the rows."""
 
 
 class ExampleSource(abc.ABC):
     """Random access to a known number of examples, as a grain `RandomAccessDataSource` gives.
 
-    It differs in one thing: reading takes a random generator, for masking and augmentation.
+    Unlike grain's, it reads with a random generator, for masking and augmentation.
     """
 
     @abc.abstractmethod
@@ -47,8 +47,8 @@ class ExampleSource(abc.ABC):
     def index(self, number: int, seed: int) -> int:
         """Returns which row is number n of the endless order of training.
 
-        Every epoch of `len(self)` numbers is a new permutation of all rows. Each number is found
-        on its own, in any epoch, without a list.
+        Every epoch of `len(self)` numbers is a new permutation of all rows. Any number, in any
+        epoch, is computed directly, without a list.
 
         Args:
             number: n, from 0 on.
@@ -71,7 +71,7 @@ class Dataset:
         seed: Chooses the order and the examples' random choices.
         read_options: How many threads prepare how many batches ahead.
         phases: The shapes of the batches of training, in order; () is one phase.
-        cut: By a number of parts, the examples of which each is such a part of one of `examples`:
+        cut: Number of parts -> the examples, each of which is such a part of one of `examples`:
             example i * parts + p is part p of example i.
     """
 
@@ -95,16 +95,16 @@ class Dataset:
         return len(self.examples)
 
     def rows_before(self, step: int) -> int:
-        """Returns how many rows are read before a step; parts of a row add up to it."""
+        """Returns how many rows are read before a step; parts of a row count as fractions."""
         return phase_at(self.phases, step).rows_before(step)
 
     def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
         """Returns the batch of a training step: a pure function of the seed and the step.
 
         Row r of step s is number n = s * batch_size + r of an endless order, see
-        `ExampleSource.index`. Hosts that split the rows of a batch between them read together
-        exactly what one host would. In a phase that cuts rows into parts, row r is part r mod parts
-        of row r div parts of a batch of whole rows.
+        `ExampleSource.index`. Hosts that split the rows of a batch read together exactly what one
+        host would read. In a phase that cuts rows into parts, row r is part r mod parts of row r
+        div parts of a batch of whole rows.
 
         Args:
             step: The step, counted from 0.
@@ -123,7 +123,7 @@ class Dataset:
         return _stack(read)
 
     def rows(self) -> Iterator[Batch]:
-        """Yields every row once, in the order of the data, each as training makes it."""
+        """Yields every row once, in the order of the data, as in training."""
         for number in range(self.num_rows):
             yield self.examples.read(number, self._rng(number))
 
@@ -155,8 +155,8 @@ class Dataset:
         """Yields every row once, in order, for evaluation; the same batches each time.
 
         All batches have the same shape: the last is filled up with rows of weight 0, so that the
-        sum of losses over the sum of weights is exact. "row", int32 [B], is the index of each
-        row's example, and -1 where the row only fills up.
+        sum of losses over the sum of weights is exact. "row", int32 [B], is the index of each row's
+        example, and -1 for a row that only fills up the batch.
 
         Args:
             batch_size: Rows of a batch over all hosts; None takes that of training.
@@ -196,7 +196,7 @@ class Dataset:
     def _wanted(self, rows: ArrayLike | None, batch_size: int) -> np.ndarray:
         wanted = np.arange(batch_size) if rows is None else np.asarray(rows)
         if wanted.size == 0 or wanted.min() < 0 or wanted.max() >= batch_size:
-            raise ConfigError(f"rows must lie in a batch of {batch_size}, got {wanted.tolist()}")
+            raise ConfigError(f"rows must be within a batch of {batch_size}, got {wanted.tolist()}")
         return wanted
 
 

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
-    """Writes a run's label names to labels.json, or checks them against what is there.
+    """Writes a run's label names to labels.json, or checks them against an existing file.
 
     They number the outputs of the model, so they must not change.
     """
@@ -59,7 +59,7 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
 
 
 def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
-    """Returns the names that `save_labels` wrote to a folder; none without such a file."""
+    """Returns the names that `save_labels` wrote to a folder; empty without such a file."""
     file, record = Path(folder, _FILE), Path(folder, _DIGEST)
     if record.exists():
         check_digests(record, [_FILE])
@@ -115,7 +115,7 @@ class LabelKind(abc.ABC):
     """The dtype of the targets."""
 
     head: ClassVar[str] = "classification"
-    """What they teach, see `Data.head`."""
+    """The head that they train, see `Data.head`."""
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         """Returns the shape of a target, given the names of the labels; () for one number."""
@@ -127,7 +127,7 @@ class LabelKind(abc.ABC):
         """Returns the names of the labels of the training data; empty for numbers."""
 
     def check(self, label: str, place: str) -> None:
-        """Raises DataError if a label can never be understood, whatever others there are."""
+        """Raises DataError if a label is invalid, whatever the other labels are."""
         del label, place
 
     @abc.abstractmethod
@@ -173,7 +173,7 @@ class Number(LabelKind):
 
 @dataclass(frozen=True)
 class LabelSet(LabelKind):
-    """Any of a few labels, none or several at once: each label of a row is a tuple of names."""
+    """Sets of labels: the label of a row is a tuple of names, which may be empty."""
 
     dtype = np.float32
     head = "multi_label"

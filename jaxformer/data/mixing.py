@@ -1,4 +1,4 @@
-"""Several sources of examples as one: one after the other, or mixed in chosen proportions."""
+"""Combines sources of examples: one after the other, or mixed in chosen proportions."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ class ConcatenatedExamples(ExampleSource):
         return int(self._starts[-1])
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns row `index` of all."""
+        """Returns row `index` of all rows."""
         source = self.source_of(index)
         return self.sources[source].read(index - int(self._starts[source]), rng)
 
@@ -42,20 +42,20 @@ class ConcatenatedExamples(ExampleSource):
 class MixedExamples(ConcatenatedExamples):
     """Sources mixed in chosen proportions; each goes through its own epochs.
 
-    The sources take turns, without chance, so that among the first n rows of the order
+    The sources take turns in a fixed order, so that among the first n rows of the order
 
         n_i = n w_i / sum_j w_j
 
-    are of source i, up to a rounding of about one row. Row k of those that a source gives is row
-    k of its own endless order: a permutation of its rows in every epoch, whatever the weights and
-    the other sources are.
+    come from source i, rounded to about one row. The k-th row from a source is row k of its own
+    endless order: a permutation of its rows in every epoch, whatever the weights and the other
+    sources are.
 
     Attributes:
         weights: The share of each source in the order, summing to 1.
     """
 
     def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float]):
-        """`weights`, all above 0, need not sum to 1."""
+        """The weights must be above 0, but need not sum to 1."""
         super().__init__(sources)
         _check_alike(self.sources)
         # As decimals are written: 0.7 means 7/10, not the nearest binary fraction.
@@ -77,7 +77,7 @@ class MixedExamples(ConcatenatedExamples):
         return tuple(count / len(source) for count, source in counts)
 
     def counts(self, number: int) -> list[int]:
-        """Returns how many of the first `number` rows of the order are of each source.
+        """Returns how many of the first `number` rows of the order come from each source.
 
         Source i takes its rounded share of what the sources before it leave.
         """
@@ -102,10 +102,10 @@ def _check_alike(sources: Sequence[ExampleSource]) -> None:
             raise ConfigError(f"sources.{number} has no rows: leave it out of the mixture")
         if arrays(source) != arrays(sources[0]):
             raise ConfigError(
-                f"sources.{number} has rows of {_in_words(arrays(source))}, but sources.0 of "
-                f"{_in_words(arrays(sources[0]))}: only rows with the same arrays can be mixed"
+                f"sources.{number} has rows of {_format_arrays(arrays(source))}, but sources.0 of "
+                f"{_format_arrays(arrays(sources[0]))}: only rows with the same arrays can be mixed"
             )
 
 
-def _in_words(arrays: dict) -> str:
+def _format_arrays(arrays: dict) -> str:
     return ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in arrays.items())

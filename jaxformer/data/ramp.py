@@ -1,8 +1,8 @@
-"""Ramps: the batch size and the length of rows that a run starts with, before it has the last ones.
+"""Ramps: stages at the start of a run with other batch sizes and lengths of rows.
 
 A row of a shorter stage is a part of one of the longest rows, whose order is that of a run without
-a ramp. A step of a shorter stage reads whole rows of the longest, cut into parts, so that no token
-is skipped or read twice at a boundary, wherever it is.
+a ramp. A step of a shorter stage reads whole longest rows, cut into parts, so that no token is
+skipped or read twice, wherever a stage ends.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxformer.errors import ConfigError
 class Stage:
     """A part of a run with its own batch size, and perhaps its own length of rows.
 
-    It begins where the stage before it ends, the first one with the run.
+    It begins where the previous stage ends; the first stage begins with the run.
     """
 
     batch_size: int
@@ -32,7 +32,7 @@ class Stage:
     `until_step` says it. Tokens are those of the rows that were read, padding included."""
 
     sequence_length: int | None = None
-    """Tokens of a row, of which the last length is a multiple; None: as many as in the end."""
+    """Tokens of a row, which must divide the final length; None: the final length."""
 
     def __post_init__(self):
         check_types(self, "data.ramp")
@@ -55,12 +55,12 @@ class Stage:
 
 
 class Phase(NamedTuple):
-    """The steps of a run whose batches have one shape: those of a stage, or those after all."""
+    """The steps of a run whose batches have one shape: a stage, or the steps after all stages."""
 
     batch_size: int
     """Rows of a step, over all hosts."""
     data: Any = None
-    """The data as if the whole run were these steps; None where there is only a batch size."""
+    """The data as if the whole run had this shape; None if there is only a batch size."""
     field: str = "data"
     """Where the shape is set, for messages."""
     start: int = 0
@@ -68,16 +68,16 @@ class Phase(NamedTuple):
     stop: int | None = None
     """The first step of the next phase; None for the last phase."""
     first_row: int = 0
-    """How many of the longest rows are read before."""
+    """How many of the longest rows are read before this phase."""
     parts: int = 1
-    """The rows into which one of the longest is cut."""
+    """The number of rows into which one of the longest is cut."""
 
     def rows_before(self, step: int) -> int:
         """Returns how many of the longest rows are read before a step of this phase."""
         return self.first_row + (step - self.start) * self.batch_size // self.parts
 
     def step_after(self, rows: float) -> int:
-        """Returns the first step before which so many of the longest rows are read."""
+        """Returns the first step before which this many of the longest rows are read."""
         return self.start + math.ceil((rows - self.first_row) * self.parts / self.batch_size)
 
 
@@ -103,13 +103,13 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 
 
 def same_start(old: Any, new: Any, steps: int) -> bool:
-    """Whether a run may go on with another ramp: what it has read stays read, and in what order."""
+    """Whether a run may go on with another ramp: both read the same rows so far, in one order."""
     runs = [phases_of(data) for data in (old, new)]
     started = [
         [(p.start, min(p.stop or steps, steps), p.batch_size, p.parts) for p in phases]
         for phases in ([p for p in phases if p.start < steps] for phases in runs)
     ]
-    # What the longest rows hold depends on all lengths.
+    # The contents of the longest rows depend on all lengths.
     lengths = [{(p.parts, *p.data.lengths.items()) for p in phases} for phases in runs]
     return started[0] == started[1] and lengths[0] == lengths[1]
 
@@ -122,8 +122,8 @@ def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tup
 
     Args:
         start: Rows of the first steps.
-        increment: Rows that each stage has more than the one before.
-        batch_size: Rows of a step in the end: `start` and a number of increments.
+        increment: The number of rows that each stage adds.
+        batch_size: The final number of rows of a step: `start` and a whole number of increments.
         tokens: Tokens of the run after which it is reached.
 
     Returns:
@@ -161,7 +161,7 @@ def _shaped(data: Any, stage: Stage, field: str) -> Any:
 
 
 def _parts(data: Any, number: int) -> int:
-    """Into how many rows of a stage the longest are cut."""
+    """The number of rows of a stage into which the longest are cut."""
     stage, field = data.ramp[number], f"data.ramp.{number}"
     if stage.sequence_length is None:
         return 1
@@ -182,7 +182,7 @@ def _parts(data: Any, number: int) -> int:
 
 
 def _length(data: Any, stage: Stage, field: str) -> int:
-    """The tokens of a row, which must be known where they are counted."""
+    """The number of tokens of a row, which must be known if a stage counts tokens."""
     lengths: Mapping[str, int] = data.lengths
     if stage.until_tokens is not None and (data.has_images or "inputs" not in lengths):
         raise ConfigError(
@@ -193,7 +193,7 @@ def _length(data: Any, stage: Stage, field: str) -> int:
 
 
 def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> int:
-    """The step at which a stage ends that begins at `start`, after so many tokens."""
+    """The step at which a stage ends that begins at `start`, after `tokens` tokens."""
     if stage.until_step is not None:
         name, value, least = "until_step", stage.until_step, start + 1
         stop = stage.until_step
@@ -202,7 +202,7 @@ def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> i
         stop = start + (2 * (stage.until_tokens - tokens) + per_step) // (2 * per_step)
     if stop <= start:
         raise ConfigError(
-            f"{field}.{name} = {value}: must be at least {least}, because the stage begins at step "
-            f"{start} and takes one step or more; stages stand in their order"
+            f"{field}.{name} = {value}: must be at least {least}, because the stage begins at "
+            f"step {start} and takes at least one step; list stages in their order"
         )
     return stop

@@ -26,7 +26,7 @@ class RowData(Data, Generic[Row]):
     """
 
     on_bad_row: OnBadRow = "stop"
-    """What becomes of a row that cannot be used: it stops the run, or is left out (skip); more than
+    """What happens to a row that cannot be used: it stops the run, or is left out (skip); more than
     5 % of such rows stop it in either case."""
 
     def read(self, source: Any) -> list[Row]:
@@ -35,7 +35,7 @@ class RowData(Data, Generic[Row]):
 
     @abc.abstractmethod
     def side_of(self, row: Row) -> Hashable:
-        """Returns a text that decides a row's side: rows with the same one stay together."""
+        """Returns a text that decides a row's side: rows with the same text stay together."""
 
     @abc.abstractmethod
     def texts(self, row: Row) -> Iterable[str]:
@@ -47,7 +47,7 @@ class RowData(Data, Generic[Row]):
         return self.train
 
     def train_rows(self) -> list[Row]:
-        """Returns the training rows, those that may be held out among them."""
+        """Returns the training rows, including those that may be held out."""
         return self.read(self.train)
 
     def validation_rows(self) -> list[Row] | None:
@@ -65,7 +65,7 @@ class RowData(Data, Generic[Row]):
         )
 
     def run_tokenizer(self, folder: str | os.PathLike, train: Sequence[Row]) -> Tokenizer:
-        """Returns the run's tokenizer; if it is to be trained, on the training rows."""
+        """Returns the run's tokenizer, trained on the training rows if it has to be trained."""
         texts = (text for row in train for text in self.texts(row))
         return load_or_train_tokenizer(folder, self.tokenizer, texts)
 

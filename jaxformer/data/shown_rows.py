@@ -1,4 +1,4 @@
-"""Rows of a batch as people read them: texts, with what the model learns of them, and arrays."""
+"""Rows of a batch in readable form: texts, marked with what the model learns, and arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxformer.data.dataset import Batch
 from jaxformer.data.tokenizers.specs import Tokenizer
 
 _MOST_NUMBERS = 20_000
-"""The most numbers of an array that are given one by one."""
+"""The largest number of values of an array that are listed one by one."""
 _SIDES = ("inputs", "decoder_inputs")
 _PAIR = ("chosen", "rejected")
 _JUDGED = ("answer", "answer to another prompt")
@@ -31,7 +31,7 @@ class Text(NamedTuple):
     """A text of a row."""
 
     name: str
-    """What it is: "text", "inputs", "targets", "chosen", ..."""
+    """Its name: "text", "inputs", "targets", "chosen", ..."""
     parts: tuple[Part, ...]
 
     def __str__(self) -> str:
@@ -44,9 +44,9 @@ class Column(NamedTuple):
     name: str
     values: np.ndarray
     words: list[str]
-    """What each value stands for: the piece of a token, the name of a tag, else the number."""
+    """The text of each value: the piece of a token, the name of a tag, or the number."""
     is_named: bool
-    """Whether values stand for something else than a number."""
+    """Whether values stand for something other than a number."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class RowReader:
     """Reads rows of one kind of data."""
 
     head: str
-    """What the data teach, see `Data.head`."""
+    """The head that the data train, see `Data.head`."""
     tokenizer: Tokenizer | None = None
     """The tokenizer; None: rows have no text."""
     labels: Sequence[str] = ()
     """The names of labels or tags, by their numbers."""
 
     def sequences(self, row: Batch) -> dict[str, Batch]:
-        """The row, by the name ""; or both sequences of a pair, by their names."""
+        """The row under the name "", or both sequences of a pair under their names."""
         names = _JUDGED if "desirable" in row else _PAIR
         if not (_is_ids(row.get("inputs"), 2) and len(row["inputs"]) == len(names)):
             return {"": row}
@@ -80,7 +80,7 @@ class RowReader:
         return found
 
     def example(self, row: Batch) -> Batch:
-        """The first document of a row of next tokens; any other row as it is."""
+        """The first document of a row of next-token prediction; any other row unchanged."""
         segments = row.get("segments")
         if self.head != "language_model" or "decoder_inputs" in row or np.ndim(segments) != 1:
             return row
@@ -108,8 +108,8 @@ class RowReader:
         shapes = {np.shape(row[name]) for name in sides}
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
-    def in_words(self, name: str, value: np.ndarray, row: Batch) -> str:
-        """An array that has no value for each token, in words."""
+    def format_value(self, name: str, value: np.ndarray, row: Batch) -> str:
+        """Formats an array that has no value for each token."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
             number = value.item()
@@ -131,11 +131,11 @@ class RowReader:
         )
 
     def as_json(self, row: Batch) -> dict[str, Any]:
-        """A row as what `json.dump` writes."""
+        """A row as values that `json.dump` can write."""
         pieces = {}
         for name, sequence in self.sequences(row).items() if self.tokenizer else ():
             for column in (each for side in self.columns(sequence) for each in side):
-                if self._is_words(column.name):
+                if self._has_text(column.name):
                     pieces[f"{name} {column.name}".strip()] = column.words
         return {
             "texts": {
@@ -156,25 +156,25 @@ class RowReader:
         return frozenset({*own, *(id_ for id_, token in added if token.special)})
 
     def _piece(self, id_: int) -> str:
-        """A token as the tokenizer stores it; its number where there is none."""
+        """A token as the tokenizer stores it, or its number if there is none."""
         piece = self._rust.id_to_token(id_) if id_ >= 0 else None
         return f"<{id_}>" if piece is None else piece
 
-    def _is_words(self, name: str) -> bool:
+    def _has_text(self, name: str) -> bool:
         tags = self.head == "token_classification"
         return name in _SIDES or (name.endswith("targets") and not tags)
 
     def _column(self, name: str, values: np.ndarray) -> Column:
-        if self._is_words(name) and self.tokenizer is not None:
+        if self._has_text(name) and self.tokenizer is not None:
             return Column(name, values, list(map(self._piece, values.tolist())), True)
         if name == "targets" and self.labels:
             known = len(self.labels)
-            words = [self.labels[i] if 0 <= i < known else str(i) for i in values.tolist()]
-            return Column(name, values, words, True)
+            texts = [self.labels[i] if 0 <= i < known else str(i) for i in values.tolist()]
+            return Column(name, values, texts, True)
         return Column(name, values, [f"{value:.4g}" for value in values.tolist()], False)
 
     def _size(self, row: Batch, name: str) -> int:
-        """The tokens of a sequence that are no padding."""
+        """The number of tokens of a sequence before its padding."""
         tokens, segments = row[name], row.get(name.replace("inputs", "segments"))
         if segments is not None and segments.shape == tokens.shape:
             real = segments > 0
@@ -231,7 +231,7 @@ class RowReader:
 
 
 def cut(texts: Sequence[Text], most: int) -> list[Text]:
-    """Texts of at most so many characters, together."""
+    """Texts of at most `most` characters together."""
     found, room = [], most
     for text in texts:
         kept = []
@@ -245,7 +245,7 @@ def cut(texts: Sequence[Text], most: int) -> list[Text]:
 
 
 def _is_ids(array: Any, rank: int) -> bool:
-    """Whether it is an array of integers with so many axes."""
+    """Whether a value is an array of integers with `rank` axes."""
     return np.ndim(array) == rank and np.issubdtype(np.asarray(array).dtype, np.integer)
 
 

@@ -14,12 +14,12 @@ from jaxformer.errors import DataError
 
 T = TypeVar("T")
 
-# Of a larger source only the start is read twice.
+# Only the start of a larger source is read twice.
 _SURVEYED_CHARACTERS = 1 << 26
 
 
 _SHARE, _ROWS, _MOST = 0.01, 20, 0.1
-"""Without a fraction: so large a share or so many rows, whichever is more, of at most a tenth."""
+"""Without a fraction: this share or this many rows, whichever is more, but at most a tenth."""
 
 
 def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndarray:
@@ -27,8 +27,8 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
 
-    A document's side depends on its own name alone, so adding documents moves no other. The only
-    exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
+    A document's side depends only on its own name, so adding documents moves no other document. The
+    only exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
     whose hash is nearest.
     """
     hashes = np.array([_hash(f"{seed}/{name}") for name in names])
@@ -44,7 +44,7 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
 
 def _alike(hashes: np.ndarray, document: int) -> np.ndarray:
-    """The documents with the name of one; that one alone where all have the same."""
+    """The documents with the same name as a document, or only that one if all share a name."""
     found = np.flatnonzero(hashes == hashes[document])
     return found if len(found) < len(hashes) else found[:1]
 
@@ -64,7 +64,7 @@ def train_validation_split(
 
 
 class _Start(NamedTuple):
-    """What a look at the first documents says.
+    """What is known from the first documents.
 
     Attributes:
         names: Their names.
@@ -81,8 +81,8 @@ class _Start(NamedTuple):
 class Split:
     """A source's documents, each with its side.
 
-    Of a source with a single document the tail is held out instead: its last `fraction` of
-    characters, from the start of a line where one begins near.
+    If a source has a single document, its tail is held out instead: the last `fraction` of its
+    characters, from the start of a line if one is near.
     """
 
     source: TextSource
@@ -91,7 +91,7 @@ class Split:
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:
-        """Yields (document, whether it is held out) in the source's order, empty ones left out.
+        """Yields (document, whether it is held out) in the source's order, without empty ones.
 
         The sides are those of `held_out`, without holding the names of a large source in memory.
         """
@@ -143,8 +143,8 @@ class Split:
         size = len(document.text)
         if size < 2:
             raise DataError(
-                f"{document.name} is the only document and holds one character: too little to "
-                "keep a part for validation"
+                f"{document.name} is the only document and has one character: too little to hold "
+                "out a part for validation"
             )
         cut = min(max(round(size * (1 - self.fraction)), 1), size - 1)
         newline = document.text.find("\n", cut, cut + (size - cut) // 2)
@@ -154,6 +154,6 @@ class Split:
 
 
 def _hash(text: str) -> float:
-    # A file's name may hold bytes that are not UTF-8; Python carries them as lone surrogates.
+    # A file's name may hold bytes that are not UTF-8; Python represents them as lone surrogates.
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -22,7 +22,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class HFCheckpoint:
-    """The description of a model in the terms of transformers and in ours."""
+    """The description of a model, both in transformers' terms and in ours."""
 
     model_format: ModelFormat
     architecture: Architecture
@@ -51,7 +51,7 @@ class HFCheckpoint:
 
     @property
     def repeats_inputs(self) -> bool:
-        """Whether a decoder without inputs uses the encoder's."""
+        """Whether a decoder that is given no inputs uses the encoder's."""
         return self.model_format.repeats_inputs or self.architecture.task.repeats_inputs
 
 
@@ -87,13 +87,13 @@ def read_checkpoint(
 
 
 def warn_of_ignored(hf_config: HFConfig) -> None:
-    """Warns in one line of the fields that `read_checkpoint` ignored."""
+    """Warns in one line about the fields that `read_checkpoint` ignored."""
     ignored, model_type = hf_config.ignored, hf_config.values.get("model_type")
     if not ignored:
         return
     message = (
         f"{hf_config.path}: fields that transformers does not know for model_type {model_type!r} "
-        f"are ignored, as they are there: {_listed(ignored)}"
+        f"are ignored, as in transformers: {_listed(ignored)}"
     )
     readers = {
         name: HONOURED_ELSEWHERE[leaf]
@@ -131,7 +131,7 @@ def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -
 
 def _unknown_message(kind: Any, formats: Formats, relatives: Mapping[str, str]) -> str:
     """Why a `model_type` cannot be read, and which supported ones are similar."""
-    listed = 'the page "Parity with transformers" of the documentation lists supported ones'
+    listed = 'the page "Parity with transformers" of the documentation lists the supported ones'
     if not isinstance(kind, str):
         return f"model_type = {shortened(kind)}: must be the name of a system; {listed}"
     spelled = {_normalized(name): name for name in formats}
@@ -150,8 +150,8 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
         if quantised := hf_config.values.get(name):
             method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
             raise ConfigError(
-                f"{hf_config.path}: {name}: the weights were quantised ({method or quantised!r}), "
-                "which cannot be read: fetch the model in bfloat16 or float32"
+                f"{hf_config.path}: {name}: the weights are quantised ({method or quantised!r}) "
+                "and cannot be read: fetch the model in bfloat16 or float32"
             )
 
 
@@ -165,7 +165,7 @@ def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
             if size > max(weights, _ORDINARY_SIZE):
                 raise ConfigError(
                     f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in "
-                    f"{files.folder} have no more than {weights:,} values together"
+                    f"{files.folder} together have only {weights:,} values"
                 )
         return config
 

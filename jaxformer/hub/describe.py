@@ -1,4 +1,4 @@
-"""Describes our models as checkpoints: finds the config.json that says the same."""
+"""Describes our models as checkpoints: finds the equivalent config.json."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
@@ -53,7 +53,7 @@ def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) 
 
 
 def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
-    """Returns the values of a model's config.json: its own file's, as far as they still hold.
+    """Returns the values of a model's config.json; values of its own file that still hold are kept.
 
     Two spellings of a value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
@@ -75,14 +75,14 @@ def describe(
         extra: Other fields of config.json (token ids, label names).
 
     Raises:
-        ConfigError: None can; names the nearest format and the fields that it cannot express.
+        ConfigError: No format can; names the nearest one and the fields that it cannot express.
     """
     formats = {each.model_type: each for each in formats}
     extra, lacking = extra or {}, None
     try:
         extra = _with_parts(config, formats, extra)
     except ConfigError as error:
-        # A part may have no format by itself, while one has both parts (T5Gemma).
+        # A part may lack a format by itself although one format covers both parts (T5Gemma).
         formats = {kind: each for kind, each in formats.items() if each.sections}
         lacking = error
     failures: list[tuple[int, str]] = []
@@ -104,7 +104,7 @@ def describe(
     if lacking is not None:
         raise lacking
     _check_parts(config)
-    _, nearest = min(failures, key=itemgetter(0))  # of equals, the first
+    _, nearest = min(failures, key=itemgetter(0))  # the first of equals
     raise ConfigError(f"no known system can express this model; the nearest: {nearest}")
 
 
@@ -131,7 +131,7 @@ def _alone(part: ModelConfig) -> ModelConfig:
 
 
 def _is_among(name: str, names: Collection[str], config: ModelConfig) -> bool:
-    """Whether a field, of the model or of one of its parts, or what holds it is among names."""
+    """Whether `names` has a field of the model or of a part, or a field that contains it."""
     first, _, rest = name.partition(".")
     own = rest if first in config.parts else name
     return own in names or own.partition(".")[0] in names
@@ -180,7 +180,7 @@ def _described(
     if getattr(config, "pooler", "") is None and type(architecture.task) is Task:
         back = back.with_fields(pooler=None)  # the files lacked it
     if type(back) is not type(config):
-        raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
+        raise _InexpressibleError(f"{model_format.model_type} belongs to another family", 1000)
     unsaid = _OURS_ALONE.union(model_format.fitted_fields)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()

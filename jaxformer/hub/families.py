@@ -194,7 +194,7 @@ class _Encoder(HFFamily):
 def _not_padding(
     checkpoint: "HFCheckpoint", ids: jax.Array, valid: jax.Array | None
 ) -> jax.Array | None:
-    """The tokens among which transformers' classifiers read the last one, bool `[B, T]`."""
+    """The tokens of which transformers' classifiers read the last one, bool `[B, T]`."""
     # Without a padding id they read one text at a time; then the mask says which tokens are real.
     pad_id = checkpoint.hf_config.take("pad_token_id", None)
     return valid if pad_id is None else ids != pad_id
@@ -315,7 +315,7 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
     if "noise" not in inputs:
         raise DataError(
             "inputs: noise is missing: give a number for each patch of each image; the "
-            f"{config.num_read} patches with the smallest are read; or load the model with "
+            f"{config.num_read} patches with the smallest numbers are read; or load the model with "
             "mask_ratio=0.0"
         )
     return jnp.argsort(inputs["noise"], axis=1, stable=True)
@@ -338,7 +338,9 @@ class _DualEncoder(HFFamily):
     def forward(self, model, checkpoint, inputs):
         """Runs both encoders; with texts or images alone, leaves out the similarities."""
         if not {"input_ids", "pixel_values"} & set(inputs):
-            raise DataError("inputs: input_ids and pixel_values are missing: give both, or one")
+            raise DataError(
+                "inputs: input_ids and pixel_values are missing: give one of them, or both"
+            )
         outputs, states, vectors = {}, {}, {}
         for name, (reads, prefix) in self.sides.items():
             if reads not in inputs:

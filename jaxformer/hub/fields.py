@@ -306,7 +306,7 @@ def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) 
 
 
 def layer_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
-    """Returns the window of each layer, with the current token, from "layer_types" or `usual`."""
+    """Returns each layer's window, with the current token, from "layer_types" or `usual`."""
     kinds = hf_config.take("layer_types", None) or usual
     if len(kinds) != len(usual) or not set(kinds) <= {FULL, SLIDING}:
         raise ConfigError(

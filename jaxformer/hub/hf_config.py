@@ -106,7 +106,7 @@ class HFConfig:
         return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
 
     def take(self, name: str, default: Any = REQUIRED) -> Any:
-        """Returns the value of a field, or its default in transformers; `REQUIRED` means none."""
+        """Returns the value of a field, or its default in transformers; `REQUIRED`: it has none."""
         self._read.pop(name, None)
         self._read[name] = None
         if name in self.values:

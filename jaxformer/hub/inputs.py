@@ -92,7 +92,7 @@ def _is_floating(array: np.ndarray) -> bool:
 
 def _check_name(name: str, config: ModelConfig) -> None:
     if name not in _KNOWN:
-        raise DataError(f"inputs: {name} is not known: one of {', '.join(_KNOWN)}")
+        raise DataError(f"inputs: {name} is not known: must be one of {', '.join(_KNOWN)}")
     names = family_of(config).names_of_inputs(config)
     if name not in (*names, *_LABELS):
         raise DataError(
@@ -113,7 +113,7 @@ def _check_dtype(name: str, array: np.ndarray) -> None:
             raise DataError(f"inputs: {name} holds NaN or numbers that are infinite in float32")
     elif array.dtype != bool and not -_MOST - 1 <= int(array.min()) <= int(array.max()) <= _MOST:
         raise DataError(
-            f"inputs: {name} holds {array.min()} to {array.max()}, more than an int32 can"
+            f"inputs: {name} holds {array.min()} to {array.max()}, which does not fit into int32"
         )
 
 
@@ -284,7 +284,7 @@ def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
         patch = config.patch_size
         if size[0] < patch[0] or size[1] < patch[1]:
             raise DataError(
-                f"{given}: must have {patch[0]} rows and {patch[1]} columns at least, one patch"
+                f"{given}: must have {patch[0]} rows and {patch[1]} columns, at least one patch"
             )
     elif size != (height, width):
         raise DataError(

@@ -273,8 +273,8 @@ def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
         name = model_format.synonyms.get(spelling, spelling)
         if (other := given.setdefault(name, value)) is not value and other != value:
             raise ConfigError(
-                f"{hf_config.path}: {spelling} = {value!r} and {name} = {other!r} are two "
-                "names of one thing: must have the same value"
+                f"{hf_config.path}: {spelling} = {value!r} and {name} = {other!r} are two names "
+                "of one field: must have the same value"
             )
     inherited = {k for k in model_format.inherited if given.get(k) is None}
     given = {name: value for name, value in given.items() if name not in inherited}

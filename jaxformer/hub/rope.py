@@ -109,8 +109,8 @@ def read_layer_ropes(
     if old and "rope_type" not in old:
         # As in transformers, which does so for these models only.
         warnings.warn(
-            f"{hf_config.path}: rope_scaling = {old!r} is ignored: this model reads "
-            "rope_type, and not type",
+            f"{hf_config.path}: rope_scaling = {old!r} is ignored: this model reads rope_type, "
+            "not type",
             stacklevel=2,
         )
         old = {}

@@ -49,15 +49,15 @@ def load(
         best: Take the checkpoint with the best value of the run's `train.metric`.
         adapter: The folder of a PEFT adapter (LoRA, DoRA, IA3, trainable tokens) to merge into the
             weights.
-        adapters: The folders of adapters by name; `Pretrained.with_adapters` merges those that it
-            is asked for.
+        adapters: The folders of adapters by name; `Pretrained.with_adapters` merges the chosen
+            ones.
         architecture: The class of a Hugging Face checkpoint, such as "BertModel"; None: the one
-            that config.json names, or that of the body where the files have nothing else.
+            that config.json names, or that of the body if the files have only the body.
         revision: A branch, a tag or a commit of a model on the hub; None: main.
-        token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
+        token: The access token for the hub; None: HF_TOKEN, or that of `hf auth login`.
         cache_dir: The hub's cache; None: that of HF_HOME.
-        strict: Whether a field of config.json that transformers' class does not know, and so
-            ignores, is refused; otherwise a warning names it.
+        strict: Whether to refuse fields of config.json that transformers' class does not know and
+            so ignores; otherwise a warning names them.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
@@ -106,7 +106,7 @@ def open_checkpoint(
     token: str | None = None,
     cache_dir: str | Path | None = None,
 ) -> Checkpoint:
-    """Opens a saved model; its parameters are read when they are asked for."""
+    """Opens a saved model; its parameters are read on demand."""
     hub = {"token": token, "cache_dir": cache_dir}
     folder = model_folder(
         name, field, revision=revision, weights=weights, architecture=architecture, **hub
@@ -150,9 +150,9 @@ def model_folder(
 ) -> AnyPath:
     """Returns the folder of a model; a model of the hub is downloaded to its cache.
 
-    A folder on this machine comes first. Where there is none, "org/name" and "org/name@revision"
-    are names of the hub; a `Path`, or what begins with a dot or a slash, never is. Of gs:// and
-    s3:// URLs, a model's files are copied to this machine; a run is read where it is.
+    A folder on this machine comes first. Without one, "org/name" and "org/name@revision" are names
+    on the hub; a `Path`, or a text that begins with a dot or a slash, never is. From gs:// and
+    s3:// URLs, a model's files are copied to this machine; a run is read in place.
     """
     folder = folder_path(model, field)
     check = partial(_check_known, architecture=architecture)
@@ -160,7 +160,7 @@ def model_folder(
         from jaxformer.hub.remote.stores import remote_model
 
         return remote_model(folder, field, weights, check)
-    # A step that there is not in a run: what reads the run says which there are.
+    # A step may be missing from its run: the reader of the run lists those that exist.
     is_step = folder.name.isdecimal() and folder.parent.name == CHECKPOINTS
     if os.path.isdir(folder.parent if is_step else folder):
         if revision is not None:
@@ -168,7 +168,7 @@ def model_folder(
                 f"revision = {revision!r}: must be None for {folder}, a folder on this machine"
             )
         return folder
-    # What follows needs the hub; a run, or a folder that is here, does not.
+    # Imported here because runs and local folders do not need the hub.
     from jaxformer.hub.remote.download import fetch
     from jaxformer.hub.remote.names import hub_name
 
@@ -188,7 +188,7 @@ def model_folder(
 
 
 def base_of(folder: Path, **hub: str | Path | None) -> Path:
-    """The Hugging Face checkpoint that an adapter of PEFT changes."""
+    """Returns the Hugging Face checkpoint that a PEFT adapter changes."""
     from jaxformer.hub.peft.config import read_peft_config
     from jaxformer.hub.remote.names import hub_name
 
@@ -212,7 +212,7 @@ def base_of(folder: Path, **hub: str | Path | None) -> Path:
 def _with_adapters(
     model: Pretrained, adapters: Mapping[str, str | Path], hub: Mapping[str, Any]
 ) -> Pretrained:
-    """The model with the folders of adapters that it may merge, once it is known that they fit."""
+    """Returns the model with the folders of its adapters, after checking that they fit."""
     if not adapters:
         return model
     from jaxformer.pretrained.reader import opened_with

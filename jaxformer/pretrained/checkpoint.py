@@ -37,7 +37,7 @@ Shardings = Mapping[str, jax.sharding.Sharding]
 
 
 class Checkpoint(abc.ABC):
-    """A saved model. What is asked for is read then, and once."""
+    """A saved model, each part of which is read when it is first used."""
 
     folder: AnyPath
     """The folder that was named: that of a run, of a Hugging Face checkpoint or of an adapter."""
@@ -52,9 +52,9 @@ class Checkpoint(abc.ABC):
     adapted: frozenset[str] = frozenset()
     """The parameters with low-rank factors merged into them."""
     describe: Callable[[ModelConfig], "HFCheckpoint"]
-    """Describes the model, perhaps computed in another way, in the terms of transformers."""
+    """Describes the model, perhaps computed in another way, in transformers' terms."""
     token_values: Mapping[str, Any] | None = None
-    """What config.json would say of tokens, of a run that names all of them itself."""
+    """The token fields of config.json, for a run that sets all of them itself."""
 
     @abc.abstractmethod
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ class Checkpoint(abc.ABC):
     @property
     @abc.abstractmethod
     def layout(self) -> "Layout | None":
-        """The layout of the Hugging Face files that the weights came from; None without such."""
+        """The layout of the Hugging Face files that the weights came from, if any."""
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -178,12 +178,12 @@ class RunCheckpoint(Checkpoint):
 
     @cached_property
     def describe(self) -> Callable[[ModelConfig], "HFCheckpoint"]:
-        """Describes the model, with what travels from where the run started."""
+        """Describes the model, with the fields and labels that the run keeps."""
         return partial(_described, self._kept_values, self.labels)
 
     @property
     def token_values(self) -> Mapping[str, Any] | None:
-        """The ids of special tokens, of a run that names all of them itself."""
+        """The ids of special tokens, for a run that sets all of them itself."""
         has_own = self._imported is None and not self.model.is_encoder_decoder
         return (self._kept_values or None) if has_own else None
 

@@ -13,7 +13,7 @@ from jaxformer.pretrained.checkpoint import template_folder
 from jaxformer.pretrained.model import Arrays, Pretrained
 
 Inputs = Arrays | Sequence[Message] | Sequence[Sequence[Message]]
-"""Arrays by the names that transformers gives them; or a conversation, or several."""
+"""Arrays by their names in transformers, or one or several conversations."""
 _DIALOGUES: weakref.WeakKeyDictionary[Pretrained, Dialogue] = weakref.WeakKeyDictionary()
 
 
@@ -27,7 +27,7 @@ def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
 
 
 def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
-    """The chat template of a model with its tokenizer, kept as long as the model is; or None."""
+    """Returns a model's chat template with its tokenizer, if any; cached while the model lives."""
     folder = pretrained.folder
     if pretrained not in _DIALOGUES and folder is not None:
         template = read_chat_template(template_folder(folder))
@@ -37,13 +37,13 @@ def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
     return _DIALOGUES.get(pretrained)
 
 
-def needed_dialogue(pretrained: Pretrained) -> Dialogue:
-    """The same of a model that is given messages; raises DataError without one."""
+def require_dialogue(pretrained: Pretrained) -> Dialogue:
+    """Returns `dialogue_of` a model that is given messages; raises DataError without a template."""
     found = dialogue_of(pretrained)
     if found is None:
         raise DataError(
-            f"{pretrained.folder or 'the model'} has no chat template, which messages need: give a "
-            "text, or the tokens of one"
+            f"{pretrained.folder or 'the model'} has no chat template, which messages need: give "
+            "a text or its tokens instead"
         )
     return found
 
@@ -61,7 +61,7 @@ def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> li
     Raises:
         DataError: There is no chat template, or it rejects a conversation.
     """
-    dialogue = needed_dialogue(pretrained)
+    dialogue = require_dialogue(pretrained)
     return [dialogue.prompt(chat) for chat in chats]
 
 
@@ -82,7 +82,7 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
 
 
 class Conversations:
-    """Conversations that a model goes on with.
+    """Conversations that a model continues.
 
     Args:
         pretrained: The model.
@@ -93,24 +93,24 @@ class Conversations:
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
     ):
-        self._dialogue, self._chats = needed_dialogue(pretrained), chats
+        self._dialogue, self._chats = require_dialogue(pretrained), chats
         self._tools = self._dialogue.checked(tools)
         self.prompts = [self._dialogue.prompt(chat, self._tools) for chat in chats]
 
     @classmethod
     def of(cls, pretrained: Pretrained, inputs: Any, tools: Tools | None) -> "Conversations | None":
-        """The conversations in the inputs of `generate`; None if those are no messages."""
+        """The conversations in the inputs of `generate`; None if they are not messages."""
         chats = conversations_in(inputs)
         if chats is None and tools is not None:
             raise ArgumentError(
-                'tools: need messages, such as [{"role": "user", "content": "..."}], whose chat '
-                "template writes them"
+                'tools: must come with messages, such as [{"role": "user", "content": "..."}], '
+                "whose chat template writes them"
             )
         return None if chats is None else cls(pretrained, chats, tools)
 
     @property
     def end_of_turn(self) -> int | None:
-        """The token that ends an answer in the chat template; None: none does."""
+        """The token that ends an answer in the chat template, if there is one."""
         return self._dialogue.end_of_turn
 
     def messages(self, tokens: Sequence[np.ndarray], texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The low-rank factors of a run, written as an adapter of PEFT."""
+"""Writes the low-rank factors of a run as a PEFT adapter."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.pretrained.auto import model_folder
 from jaxformer.pretrained.checkpoint import RunCheckpoint
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.writing import copy_beside
+from jaxformer.pretrained.writing import copy_other_files
 
 
 def export_adapter(
     run_dir: Path, folder: Path, step: int | None = None, best: bool = False
 ) -> PeftConfig:
-    """Writes what a run with low-rank factors learned as PEFT writes an adapter, all or nothing."""
+    """Writes what a run with low-rank factors learned as a PEFT adapter, whole or not at all."""
     check_unused(folder)
     opened = RunCheckpoint(run_dir, step, best)
     run, train = opened.saved, opened.config.train
@@ -36,7 +36,7 @@ def export_adapter(
     factors = {
         name: Factors(*(found[name + suffix] for suffix in FACTORS), lora.scale)
         for name in structure.targets
-        if name not in whole  # Those of a kernel that learned itself are in it.
+        if name not in whole  # A kernel that was trained itself contains its factors.
     }
     model = Pretrained(run.model, {}, opened.describe)
     config = PeftConfig(
@@ -52,7 +52,7 @@ def export_adapter(
     def write(aside: Path) -> None:
         adapter = Adapter(factors, whole)
         written.append(write_adapter(aside, adapter, model.placements, config))
-        copy_beside(aside, opened.home)
+        copy_other_files(aside, opened.home)
 
     size = sum(array.nbytes for array in (*found.values(), *whole.values()))
     write_whole(folder, size, write)
@@ -60,8 +60,9 @@ def export_adapter(
 
 
 def _base_name(config: Config) -> str | None:
-    """What PEFT shall load the base from; None where the base is no Hugging Face checkpoint."""
-    # An adapter, another run, or some layers of a checkpoint are a base that is nowhere saved.
+    """The name from which PEFT loads the base; None if it is not a Hugging Face checkpoint."""
+    # If the base is an adapter, another run or some layers of a checkpoint, it is not saved
+    # anywhere.
     if config.init_from is None or config.init_layers is not None:
         return None
     folder, name = Path(config.init_from), hub_name(config.init_from)

@@ -30,17 +30,17 @@ class ExportFormat(abc.ABC):
     name: str
     """Its name for `save`, and the `kind` of the layouts of such files."""
     max_bytes: int
-    """The largest size of a file, where there are no files to write them like."""
+    """The largest size of a file, unless the layout of existing files is kept."""
 
     @abc.abstractmethod
     def check(
         self, checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
     ) -> None:
-        """Raises a ConfigError if the format has no place for a model."""
+        """Raises a ConfigError if the format cannot store a model."""
 
     @abc.abstractmethod
     def kept(self, checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
-        """Returns the tensors that such files have, of those of PyTorch's file."""
+        """Returns those tensors of PyTorch's file that files of this format have."""
 
     @abc.abstractmethod
     def write(

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as a `Checkpoint`, with an adapter of PEFT merged into it if asked."""
+"""A Hugging Face checkpoint as a `Checkpoint`, perhaps with a PEFT adapter merged into it."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -21,7 +21,7 @@ from jaxformer.zoo.folders import image_class, read_folder
 
 
 class FolderCheckpoint(Checkpoint):
-    """The checkpoint in `home`, with the adapter of PEFT in `adapter`; see `open_checkpoint`."""
+    """The checkpoint in `home`, with the PEFT adapter in `adapter`; see `open_checkpoint`."""
 
     def __init__(
         self,

@@ -19,8 +19,8 @@ from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import side_files
 from jaxformer.io.paths import any_path, run_path
 from jaxformer.pretrained.auto import load, model_folder
-from jaxformer.pretrained.model import Pretrained, computed_as_kept
-from jaxformer.pretrained.writing import keep_beside
+from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
+from jaxformer.pretrained.writing import keep_export_files
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ def import_folder(
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
     kept = jnp.dtype(next(iter(model.parameters.values())).dtype)
-    model = computed_as_kept(model)
+    model = with_stored_compute_dtype(model)
     home = run_dir / IMPORTED
     tokenizer = _tokenizer_of(folder)
     config = Config(model.config, _data(model, home, tokenizer))
 
     def write(written: Path) -> None:
         write_run(written, config, 0, model.parameters)
-        keep_beside(written, folder, model.checkpoint, model.layout)
+        keep_export_files(written, folder, model.checkpoint, model.layout)
         if tokenizer is not None:
             tokenizer.save(written / "tokenizer")
 

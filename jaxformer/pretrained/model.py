@@ -44,11 +44,11 @@ class Pretrained:
     folder: Path | None = None
     """The folder it was loaded from, which has its tokenizer and other files."""
     layout: "Layout | None" = None
-    """How the files that it came from lay out its tensors; None where they were cast."""
+    """The layout of the files that it was loaded from; None if the tensors were cast."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
-    """The folders of adapters that fit it, by name; no output depends on them."""
+    """The folders of adapters that fit it, by name; they are not merged into its weights."""
     token_values: Mapping[str, Any] | None = None
-    """What config.json would say of tokens; None: the description has it."""
+    """The token fields of config.json; None: the description has them."""
 
     @cached_property
     def checkpoint(self) -> "HFCheckpoint":
@@ -112,11 +112,11 @@ class Pretrained:
             ConfigError: There is no such adapter; or there are weights and one has more than
                 low-rank factors, or two replace the same head.
         """
-        from jaxformer.hub.peft.tensors import weighted
+        from jaxformer.hub.peft.tensors import adapters_with_weights
         from jaxformer.pretrained.reader import with_adapter
 
         model = self
-        for folder, weight in weighted(self.adapters, weights):
+        for folder, weight in adapters_with_weights(self.adapters, weights):
             model = with_adapter(model, folder, self.mesh, weight)
         return model
 
@@ -127,19 +127,19 @@ class Pretrained:
         return self._run("outputs", inputs, hidden_states, attentions)
 
     def gradients(self, inputs: Arrays) -> Parameters:
-        """Returns the gradient of the loss by the parameters that learn, by our names."""
+        """Returns the gradient of the loss for each trainable parameter, by our names."""
         return self._run("gradients", inputs)
 
     def activations(
         self, inputs: Arrays, names: Names = (), hooks: Hooks = NO_HOOKS
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Returns the outputs and the activations of some names, computed with hooks."""
+        """Returns the outputs and the named activations, computed with hooks."""
         return self._run("activations", inputs, hooks, as_tuple(names))
 
     def activation_gradients(
         self, inputs: Arrays, metric: Metric, names: Names = None
     ) -> dict[str, jax.Array]:
-        """Returns the gradient of a scalar of the outputs by the activations of some names."""
+        """Returns the gradient of a scalar of the outputs with respect to the named activations."""
         return self._run("activation_gradients", inputs, metric, as_tuple(names))
 
     def encode(self, inputs: Arrays, hooks: Hooks = NO_HOOKS) -> tuple[jax.Array, Mask]:
@@ -192,7 +192,7 @@ class Pretrained:
     def _encoded(self, parameters, inputs, hooks) -> tuple[jax.Array, Mask]:
         from jaxformer.hub.families import family_of
 
-        # Others of the hooks are for the decoder.
+        # The other hooks are for the decoder.
         encode = family_of(self.config).encode
         run = with_hooks(encode, hooks.by_pattern(), required=False)
         return run(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
@@ -212,11 +212,11 @@ class Pretrained:
 
 
 def described_by(checkpoint: "HFCheckpoint") -> Callable[[ModelConfig], "HFCheckpoint"]:
-    """Returns a `Pretrained.describe` that changes the configuration of a description alone."""
+    """Returns a `Pretrained.describe` that changes only the configuration of a description."""
     return lambda config: replace(checkpoint, config=config)
 
 
-def computed_as_kept(pretrained: Pretrained) -> Pretrained:
+def with_stored_compute_dtype(pretrained: Pretrained) -> Pretrained:
     """Returns the same model, computed in float32 if its weights are float32, else in bfloat16."""
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"

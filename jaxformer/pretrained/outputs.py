@@ -28,7 +28,8 @@ def forward(
         pretrained: The model.
         inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
             "pixel_values", "labels", ...: the inputs of the model. Or messages, a list of {"role":
-            "user", "content": "..."} or several such lists, which the chat template makes a prompt.
+            "user", "content": "
+            ""..."} or several such lists, which the chat template turns into a prompt.
         output_hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]` (for an
             encoder-decoder "encoder_hidden_states" and "decoder_hidden_states").
         output_attentions: Whether to add "attentions" `[layers, B, N, T, S]`, the attention
@@ -59,8 +60,8 @@ def forward(
 def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
     """Returns the gradient of the loss, as tensors with the names and shapes of the file's.
 
-    What training does not change has none: tables of sines (RoFormer, Pegasus), a bias that is
-    given (BART's `final_logits_bias`), what no output reads.
+    Tensors that training does not change have none: sinusoidal tables (RoFormer, Pegasus), a fixed
+    bias (BART's `final_logits_bias`), and what no output reads.
 
     Args:
         pretrained: The model.
@@ -87,9 +88,9 @@ def run_with_cache(
     """Runs a model and records activations.
 
     A pure function of the inputs and the parameters: it works under `jax.jit`, `jax.vmap` and
-    `jax.grad`, also by `dataclasses.replace(pretrained, parameters=...)`. The values of traced
-    inputs are not checked. Layers run one by one, and where "hook_pattern" or "hook_attn_scores" is
-    recorded, attention has all its probabilities in memory.
+    `jax.grad`, for example with `dataclasses.replace(pretrained, parameters=...)`. The values of
+    traced inputs are not checked. Layers run one by one, and where "hook_pattern" or
+    "hook_attn_scores" is recorded, attention has all its probabilities in memory.
 
     Args:
         pretrained: The model.
@@ -111,7 +112,7 @@ def run_with_cache(
 def run_with_hooks(
     pretrained: Pretrained, inputs: Inputs, hooks: Mapping[str, Hook]
 ) -> dict[str, jax.Array]:
-    """Runs a model with other values of some activations.
+    """Runs a model with some activations replaced.
 
     A pure function, as `run_with_cache`; gradients flow through hooks and to their arrays.
 
@@ -119,8 +120,8 @@ def run_with_hooks(
         pretrained: The model.
         inputs: As for `forward`.
         hooks: By name or pattern: a function from the activation to the value that takes its place.
-            `functional.hooks` has some, such as `zero_head(5)`; a program is compiled once for them
-            all, and for every other function anew.
+            `functional.hooks` has some, such as `zero_head(5)`; these share one compiled program,
+            and every other function has its own.
 
     Returns:
         The outputs of `forward`, as JAX arrays.
@@ -141,8 +142,7 @@ def activation_gradients(
 
     .. math:: \partial\, m(\mathrm{outputs}) / \partial a_{name}
 
-    where the activations of a run are moved independently of one another, each with its effect on
-    everything after it.
+    where each activation is varied independently, including its effect on everything after it.
 
     Args:
         pretrained: The model.

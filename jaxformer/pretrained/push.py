@@ -26,16 +26,16 @@ def push(
 ) -> str:
     """Uploads a Hugging Face checkpoint to the hub: weights, config.json, tokenizer, templates.
 
-    Before anything is created, the folder is checked: its tensors are those of its config.json.
-    Other files are not uploaded, but README.md, LICENSE and receipt.json are.
+    Before anything is created, the folder is checked: its tensors must fit its config.json. Of
+    other files, only README.md, LICENSE and receipt.json are uploaded.
 
     Args:
-        folder: What `save` or ``jaxformer export`` wrote, an adapter too.
+        folder: A folder that `save` or ``jaxformer export`` wrote; an adapter, too.
         name: "org/name"; it is created if it does not exist.
         private: Whether a repository that is created is private.
         revision: The branch; None: main. It is created if it does not exist.
         message: The message of the commit.
-        token: Who uploads; None: HF_TOKEN, or that of `hf auth login`.
+        token: The access token for the hub; None: HF_TOKEN, or that of `hf auth login`.
 
     Returns:
         The address of the model's page.
@@ -61,7 +61,7 @@ def push(
 
 
 def _check_complete(folder: Path) -> None:
-    """Checks that a folder holds a whole model, or a whole adapter of PEFT."""
+    """Checks that a folder holds a whole model, or a whole PEFT adapter."""
     if not folder.is_dir():
         raise ConfigError(
             f"FOLDER = {folder}: must be the folder of a Hugging Face checkpoint; looked from "

@@ -1,4 +1,4 @@
-"""Opens Hugging Face checkpoints: the description of a model, and where its parameters lie."""
+"""Opens Hugging Face checkpoints: a model's description, and where its parameters are stored."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +14,14 @@ from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
 from jaxformer.hub.peft.config import read_peft_config
 from jaxformer.hub.peft.files import is_in_out
 from jaxformer.hub.peft.tensors import Base, adapted_tensors
-from jaxformer.hub.weights.fitting import explained, fitted, head_of, table_of, tied_tables, without
+from jaxformer.hub.weights.fitting import (
+    embedding_tensor,
+    fitted_to_tensors,
+    head_tensor,
+    missing_parts_message,
+    tied_tables,
+    without_missing_parts,
+)
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.hub.weights.parts import absent_parts, parts_without
@@ -62,7 +69,7 @@ class _Structure(NamedTuple):
     def of(
         cls, checkpoint: HFCheckpoint, files: Tensors, fields: Mapping[str, Any]
     ) -> "_Structure":
-        checkpoint = fitted(checkpoint, files)
+        checkpoint = fitted_to_tensors(checkpoint, files)
         checkpoint = replace(checkpoint, config=checkpoint.config.with_fields(**fields))
         config, model_format = checkpoint.config, checkpoint.model_format
         abstract_model = AbstractModel(config.build)
@@ -71,7 +78,7 @@ class _Structure(NamedTuple):
         return cls(checkpoint, abstract_model, placements)
 
     def lacking(self, files: Tensors) -> tuple[str, ...]:
-        """The heads and the pooler of which the files have nothing."""
+        """The heads and the pooler that are entirely missing from the files."""
         known = KnownNames(files.tensors, self.checkpoint.model_format)
         found = known.find_all([each.tensor for each in self.placements])
         return parts_without(self.placements, lambda each: each.tensor in found)
@@ -87,7 +94,7 @@ def open_folder(
 ) -> CheckpointReader:
     """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
 
-    Warns where the files have a body alone and config.json names a class with heads.
+    Warns if the files have only a body although config.json names a class with heads.
     """
     checkpoint = read_folder(folder, strict, architecture)
     warn_of_ignored(checkpoint.hf_config)
@@ -95,12 +102,14 @@ def open_folder(
     check_sizes(checkpoint, files)
     found, lost = _Structure.of(checkpoint, files, model_fields), {}
     while not may_lack_parts and (lacking := found.lacking(files)):
-        other = without(found.checkpoint, lacking, may_change_class=architecture is None)
+        other = without_missing_parts(
+            found.checkpoint, lacking, may_change_class=architecture is None
+        )
         if other is None:
             break
         found, lost = _Structure.of(other, files, model_fields), lost | dict.fromkeys(lacking)
     if lost:
-        warn_once(f"{folder}: {explained(checkpoint, found.checkpoint, tuple(lost))}")
+        warn_once(f"{folder}: {missing_parts_message(checkpoint, found.checkpoint, tuple(lost))}")
     opened = _opened(found, files, may_lack_parts)
     if adapter is None:
         return opened
@@ -138,7 +147,7 @@ def open_adapted(
     may_lack_parts: bool = False,
     weight: float = 1.0,
 ) -> CheckpointReader:
-    """Returns a reader of a model with an adapter of PEFT merged into its weights.
+    """Returns a reader of a model with a PEFT adapter merged into its weights.
 
     Its structure may differ from the base's: a larger vocabulary, an untied head, other layers.
     """
@@ -146,9 +155,9 @@ def open_adapted(
     names = checkpoint.model_format.weight_map(checkpoint.config).names
     tied = next(tied_tables(checkpoint), None) if not checkpoint.config.parts else None
     prefix = checkpoint.model_format.prefix
-    table = next((t for t in spellings(table_of(names), prefix) if t in tensors), "")
+    table = next((t for t in spellings(embedding_tensor(names), prefix) if t in tensors), "")
     head = tied.head if tied and tied.head not in tensors else ""
-    own = next((t for t in spellings(head_of(names), prefix) if t in tensors), "")
+    own = next((t for t in spellings(head_tensor(names), prefix) if t in tensors), "")
     in_out = frozenset(each.tensor for each in placements if is_in_out(each))
     base = Base(tensors, read, checkpoint.model_format, in_out, table, head, own)
     files = adapted_tensors(adapter, base, weight)
@@ -177,7 +186,7 @@ def with_adapter(
     mesh: jax.sharding.Mesh | None = None,
     weight: float = 1.0,
 ) -> Loaded:
-    """Returns a model with an adapter of PEFT merged into its weights."""
+    """Returns a model with a PEFT adapter merged into its weights."""
     opened = opened_with(pretrained, adapter, weight)
     structure, found = opened.abstract_model, pretrained.parameters
     shared = {
@@ -203,7 +212,7 @@ def with_adapter(
 
 
 def opened_with(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> CheckpointReader:
-    """Returns a reader of a model with an adapter of PEFT in its weights, as `with_adapter`."""
+    """Returns a reader of a model with a PEFT adapter in its weights; see `with_adapter`."""
     parameters, placements = pretrained.parameters, pretrained.placements
     placed = {each.tensor: each for each in placements}
     return open_adapted(
@@ -216,7 +225,7 @@ def opened_with(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> Check
 
 
 def check_replicable(adapter: Path, config: ModelConfig) -> None:
-    """Raises ConfigError if the layers of a base differ or are in two stacks, for an adapter."""
+    """Raises ConfigError unless a base has one stack of equal layers that PEFT can replicate."""
     if config.is_encoder_decoder or len(getattr(config, "windows", ())) > 1:
         raise ConfigError(
             f"{adapter}: layer_replication: must be for a base with one stack of equal layers, as "

@@ -1,4 +1,4 @@
-"""`save`, and the files of an export: weights, config.json, and what travels with a model."""
+"""`save`, and the files of an export: weights, config.json, and the other files of a model."""
 
 import json
 import shutil
@@ -68,8 +68,8 @@ def write_weights(
 ) -> np.dtype:
     """Writes the files with the weights of a model.
 
-    A model that has the tensors of the files that it came from gets the same files: their names,
-    order and dtypes.
+    A model with the same tensors as the files it was loaded from is written to equal files: with
+    their names, order and dtypes.
     """
     kept = layout if dtype is None else None
     placements = export_format.kept(checkpoint, placements)
@@ -91,15 +91,15 @@ def write_weights(
     return np.dtype(usual or next(iter(parameters.values())).dtype)
 
 
-def write_beside(
+def write_config_and_other_files(
     folder: Path, checkpoint: HFCheckpoint, home: Path | None, dtype: np.dtype
 ) -> None:
-    """Writes config.json, and copies what travels with a model from `home`."""
+    """Writes config.json, and copies the other files of a model from `home`."""
     values, source = config_values(checkpoint), file_in(home, CONFIG) if home else None
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
     if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
-    copy_beside(folder, home)
+    copy_other_files(folder, home)
     if _is_new_classifier(checkpoint, values, source):
         values = values | _named_padding(folder)
     write_hf_config(folder, values, home)
@@ -110,7 +110,7 @@ def write_beside(
 def _is_new_classifier(
     checkpoint: HFCheckpoint, values: Mapping[str, Any], source: Path | None
 ) -> bool:
-    """Whether training gave a model a head that reads the last token before a row's padding."""
+    """Whether training added a head that reads the last token before a row's padding."""
     poolings = [getattr(head, "pooling", None) for head in getattr(checkpoint.config, "heads", ())]
     if "last" not in poolings or values.get("pad_token_id") is not None:
         return False
@@ -120,7 +120,7 @@ def _is_new_classifier(
 
 
 def _named_padding(folder: Path) -> dict[str, int]:
-    """Gives a tokenizer without a padding token one that ends no row: transformers needs it."""
+    """Gives a tokenizer a padding token that never ends a row, as transformers needs one."""
     settings = read_object(folder, SETTINGS)
     if not settings or file_in(folder, TOKENIZER) is None:
         return {}
@@ -137,10 +137,10 @@ def _named_padding(folder: Path) -> dict[str, int]:
 
 
 def _write_recommended(folder: Path, values: Mapping[str, Any]) -> None:
-    """Says which tokens begin and end the texts of a model of ours, as programs that serve it ask.
+    """Writes which tokens begin and end the texts of our model, for programs that serve it.
 
-    A chat template may write the token that begins a text where it has a name, and training had
-    none; so it gets one only where there is no template.
+    A chat template may write the first token of a text if that token is named, although training
+    had none; so it is named only if there is no template.
     """
     tokens = {name: values[name] for name in _TOKENS if values.get(name) is not None}
     if tokens and file_in(folder, GENERATION) is None:
@@ -156,8 +156,8 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(dict(values), indent=2) + "\n", encoding="utf-8")
 
 
-def copy_beside(folder: Path, home: Path | None) -> None:
-    """Copies from `home` what travels with a model besides its configuration."""
+def copy_other_files(folder: Path, home: Path | None) -> None:
+    """Copies the files of a model from `home`, except for its configuration."""
     own = _own_preprocessor(home)
     copy_side_files(home, folder, without=() if own is None else (PREPROCESSOR, PROCESSOR))
     if own is not None:
@@ -168,7 +168,7 @@ def copy_beside(folder: Path, home: Path | None) -> None:
 
 
 def _own_preprocessor(home: Path | None) -> Path | None:
-    """The file with how a run read images, unless the checkpoint's own says the same."""
+    """The file that says how a run read images, unless the checkpoint's own says the same."""
     if home is None or home.name != IMPORTED:
         return None
     kept = home.with_name("tokenizer")
@@ -187,7 +187,7 @@ def own_template(home: Path | None) -> str | None:
     return None if theirs is not None and theirs[1] == text else text
 
 
-def keep_beside(
+def keep_export_files(
     run: Path,
     home: Path,
     checkpoint: HFCheckpoint,
@@ -254,6 +254,6 @@ def save(
             max_bytes=max_shard_bytes,
             export_format=target_format,
         )
-        write_beside(written, pretrained.checkpoint, pretrained.folder, kept)
+        write_config_and_other_files(written, pretrained.checkpoint, pretrained.folder, kept)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)

@@ -40,7 +40,7 @@ def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
     return {
         "position": position,
         "decoder_position": replace(position, after_norm=True),
-        # It would have no effect there, but that of the norm's epsilon.
+        # In the encoder, it would only have the effect of the norm's epsilon.
         "decoder_embedding_scale": 1.0 if hf_config.take("scale_embedding", False) else None,
     }
 

@@ -1,7 +1,7 @@
 """Composite models: an encoder of text or of images, and a decoder of another system.
 
 Their config.json and their tensors are those of the two systems, below "encoder" and "decoder". So
-the formats here hold no names of their own but that of the projection between the two.
+the formats here name only the projection between the two.
 """
 
 from collections.abc import Mapping
@@ -52,13 +52,13 @@ class CompositeTask(Seq2SeqLMTask):
 
 @dataclass(frozen=True)
 class ChosenStartToken(StartToken):
-    """The start token, then the targets, where a model has no start token until one is chosen."""
+    """The start token, then the targets; a model has no start token until one is chosen."""
 
     def __call__(self, targets, hf_config):
         for name in ("decoder_start_token_id", "pad_token_id"):
             if hf_config.take(name, None) is None:
                 raise ConfigError(
-                    f"{hf_config.path}: {name} = None: must be a token, of which the decoder's "
+                    f"{hf_config.path}: {name} = None: must be a token, with which the decoder's "
                     "inputs are made; set it, or give decoder_input_ids"
                 )
         return super().__call__(targets, hf_config)
@@ -91,7 +91,7 @@ def _part_format(hf_config: HFConfig, name: str, formats: Formats) -> ModelForma
     }
     kind = _given(hf_config, name).get("model_type")
     if kind not in known:
-        what = "is no decoder with cross-attention here" if kind in formats else "is not known"
+        what = "is not a decoder with cross-attention here" if kind in formats else "is not known"
         raise ConfigError(
             f"{hf_config.path}: {name}: model_type = {kind!r} {what}: must be one of "
             f"{', '.join(sorted(known))}{did_you_mean(kind, known)}"
@@ -100,7 +100,7 @@ def _part_format(hf_config: HFConfig, name: str, formats: Formats) -> ModelForma
 
 
 def _class(model_format: ModelFormat, name: str) -> Architecture:
-    """The causal class of a system for a decoder, and that without a head for an encoder."""
+    """The causal class of a system for a decoder, and the class without a head for an encoder."""
     decodes = name == "decoder"
     return next(
         each
@@ -137,7 +137,7 @@ def _read(
 
 
 def _written(config: CompositeConfig, parts: Mapping[str, Part]) -> dict[str, Any]:
-    """The fields of config.json: those of each part that are given, and what it says of ours."""
+    """The fields of config.json: those given for each part, updated from our configuration."""
     found = {}
     for name, (model_format, _, hf_config) in parts.items():
         written = model_format.config_map.write(getattr(config, name))
@@ -222,8 +222,8 @@ def _bind(
 
 
 def _refuse(*_: Any) -> Any:
-    """What a format without parts answers."""
-    raise ConfigError("the model has an encoder and a decoder of its own, which name the tensors")
+    """Stands for what only a bound format can do, because it needs the parts."""
+    raise ConfigError("the tensors cannot be named without the systems of both parts")
 
 
 def _format(model_type: str, name: str, encoder: type[ModelConfig]) -> ModelFormat:

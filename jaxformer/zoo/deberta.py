@@ -53,7 +53,7 @@ _BACKBONE = "without the table of tokens and the bias of their logits"
 
 
 def _deberta(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
-    """The first version, with a vector for each distance and projections of their own."""
+    """The first version, with a vector for each distance and separate projections."""
     norm = LayerNorm(eps=1e-7)
     fields = {
         "vocab_size": 50265,
@@ -117,8 +117,8 @@ def _read_attention(version: int, hf_config: HFConfig) -> dict[str, Any]:
     words = [word.strip() for word in given.lower().split("|")] if given == str(given) else given
     if not set(words) <= {*_TERMS, "none", ""}:
         raise ConfigError(
-            f"{hf_config.path}: pos_att_type = {given!r} is not supported: must have no others "
-            f"than {', '.join(_TERMS)}"
+            f"{hf_config.path}: pos_att_type = {given!r} is not supported: must have only "
+            f"{', '.join(_TERMS)}"
         )
     width = hf_config.number("hidden_size") // hf_config.number("num_attention_heads")
     share = version > 1 and hf_config.take("share_att_key", False)
@@ -226,7 +226,7 @@ def _write_convolution(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _read_tied(hf_config: HFConfig) -> dict[str, Any]:
-    """The newer head over the vocabulary has the table of the embeddings whatever the file says."""
+    """The newer head over the vocabulary always has the table of the embeddings."""
     tied = hf_config.take("tie_word_embeddings", True)
     return {"tie_embeddings": tied or not hf_config.take("legacy", True)}
 

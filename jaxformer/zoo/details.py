@@ -26,7 +26,7 @@ PARTS = {
 # Shazeer, 2020, https://arxiv.org/abs/2002.05202
 _GATED = {"relu": "ReGLU", "gelu": "GeGLU", "gelu_tanh": "GeGLU", "silu": "SwiGLU"}
 OTHER = "other"
-"""The part of parameters that are in none of these, such as a user's own sublayer."""
+"""The part of all other parameters, such as those of a user's own sublayer."""
 
 
 class ModelDetails(NamedTuple):
@@ -57,7 +57,7 @@ class ModelDetails(NamedTuple):
     flops: TokenFlops
     """FLOPs per input token of a forward pass."""
     parts: "tuple[ModelDetails, ...]" = ()
-    """Those of the models that it is made of; the sizes of the whole are those of the first."""
+    """The details of its component models; the sizes of the whole are those of the first."""
 
     @property
     def num_parameters(self) -> int:

@@ -94,7 +94,7 @@ FORMATS = (
         aliases=module_names("dinov2.", ATTENTION_MODULES),
         flax=FlaxFormat(
             differences=(
-                Difference("layerscale_value", "it multiplies by it twice more", same=(1.0,)),
+                Difference("layerscale_value", "it applies the scale two more times", same=(1.0,)),
             )
         ),
         defaults={"patch_size": 14, "layer_norm_eps": 1e-6},

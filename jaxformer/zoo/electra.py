@@ -90,7 +90,7 @@ _DISCRIMINATOR = {
 
 
 def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
-    """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
+    """The names of the tensors; a classifier has a dense layer instead of a pooler."""
     names = body("electra", config) | LABELS
     names |= {
         "transformer.inputs.projection": "electra.embeddings_project",

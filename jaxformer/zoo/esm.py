@@ -182,7 +182,7 @@ def _weight_map(config: EncoderConfig) -> WeightMap:
 
 @dataclass(frozen=True)
 class _CountedIfLearned(CountedByIds):
-    """Counts the tokens that are no padding where positions are learned, and all with RoPE."""
+    """Counts the tokens that are not padding if positions are learned, and all tokens with RoPE."""
 
     def applies(self, config):
         return isinstance(config.position, Learned)

@@ -1,4 +1,4 @@
-"""What a folder's config.json describes, among the published systems; and what is like the rest."""
+"""Reads a folder's config.json as one of the published systems, and knows similar ones."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from jaxformer.zoo.text_parts import text_alone
 _DENSE = "its dense relatives are: {}; experts are not supported yet"
 _LIKE = "the nearest relatives by architecture are: {}"
 
-# Other systems by the known ones that they are most like. Nothing of them is read as these.
+# Unsupported systems, by the supported ones that they resemble most. They are not read as these.
 _RELATIVES = {
     _DENSE: {
         "llama": (
@@ -71,7 +71,7 @@ RELATIVES = {
     for known, kinds in table.items()
     for kind in kinds
 }
-"""The `model_type` of a system that is not supported -> the systems that are, and are like it."""
+"""The `model_type` of an unsupported system -> similar systems that are supported."""
 
 
 def read_folder(

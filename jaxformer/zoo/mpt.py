@@ -31,7 +31,7 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
         own.expect(name, False)
     fields = {
         "self_attention.dropout": own.number("attn_pdrop", 0),
-        # Transformers takes 0 for no bound.
+        # In transformers, 0 means no bound.
         "self_attention.clip": own.number("clip_qkv", None) or None,
         "self_attention.scale": own.number("softmax_scale", None),
         # As in the code that these models were trained with. Transformers always has 8.

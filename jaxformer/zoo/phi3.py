@@ -15,7 +15,7 @@ from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WIND
 
 
 class _LongRope(Rope):
-    """LongRoPE, whose lengths are fields of their own."""
+    """LongRoPE, whose lengths are separate fields."""
 
     def read(self, hf_config):
         fields = super().read(hf_config)

@@ -50,7 +50,7 @@ SYSTEMS = (
         t5(24, 1024, 16, 64, 4096),
         "770M",
         _T5,
-        "an output table of its own",
+        "a separate output table",
     ),
     System("t5-3b", "t5.py:3b", t5(24, 1024, 32, 128, 16384), "2.8B", _T5),
     System("t5-11b", "t5.py:11b", t5(24, 1024, 128, 128, 65536), "11B", _T5),

@@ -142,11 +142,11 @@ def _part(name: str, build: Any, block_names: dict[str, str]) -> Section:
         weight_map=lambda _: WeightMap(own),
         architectures=(Architecture("", Task()),),
         prefix="model.",
-        # Of the decoder only in some classes.
+        # In the decoder, only some classes mask padding.
         hides_padding=name == "encoder",
         buffers=("*.rotary_emb.inv_freq",),
         copies={"lm_head.out_proj.weight": "model.embed_tokens.weight"},
-        # The whole has them.
+        # The whole model has these fields.
         harmless=("classifier_dropout_rate", "dropout_rate", "is_decoder"),
         defaults={
             **SECOND_DEFAULTS,

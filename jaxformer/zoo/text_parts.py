@@ -1,7 +1,7 @@
-"""Models of texts and images of which the text model is read, as a system of its own.
+"""Models of texts and images of which only the text model is read, as a separate system.
 
-With texts alone they compute what their text model computes. An export has the text model, under
-the names of that system.
+For texts alone, they compute the same as their text model. An export has the text model, under the
+names of that system.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ _OF_THE_WHOLE = (
 
 
 def _renamed_rope(values: dict[str, Any]) -> dict[str, Any]:
-    """RoPE without the shares of time, height and width, whose positions are one in texts."""
+    """RoPE without the shares of time, height and width, whose positions are equal in texts."""
     changed = {}
     for name in ("rope_scaling", "rope_parameters"):
         if isinstance(rope := values.get(name), dict):
@@ -44,15 +44,15 @@ class TextPart:
     kind: str
     """The `model_type` of the whole."""
     model_type: str
-    """That of a system which is the same as its text model."""
+    """The `model_type` of the system that equals its text model."""
     section_type: str
-    """That which transformers gives to the section of config.json."""
+    """The `model_type` of the section of config.json."""
     classes: Mapping[str, str]
     """Classes of the whole -> the classes of that system."""
     alone: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """The class of the text model in a file of its own -> that of the system."""
+    """The class of the text model if it is saved alone -> the class of the system."""
     tied: bool
-    """Whether tables are tied where the file says nothing."""
+    """Whether tables are tied if the file does not say."""
     flat: bool = False
     """Whether old files have the fields of the text model beside those of the whole."""
     tied_within: bool = False
@@ -196,7 +196,7 @@ def text_alone(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats
         f"{hf_config.path}: of a {kind!r} the text model is read, as a {part.model_type!r}; images "
         "are not read, and the tensors for them are left out"
         if kind == part.kind
-        else f"{hf_config.path}: a {kind!r} is read, and written, as a {part.model_type!r}, which "
-        "computes the same of texts"
+        else f"{hf_config.path}: a {kind!r} is read, and written, as a {part.model_type!r}, "
+        "which computes the same for texts"
     )
     return values, {**formats, part.model_type: part.model_format(formats)}

@@ -93,7 +93,7 @@ def _write_marian(config: EncoderDecoderConfig | DecoderConfig) -> dict[str, Any
 
 
 def _fitted(config: EncoderDecoderConfig | DecoderConfig, files: Tensors) -> Any:
-    """Refuses tables of positions that are not those computed here; transformers reads them."""
+    """Refuses tables of positions that differ from those computed here; transformers reads them."""
     for name, (shape, _) in files.tensors.items():
         computed = isinstance(config.position, Sinusoidal) and len(shape) == 2
         if not computed or not name.endswith("embed_positions.weight"):
@@ -101,8 +101,8 @@ def _fitted(config: EncoderDecoderConfig | DecoderConfig, files: Tensors) -> Any
         found = files.read(name).astype(np.float32)
         if not np.allclose(found, sinusoids(*shape, "half"), atol=1e-2):
             raise DataError(
-                f"{files.folder}: {name} holds no sinusoids, which {_TRANSLATOR} computes: "
-                "fetch the file again, or take this table out of it"
+                f"{files.folder}: {name} differs from the sinusoids that {_TRANSLATOR} computes: "
+                "fetch the file again, or remove this table from it"
             )
     return without_head_bias(config, files)
 

@@ -33,7 +33,7 @@ _TASKS = {
 
 
 def _towers(formats: Formats, name: str) -> dict[str, ModelFormat]:
-    """The systems that may be a tower, each with one class: that which has no head of its own."""
+    """The systems that may be a tower, each with its class without a head."""
     found = {}
     for kind, model_format in formats.items():
         for architecture in model_format.architectures:
@@ -47,7 +47,7 @@ def _towers(formats: Formats, name: str) -> dict[str, ModelFormat]:
 def _tower(
     hf_config: HFConfig, formats: Formats, name: str, config: ModelConfig | None
 ) -> ModelFormat:
-    """The system of the tower in a section of config.json, or that which can say our model."""
+    """The system of the tower in a section of config.json, or one that can express our model."""
     towers = _towers(formats, name)
     kind = section(hf_config, name).get("model_type")
     if kind is None and config is not None:
@@ -93,9 +93,9 @@ def _build(text: ModelConfig, image: ModelConfig, **fields: float) -> DualEncode
     """Both towers, each of which must have a pooled state."""
     reads_end = [head.pooling for head in text.heads] == ["last"]
     if not reads_end and getattr(text, "pooler", None) is None:
-        raise ConfigError("text_config: the model has no pooled state, as BERT and CLIP have one")
+        raise ConfigError("text_config: the model must have a pooled state, as BERT and CLIP do")
     if image.pooler is None and not image.class_token:
-        raise ConfigError("vision_config: the model has no pooled state, as ViT and CLIP have one")
+        raise ConfigError("vision_config: the model must have a pooled state, as ViT and CLIP do")
     if image.position.any_grid:
         raise ConfigError("vision_config: the model must read images of one shape, as ViT does")
     return DualEncoderConfig(text, image, **fields)

@@ -53,8 +53,8 @@ def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
     padding = hf_config.number("pad_token_id", None)
     if padding is not None and padding >= 2:
         raise ConfigError(
-            f"{hf_config.path}: pad_token_id = {padding}: must be 0, 1 or null, because of another "
-            f"one transformers takes the code of position {padding - 2}"
+            f"{hf_config.path}: pad_token_id = {padding}: must be 0, 1 or null: for another id, "
+            f"transformers uses the code of position {padding - 2}"
         )
     return {"padding_id": padding}
 

@@ -123,7 +123,7 @@ BAD_FILES = [
     ("tags", {"dev.txt": "one A\ntwo C\n"},
      ["--data.validation", "ColumnFile", "--data.validation.path", "dev.txt"],
      ["dev.txt:2: the label 'C' is not one of the training data's: 'A', 'B'"]),
-    ("images", {"images/c/notes.txt": ""}, [], ["images/c holds no images", "take it away"]),
+    ("images", {"images/c/notes.txt": ""}, [], ["images/c holds no images", "remove it"]),
     ("images", {"empty/a/notes.txt": ""}, ["--data.source.path", "empty"],
      ["empty holds no images: expected empty/LABEL/FILE"]),
 ]  # fmt: skip

@@ -129,7 +129,7 @@ def messages(*turns):
 
 
 WRONG = {
-    "no form": ({"text": "a"}, "columns 'text' are no conversation: there must be 'messages'"),
+    "no form": ({"text": "a"}, "columns 'text' are not a conversation: there must be 'messages'"),
     "empty": ({"messages": []}, "column 'messages' is empty"),
     "no list": ({"messages": 3}, "column 'messages' holds 3, not a list of messages"),
     "no object": ({"messages": ["a"]}, "message 1' holds 'a', not an object"),

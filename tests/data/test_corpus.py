@@ -120,7 +120,7 @@ def test_other_special_tokens_in_the_same_folder_are_refused(source, tmp_path):
 def test_a_folder_in_the_way_is_named(source, tmp_path):
     (tmp_path / "run" / "tokenizer").mkdir(parents=True)
     (tmp_path / "run" / "tokenizer" / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"tokenizer is in the way: it holds no spec\.json"):
+    with pytest.raises(DataError, match=r"tokenizer is in the way: it lacks the spec\.json"):
         load_or_build(Split(source, 0.2, seed=0), Bytes(), tmp_path / "run")
     assert (tmp_path / "run" / "tokenizer" / "notes.txt").exists()
 

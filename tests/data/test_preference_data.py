@@ -83,12 +83,15 @@ WRONG = {
     "no rejected": ({"prompt": "a", "chosen": "b"}, "no column 'rejected'"),
     "another prompt": (
         {"chosen": [SYSTEM, ASKED, RED], "rejected": [SYSTEM, {**ASKED, "content": "Why?"}, BLUE]},
-        "after what both sides begin with comes a message by 'user'",
+        "a message by 'user' follows the common beginning",
     ),
     "nothing in common": ({"chosen": [ASKED, RED], "rejected": [SYSTEM, BLUE]}, "no prompt"),
     "texts without a prompt": ({"chosen": "yes it is", "rejected": "no"}, "no prompt"),
     "an empty answer": ({"prompt": "a", "chosen": " ", "rejected": "b"}, "no answer"),
-    "no answer": ({"chosen": [ASKED], "rejected": [ASKED, BLUE]}, "begin with comes nothing"),
+    "no answer": (
+        {"chosen": [ASKED], "rejected": [ASKED, BLUE]},
+        "nothing follows the common",
+    ),
     "no text": ({"prompt": 3, "chosen": "a", "rejected": "b"}, "column 'prompt' holds 3"),
     "no message": ({"prompt": "a", "chosen": ["b"], "rejected": ["c"]}, "message 1"),
     "an unknown role": (
@@ -196,10 +199,10 @@ def test_what_is_too_long():
         FittingRows.of(pairs, 15, "error", "pair")
     dropped = FittingRows.of(pairs, 15, "drop", "pair")
     assert len(dropped.kept) == 2
-    assert dropped.in_words().endswith("; 1 longer ones left out")
+    assert dropped.summary().endswith("; 1 longer ones left out")
     cut = FittingRows.of(pairs, 15, "cut", "pair")
     assert len(cut.kept) == 3
-    assert cut.in_words().endswith("; 1 cut to 15 tokens")
+    assert cut.summary().endswith("; 1 cut to 15 tokens")
     with pytest.raises(DataError, match=r"no pair fits into data.sequence_length = 3"):
         FittingRows.of(pairs, 3, "drop", "pair")
     with pytest.raises(DataError, match=r"no answer fits into"):

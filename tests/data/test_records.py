@@ -193,7 +193,7 @@ def test_files_of_different_lengths_are_refused_with_both_counts(tmp_path):
             r"a\.jsonl:1: column 'a' holds .{0,60}, ",
         ),
         ("a.tsv", b"a\tb\ta\nx\ty\tz\n", r"a\.tsv:1: two columns are called 'a'"),
-        ("a.tsv", b"a\nx\n" + bytes(512) + b"\n", r"a\.tsv:3: not text: it holds a run of null"),
+        ("a.tsv", b"a\nx\n" + bytes(512) + b"\n", r"a\.tsv:3: not text: it contains a run of null"),
         ("a.tsv", "a\nx\n".encode("utf-16"), r"a\.tsv:1: not UTF-8"),
         ("a.csv", b'a\n"x\ny"\n"z\nz"z\n', r"a\.csv:4: not valid CSV"),
         ("a.csv", b'a\n"x\n\ny"\n"z\n\n\n', r"a\.csv:5: not valid CSV: unexpected end"),

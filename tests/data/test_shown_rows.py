@@ -68,18 +68,18 @@ def test_packed_documents_have_one_example():
     assert len(reader.example(whole)["inputs"]) == 12
 
 
-def test_labels_vectors_of_labels_and_images_are_in_words():
+def test_labels_vectors_of_labels_and_images_are_formatted():
     reader = RowReader("classification", TOKENIZER, ("toxic", "insult", "spam"))
     row = {
         "inputs": tokens("you", 5), "segments": np.array([1, 1, 1, 0, 0]),
         "label": np.array([1.0, 0.0, 1.0], np.float32),
         "images": np.linspace(-1, 3, 4 * 4 * 3, dtype=np.float32).reshape(4, 4, 3),
     }  # fmt: skip
-    words = {name: reader.in_words(name, x, row) for name, x in reader.others(row).items()}
-    assert "toxic, spam" in words["label"]
-    assert words["images"] == "float32 [4, 4, 3], min -1, mean 1, max 3"
-    assert reader.in_words("label", np.array(2), row) == "2 (spam)"
-    assert reader.in_words("label", np.array(0.25, np.float32), row) == "0.25"
+    texts = {name: reader.format_value(name, x, row) for name, x in reader.others(row).items()}
+    assert "toxic, spam" in texts["label"]
+    assert texts["images"] == "float32 [4, 4, 3], min -1, mean 1, max 3"
+    assert reader.format_value("label", np.array(2), row) == "2 (spam)"
+    assert reader.format_value("label", np.array(0.25, np.float32), row) == "0.25"
     assert str(reader.texts(row)[0]) == "you"
     found = reader.as_json(row)
     assert found["arrays"]["label"] == [1.0, 0.0, 1.0]

@@ -90,7 +90,7 @@ def test_no_text_is_an_error(texts):
 
 
 def test_one_character_cannot_be_split():
-    with pytest.raises(DataError, match="too little to keep a part for validation"):
+    with pytest.raises(DataError, match="too little to hold out a part"):
         list(Split(Texts(("a",)), 0.1, seed=0))
 
 

@@ -185,7 +185,7 @@ def test_an_error_in_a_thread_reaches_the_loop(config, tmp_path, monkeypatch):
 
 def test_rows_outside_the_batch_are_refused(datasets):
     for rows in ([5], [-1], []):
-        with pytest.raises(ConfigError, match="rows must lie in a batch of 5"):
+        with pytest.raises(ConfigError, match="rows must be within a batch of 5"):
             datasets.train.batch(0, rows)
 
 

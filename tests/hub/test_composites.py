@@ -84,7 +84,7 @@ def changed(saved, target, part=None, /, **changes):
         "no cross-attention here": (
             "decoder",
             {"model_type": "llama"},
-            "decoder: model_type = 'llama' is no decoder with cross-attention here",
+            "decoder: model_type = 'llama' is not a decoder with cross-attention",
         ),
         "none at all": ("decoder", {"add_cross_attention": False}, "add_cross_attention must be"),
         "of images": ("encoder", {"model_type": "vit"}, "must be an encoder of text"),

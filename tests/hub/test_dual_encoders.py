@@ -140,7 +140,7 @@ def test_systems_of_the_zoo_are_what_an_empty_file_says(name):
                 "text_config": TINY["distilbert"] | {"model_type": "distilbert"},
                 "vision_config": TINY["vit"] | {"model_type": "vit"},
             },
-            "text_config: the model has no pooled state",
+            "text_config: the model must have a pooled state",
         ),
         ({"model_type": "clip", "text_config": 3}, "text_config = 3: must be an object"),
         ({"model_type": "clip", "vision_config": {"hidden_act": "mish"}}, "hidden_act = 'mish'"),

@@ -94,7 +94,7 @@ def test_positions_in_a_translators_file_must_be_sinusoids(tmp_path):
     load(folder)
     table[3, 5] += 0.1
     change_tensors(folder, lambda tensors: tensors.update({name: table}))
-    with pytest.raises(DataError, match=f"{name} holds no sinusoids"):
+    with pytest.raises(DataError, match=f"{name} differs from the sinusoids"):
         load(folder)
 
 
@@ -130,7 +130,7 @@ def test_others_repeat_nothing(tmp_path):
     [
         ("t5", {"feed_forward_proj": "gated-prelu"}, "'prelu' is not supported"),
         ("bart", {"encoder_attention_heads": 15}, "encoder_heads = 15: must be a divisor of 1024"),
-        ("bart", {"num_hidden_layers": 3, "encoder_layers": 4}, "two names of one thing"),
+        ("bart", {"num_hidden_layers": 3, "encoder_layers": 4}, "two names of one field"),
         ("marian", {"decoder_vocab_size": 7}, "decoder_vocab_size = 7 is not supported"),
     ],
 )

@@ -120,10 +120,10 @@ GOOD = msgpack_serialize(TREE)
 KERNEL = b"\xa6kernel"
 BAD = {
     "empty": (b"", ["is empty"]),
-    "cut off": (GOOD[:-10], ["dense/kernel", "the file ends before"]),
+    "cut off": (GOOD[:-10], ["dense/kernel", "the file ends"]),
     "cut off in a size": (GOOD[:3], ["ends in the middle"]),
     "more after it": (GOOD + b"\xc0", ["1 bytes follow"]),
-    "a list": (msgpack.packb([1, 2]), ["a list lies where a dictionary"]),
+    "a list": (msgpack.packb([1, 2]), ["has a list where"]),
     "a pointer of git lfs": (b"version https://git-lfs.github.com/spec/v1\n", ["a number lies"]),
     "too deep": (nested(40), ["nested more than 32 deep"]),
     "a number": (tree_with(3), ["dense/kernel", "a number, not an array"]),

@@ -161,9 +161,9 @@ def test_a_run_starts_from_a_store(bucket, run, exported):
 
 def test_what_is_not_there_is_one_sentence(bucket, run, exported, capsys):
     for url, words in (
-        ("s3://no-such-bucket/model", "no object is below it"),
-        (f"{bucket}/none", "no object is below it"),
-        ("ftp://host/model", "must be a local path or gs://"),
+        ("s3://no-such-bucket/model", "no objects below it"),
+        (f"{bucket}/none", "no objects below it"),
+        ("ftp://host/model", "gs://"),
     ):
         with pytest.raises(ConfigError, match=words) as problem:
             jaxformer.load(url)

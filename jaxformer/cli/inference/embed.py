@@ -32,7 +32,7 @@ from jaxformer.pretrained.embedding.api import (
     reads_pairs,
     text_embedder,
 )
-from jaxformer.pretrained.model import computed_as_kept
+from jaxformer.pretrained.model import with_stored_compute_dtype
 
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT [TEXT ...]]")]
 _ENDINGS = (".npy", ".jsonl")
@@ -90,7 +90,7 @@ def embed(arguments: Sequence[str], prog: str) -> None:
     texts = [*wanted.texts, *_lines(wanted.file)]
     if not texts:
         raise ArgumentError('give texts ("..." "..."), or --file with one text per line')
-    model = computed_as_kept(open_model(wanted.folder, dtype=wanted.dtype, **wanted.how))
+    model = with_stored_compute_dtype(open_model(wanted.folder, dtype=wanted.dtype, **wanted.how))
     options = {"max_length": wanted.max_length, "batch_size": wanted.batch_size}
     if reads_pairs(model):
         _score(cross_encoder(model, **options), texts, wanted, output)

@@ -30,7 +30,7 @@ from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.dialogues import dialogue_of, num_calls
-from jaxformer.pretrained.model import Pretrained, computed_as_kept
+from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,14 @@ def _model(wanted: Loading) -> Pretrained:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     if wanted.draft is not None:
         any_path(wanted.draft, "draft")
-    return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
+    return with_stored_compute_dtype(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
 
 
 def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
     draft = (
-        None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
+        None
+        if wanted.draft is None
+        else with_stored_compute_dtype(load(wanted.draft, dtype=wanted.dtype))
     )
     options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
     return TextGenerator(model, config, slide=wanted.slide, **options)

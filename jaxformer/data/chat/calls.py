@@ -1,4 +1,4 @@
-"""Calls of tools in the form that a template takes: their arguments as objects or as text."""
+"""Tool calls in the form that a template accepts: their arguments as objects or as text."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +17,20 @@ _RESULT = "Dry all day."
 
 
 class CallForm(NamedTuple):
-    """What a template takes where a message calls a tool. What it takes in several forms stays."""
+    """The form of tool calls that a template accepts; other forms that it accepts stay."""
 
     arguments: type | None
-    """dict or str: it refuses the other one; None: it takes both, or none."""
+    """dict or str if it refuses the other one; None if it accepts both, or neither."""
     needs_content: bool
     """Whether it refuses a message without a content."""
     quotes: bool
     """Whether arguments that are text become a JSON string instead of an object."""
     is_written: bool
-    """Whether it writes calls, and what tools answer."""
+    """Whether it writes calls and the answers of tools."""
 
 
 def call_form(template: ChatTemplate) -> CallForm:
-    """Returns how a template takes calls, by trying."""
+    """Returns the form of calls that a template accepts, by trying."""
     kinds = [(arguments, content) for content in ({"content": ""}, {}) for arguments in (dict, str)]
     tried = template.attempt_batch(RenderRequest(_called(*kind)) for kind in kinds)
     whole, text, bare, bare_text = (
@@ -52,13 +52,13 @@ def writes_tools(template: ChatTemplate) -> bool:
     tools = [{"type": "function", "function": schema}]
     requests = [RenderRequest(chat, True) for chat in (asked, asked._replace(tools=tools))]
     without, having = template.attempt_batch(requests)
-    # It may refuse an example, for what it looks for in a tool.
+    # It may refuse an example that lacks something it looks for in a tool.
     return isinstance(without, DataError) or without != having
 
 
-def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
-    """Returns a conversation whose calls have the form that a template takes."""
-    messages = [_in_form(message, form, name) for message in chat.messages]
+def convert_calls(chat: Conversation, form: CallForm, name: object) -> Conversation:
+    """Returns a conversation whose calls have the form that a template accepts."""
+    messages = [_convert_message(message, form, name) for message in chat.messages]
     return chat._replace(messages=messages)
 
 
@@ -75,7 +75,7 @@ def _called(arguments: type, content: Mapping[str, str]) -> Conversation:
     )
 
 
-def _in_form(message: Message, form: CallForm, name: object) -> Message:
+def _convert_message(message: Message, form: CallForm, name: object) -> Message:
     calls = message.get("tool_calls")
     if not calls or isinstance(calls, str) or not isinstance(calls, Sequence):
         return message

@@ -54,7 +54,7 @@ def template_file(name: str) -> Path:
 
 
 def check_template_name(name: str | None) -> None:
-    """Checks the name of a template, as far as no file has to be there.
+    """Checks the name of a template; its file need not exist.
 
     A run keeps its template, so that the file that it was read from may be gone later.
     """
@@ -95,7 +95,7 @@ def keep_template(
     tokenizer: Tokenizer,
     chats: Sequence[Conversation],
 ) -> None:
-    """Keeps the template of a run beside the tokenizer, where no earlier start did.
+    """Keeps the template of a run beside the tokenizer, unless an earlier start did.
 
     A template that refuses the rows of a first start is not kept, so that another one may be named.
     """
@@ -111,7 +111,7 @@ def keep_template(
 
 
 def text_template(tokenizer: Tokenizer) -> ChatTemplate:
-    """Returns the template of prompts and completions that are no chat.
+    """Returns the template of prompts and completions that are not a chat.
 
     They become the prompt, the completion and end-of-text, after the tokenizer's beginning-of-text
     token if it puts one before every text.
@@ -130,7 +130,7 @@ def encoders(
     spec: TokenizerSpec,
     tokenizer: Tokenizer,
 ) -> Iterator[tuple[ChatEncoder, list[Conversation]]]:
-    """Yields an encoder for those that the chat template formats, and one for plain texts."""
+    """Yields an encoder for chats that the template formats, and one for plain texts."""
     formatted = [chat for chat in chats if not chat.plain]
     if formatted:
         template = run_template(folder, name, spec)
@@ -145,11 +145,11 @@ def encoders(
 def _warn_about(
     template: ChatTemplate, tokenizer: Tokenizer, chats: Sequence[Conversation]
 ) -> None:
-    """Warns of what a template writes or leaves out in silence."""
+    """Warns about special tokens that the tokenizer lacks, and about tools that are left out."""
     wanted = [name for name in _SPECIAL if name in template.source]
     if lacking := [name for name in wanted if tokenizer.find_id(name) is None]:
         _log.warning(
-            "%s: the tokenizer has no token %s, so the template's are ordinary text of several "
+            "%s: the tokenizer has no token %s, so in the template it is ordinary text of several "
             "tokens",
             template.file,
             ", ".join(lacking),
@@ -175,7 +175,7 @@ def _no_template(where: str, spec: TokenizerSpec) -> str:
 
 
 def _is_there(name: str) -> bool:
-    """Whether a template can be read, which for a named one is always so."""
+    """Whether a template can be read; a named one always can."""
     try:
         return template_file(name).is_file()
     except ConfigError:
@@ -183,7 +183,7 @@ def _is_there(name: str) -> bool:
 
 
 def _origin(spec: TokenizerSpec) -> Path | None:
-    """The folder of the checkpoint whose tokenizer it is, if any."""
+    """The folder of the checkpoint that the tokenizer comes from, if any."""
     if not isinstance(spec, TokenizerFile):
         return None
     path = spec.place()

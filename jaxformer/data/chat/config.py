@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.data.bad_rows import BadRows
 from jaxformer.data.chat.answers.learned import LearnedChats
-from jaxformer.data.chat.answers.spans import last_alone, said_in
+from jaxformer.data.chat.answers.spans import content_text, last_alone
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.examples import (
@@ -48,7 +48,7 @@ class ChatData(ConversationData[Conversation]):
     tokens."""
 
     loss_per: LossPer = "token"
-    """What counts the same: every token that is learned, or every answer, whatever its length."""
+    """What has equal weight: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
         # A 0 may be a class of another kind.
@@ -64,7 +64,7 @@ class ChatData(ConversationData[Conversation]):
         return [row]
 
     def texts(self, row: Conversation) -> Iterator[str]:
-        return map(said_in, row.messages)
+        return map(content_text, row.messages)
 
     def render(
         self,

@@ -1,4 +1,4 @@
-"""`ConversationData`: what chats and preferences have in common."""
+"""`ConversationData`, the common base of chats and preferences."""
 
 import abc
 import os
@@ -28,13 +28,13 @@ Row = TypeVar("Row")
 class Rendered(Protocol):
     """Rows that a chat template has rendered, as tokens."""
 
-    def in_words(self) -> str:
-        """Returns how much there is."""
+    def summary(self) -> str:
+        """Returns a summary: the numbers of rows and tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationData(RowData[Row]):
-    """Tables of messages, of which a chat template makes text."""
+    """Tables of messages, which a chat template turns into text."""
 
     _fraction: ClassVar[Rule] = optional(FRACTION)
 
@@ -45,8 +45,9 @@ class ConversationData(RowData[Row]):
     """The table for validation; None holds out a share of the training rows."""
 
     validation_fraction: float | None = None
-    """The share of the rows held out for validation; None: 1 %, or 20 rows where that is more, but
-    a tenth at most."""
+    """The share of the rows held out for validation; None: 1 %, or 20 rows if that is more, but at
+    most a tenth.
+    """
 
     template: str | None = None
     """The chat template: ChatML, Llama2, Llama3, Mistral or a .jinja file; None: the checkpoint's.
@@ -60,7 +61,7 @@ class ConversationData(RowData[Row]):
     for pairs."""
 
     too_long: TooLong = "error"
-    """What becomes of a longer row: an error, cut, or left out."""
+    """What happens to a longer row: an error, or it is cut or left out."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -107,8 +108,8 @@ class ConversationData(RowData[Row]):
             ),
             tokenizer,
             summary=(
-                ("training", rendered[0].in_words()),
-                ("validation", f"{rendered[1].in_words()}{self._held_out}"),
+                ("training", rendered[0].summary()),
+                ("validation", f"{rendered[1].summary()}{self._held_out}"),
             ),
         )
 
@@ -124,7 +125,7 @@ class ConversationData(RowData[Row]):
 
     @property
     def _held_out(self) -> str:
-        """What the report says where the rows for validation are held out."""
+        """What the report adds if the rows for validation are held out."""
         return "" if self.validation is not None else f"; held out of {self.train}"
 
     def _rendered(

@@ -1,4 +1,4 @@
-"""Conversations as tokens, with the answers of the assistant known to the character."""
+"""Encodes conversations as tokens, with the exact characters of the assistant's answers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.data.chat.answers.spans import AnswerFinder, Span, answers_of, left_out
-from jaxformer.data.chat.calls import CallForm, call_form, in_form
+from jaxformer.data.chat.calls import CallForm, call_form, convert_calls
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (
     ChatTemplate,
@@ -58,8 +58,8 @@ class ChatEncoder:
     """Renders conversations with a chat template and tokenises them.
 
     `answers.py` finds the answers in a text. The token that ends the turn belongs to the answer,
-    also where it begins the next message or where the template leaves it out after the last answer;
-    white space after it does not. A token belongs to an answer if one of its characters does.
+    even if it begins the next message or the template leaves it out after the last answer; white
+    space after it does not. A token belongs to an answer if one of its characters does.
 
     Args:
         tokenizer: The tokenizer.
@@ -80,8 +80,8 @@ class ChatEncoder:
             tools: JSON schemas of the functions that the assistant may call.
 
         Raises:
-            DataError: The template rejects the conversation, or the answers cannot be told from
-                its text.
+            DataError: The template rejects the conversation, or the answers cannot be found in its
+                text.
         """
         return self.encode_batch([Conversation(messages, tools)])[0]
 
@@ -101,7 +101,7 @@ class ChatEncoder:
         return self._tokenize([RenderRequest(chat, add_generation_prompt=True)])[0].tokens.tokens
 
     def end_of_turn(self) -> int | None:
-        """Returns the special token that ends an answer; None where the template writes none.
+        """Returns the special token that ends an answer; None if the template writes none.
 
         Raises:
             DataError: The template rejects a question with an answer.
@@ -143,10 +143,11 @@ class ChatEncoder:
 
         Args:
             chats: The conversations; the answers among the first `first` messages are not marked.
-            everything: Each whole text is one answer, but for messages that may not be learned.
+            everything: Whether each whole text is one answer, except for messages that may not be
+                learned.
 
         Raises:
-            DataError: The template rejects one, or its answers cannot be told from the text; names
+            DataError: The template rejects one, or its answers cannot be found in the text; names
                 the line.
         """
         chats = [self._readable(chat) for chat in chats]
@@ -159,14 +160,14 @@ class ChatEncoder:
         return [encode(*row) for row in zip(chats, texts, found, strict=True)]
 
     def _readable(self, chat: Conversation) -> Conversation:
-        """A conversation whose calls of tools have the form that the template takes."""
+        """A conversation whose tool calls have the form that the template accepts."""
         if any(message.get("tool_calls") for message in chat.messages):
-            return in_form(chat, self.call_form, self._template.file)
+            return convert_calls(chat, self.call_form, self._template.file)
         return chat
 
     @cached_property
     def call_form(self) -> CallForm:
-        """How the template takes calls of tools."""
+        """The form of tool calls that the template accepts."""
         return call_form(self._template)
 
     def _answers(
@@ -195,7 +196,7 @@ class ChatEncoder:
     def _all_but(
         self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
     ) -> EncodedChat:
-        """Returns a conversation of which all is learned but the spans."""
+        """Returns a conversation of which everything except the spans is learned."""
         del chat
         answers = np.ones(len(text.tokens.tokens), np.int32)
         cuts, done = [], 0
@@ -236,7 +237,7 @@ class ChatEncoder:
     def _check_disguise(
         self, chat: Conversation, disguise: Disguise, rendered: Rendered, other: Rendered
     ) -> None:
-        """Raises DataError for a template that does more with a special token than to copy it."""
+        """Raises DataError if a template does not merely copy a special token in a message."""
         if other._replace(text=disguise.undo(other.text)) != rendered:
             raise self._error(
                 chat,

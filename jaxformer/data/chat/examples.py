@@ -21,8 +21,8 @@ class ChatPacking(abc.ABC):
         """Returns the row of each conversation, int [conversations], numbered without gaps.
 
         Args:
-            lengths: The places that each takes.
-            sequence_length: Those of a row.
+            lengths: The number of tokens of each conversation.
+            sequence_length: The number of tokens of a row.
         """
 
 
@@ -30,8 +30,9 @@ class ChatPacking(abc.ABC):
 class PackedChats(ChatPacking):
     """Several conversations to a row, each a segment whose positions start at 0.
 
-    None sees another, so the loss is that of one to a row, without the padding. They are placed by
-    best-fit decreasing: longest first, each into the row with the least space that is enough.
+    They do not attend to each other, so the loss equals that of one conversation per row, without
+    the padding. They are placed by best-fit decreasing: longest first, each into the row with the
+    least sufficient space.
     """
 
     def rows(self, lengths, sequence_length):
@@ -47,7 +48,7 @@ class PaddedChats(ChatPacking):
 
 
 class ChatExamples(ExampleSource):
-    """Conversations, of which the model is to learn some tokens.
+    """Conversations of which the model learns some tokens.
 
     Args:
         tokens: int32 [tokens] of each conversation, at least two.

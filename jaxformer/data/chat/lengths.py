@@ -1,4 +1,4 @@
-"""What becomes of conversations that are longer than a row."""
+"""Handles conversations that are longer than a row."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ TooLong = Literal["error", "cut", "drop"]
 def check_sizes(
     sizes: Sequence[int], places: Sequence[str], limit: int, too_long: TooLong, what: str
 ) -> None:
-    """Refuses rows of data that are too long and may not be changed."""
+    """Raises DataError if rows are too long and `too_long` is "error"."""
     long = [number for number, size in enumerate(sizes) if size > limit]
     if long and too_long == "error":
         raise DataError(
@@ -22,7 +22,7 @@ def check_sizes(
         )
 
 
-def changes_in_words(num_cut: int, num_dropped: int, limit: int) -> list[str]:
-    """Returns what became of those that were too long, in words; nothing where none was."""
+def describe_changes(num_cut: int, num_dropped: int, limit: int) -> list[str]:
+    """Describes how many rows were cut and how many were left out, if any."""
     cut = [f"{num_cut:,} cut to {limit} tokens"] if num_cut else []
     return cut + ([f"{num_dropped:,} longer ones left out"] if num_dropped else [])

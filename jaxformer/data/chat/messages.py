@@ -1,4 +1,4 @@
-"""The messages of a row: read from a column, and checked before any is rendered."""
+"""Reads the messages of a row from a column, and checks them before any is rendered."""
 
 import json
 import reprlib
@@ -40,8 +40,8 @@ def conversation(
 ) -> Conversation:
     """Returns checked messages of a row as a conversation, with the row's tools."""
     check_messages(record.where, messages)
-    said = [message for message in messages[first:] if message["role"] == "assistant"]
-    if needs_answer and not any(_says_something(message) for message in said):
+    answers = [message for message in messages[first:] if message["role"] == "assistant"]
+    if needs_answer and not any(_says_something(message) for message in answers):
         among = f"the last {len(messages) - first} of them" if first else "them"
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
@@ -110,7 +110,7 @@ def _says_something(message: Mapping[str, Any]) -> bool:
 
 
 def _parsed(record: Record, column: str) -> Any:
-    """The value of a column; a string is read as JSON, and nulls that Arrow added go."""
+    """The value of a column; a string is read as JSON, and nulls that Arrow added are removed."""
     value = record.value(column)
     if isinstance(value, str):
         return parse_json(value, f"{record.where}: column {column!r}", object)
@@ -122,12 +122,12 @@ def _is_arrow(where: str) -> bool:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A value without the keys that an Arrow table gives an object because another one has them."""
+    """A value without the null keys that an Arrow table adds to objects that lack them."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
 def wrong_value(where: str, column: str, value: Any, expected: str) -> str:
-    """Returns the message about a column that holds something else."""
+    """Returns the error about a column with a wrong value."""
     return f"{where}: column {column!r} holds {reprlib.repr(value)}, not {expected}"

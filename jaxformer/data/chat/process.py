@@ -13,7 +13,7 @@ from jaxformer.data.chat import renderer
 from jaxformer.io.scripts import run_script
 
 _PATIENCE = 60
-"""Seconds after which a renderer is stopped that gets no processor time."""
+"""The number of seconds after which a renderer is stopped even if it gets no processor time."""
 
 
 def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
         )
     except subprocess.TimeoutExpired:
         return [{"error": f"it has not ended after {limit} seconds"}]
-    # What comes after the last newline was not finished.
+    # Anything after the last newline is incomplete.
     answers = [json.loads(line) for line in done.stdout.split(b"\n")[:-1]]
     if len(answers) <= len(requests):
         answers.append({"error": _reason(done.returncode)})

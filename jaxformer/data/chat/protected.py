@@ -1,4 +1,4 @@
-"""Rendered chats as tokens: special tokens of the template, and none that a message spells out."""
+"""Encodes rendered chats; special tokens count in the template, but not in messages."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from tokenizers import Encoding, Tokenizer
 from jaxformer.data.tokenizers.special_tokens import codes_of, with_codes
 from jaxformer.data.tokenizers.specs import all_cores
 
-# Letters without case, compatibility forms or spaces around them, which no template tells from
-# others, in scripts so rare that one of them is always free: Tangut, cuneiform, hieroglyphs.
+# Letters without case, compatibility forms or spaces around them, which no template treats
+# differently, in scripts so rare that one letter is always free: Tangut, cuneiform, hieroglyphs.
 _STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
 
 
@@ -37,7 +37,7 @@ class Disguise(NamedTuple):
     """What the other characters stand for."""
 
     def undo(self, text: str) -> str:
-        """Returns a text as it would be without the disguise."""
+        """Returns a text with the disguise removed."""
         return text.translate(str.maketrans(dict(self.letters)))
 
 
@@ -52,9 +52,9 @@ class ProtectedTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        """Takes a tokenizer of Hugging Face's `tokenizers`, which stays as it is."""
+        """Takes a tokenizer of Hugging Face's `tokenizers`, which is not changed."""
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        # It would cut blanks off the characters of a token.
+        # It would trim blanks from the characters of a token.
         self._tokenizer.post_processor = None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -64,7 +64,7 @@ class ProtectedTokenizer:
         self._ids = np.array(list(self._special), np.int64)
         names = sorted(self._special.values(), key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        # These are found in the normalised text, whose case, for one, may be another.
+        # These are found in the normalised text, which may differ, for example in case.
         normalized = [token.content for _, token in added if token.special and token.normalized]
         self._loose = re.compile(
             "|".join(re.escape(self._normalized(name)) for name in normalized) or "(?!)"
@@ -107,7 +107,7 @@ class ProtectedTokenizer:
         found = []
         for place in np.flatnonzero(np.isin(tokens.tokens, self._ids)):
             id_, start, end = (int(values[place]) for values in tokens)
-            # What the tokenizer does not know becomes the special token <unk> as well.
+            # Unknown characters become the special token <unk>, too.
             if self._same(text[start:end].strip(), self._special[id_].strip()):
                 found.append((id_, start, end))
         return found
@@ -119,7 +119,7 @@ class ProtectedTokenizer:
         return [_tokenized(encoding) for encoding in encodings]
 
     def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
-        """Returns the tokens of a text in which the special tokens of the template alone count."""
+        """Returns the tokens of a text in which only the special tokens of the template count."""
         plain, parts, starts, ends, done = disguise.undo(text), [], [], [], 0
         for id_, start, end in self.special_in(text, self.encode([text])[0]):
             code = self._codes[id_]

@@ -25,8 +25,9 @@ MEGABYTES = 128
 MOST_CHARACTERS = 10**7
 """The maximum length of a text."""
 GENERATION = ("\ufdd0", "\ufdd1")
-"""What marks the two ends of a `{% generation %}` block in a rendered text, until it is read: two
-code points that Unicode keeps free for such uses."""
+"""Marks for the two ends of a `{% generation %}` block in a rendered text until it is read: two
+code points that Unicode reserves for such uses.
+"""
 MARK = "\ufdd2"
 """Begins a mark that a caller puts into messages to find them again in the text."""
 
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Yields what was made of the template, and of each chat."""
+    """Yields the result for the template, and for each chat."""
     template = None
     for line in lines:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process
@@ -126,7 +127,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """A namespace without the names by which Python keeps its internals."""
+    """A namespace that refuses the names of Python's internals."""
 
     def __init__(*args, **fields):
         self, *given = args

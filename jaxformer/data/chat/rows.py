@@ -93,9 +93,9 @@ class ShareGPT(ChatFormat):
 class Alpaca(ChatFormat):
     """{"instruction": "...", "input": "...", "output": "..."}.
 
-    The user's message is the instruction, and the input after an empty line where there is one. The
-    columns "system" or "system_prompt", a text, and "history", a list of [question, answer], come
-    before it.
+    The user's message is the instruction, followed by an empty line and the input, if there is one.
+    The columns "system" or "system_prompt", a text, and "history", a list of [question, answer],
+    come before it.
     """
 
     instruction: str = "instruction"
@@ -134,9 +134,10 @@ class Alpaca(ChatFormat):
 class PromptCompletion(ChatFormat):
     """{"prompt": ..., "completion": ...}, both texts or both lists of messages, as TRL has it.
 
-    Texts are no chat: the model learns to continue the prompt with the completion and end-of-text,
-    without a template. Of messages, the answers in the completion are learned, and those in the
-    prompt are not. With a column "label", as KTO has it, a row is learned if the label is true.
+    Texts are not a chat: the model learns to continue the prompt with the completion and
+    end-of-text, without a template. Of messages, the answers in the completion are learned, and
+    those in the prompt are not. With a column "label", as KTO has it, a row is learned if the label
+    is true.
     """
 
     prompt: str = "prompt"
@@ -174,7 +175,7 @@ class PromptCompletion(ChatFormat):
 
 @dataclass(frozen=True)
 class AnyFormat(ChatFormat):
-    """Each row on its own: whichever of the forms it has the columns of.
+    """The form whose columns a row has, chosen for each row.
 
     The forms are `Messages`, `ShareGPT`, `Alpaca` and `PromptCompletion`, in this order.
     """
@@ -190,15 +191,15 @@ class AnyFormat(ChatFormat):
         if empty := [name for name, value in record.values.items() if value is None]:
             held += f" (null: {', '.join(map(repr, empty))})"
         raise DataError(
-            f"{record.where}: the columns {held} are no conversation: there must be 'messages', "
+            f"{record.where}: the columns {held} are not a conversation: there must be 'messages', "
             "'conversations', 'instruction' and 'output', or 'prompt' and 'completion'; other "
-            "names are told with --data.format Messages --data.format.column NAME, or of another "
+            "names are given with --data.format Messages --data.format.column NAME, or of another "
             "form (ShareGPT; Alpaca and its input and output; PromptCompletion)"
         )
 
 
 def judgement(label: Any) -> bool | None:
-    """Returns whether a label says that an answer is desirable; None if it says neither."""
+    """Returns whether a label says that an answer is desirable; None if it is neither."""
     text = str(label).strip().lower().removesuffix(".0")
     return {"true": True, "false": False, "1": True, "0": False}.get(text)
 

@@ -27,15 +27,15 @@ _FOR_TOOLS = "tool_use"
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The names of what an answer says before it answers."""
+"""The names of the reasoning before an answer."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 Message = Mapping[str, Any]
-"""What templates of transformers read: "role", "content", "tool_calls", ..."""
+"""A message as templates of transformers read it: "role", "content", "tool_calls", ..."""
 
 
 class Conversation(NamedTuple):
-    """A chat, as one row of a file has it."""
+    """A chat, as read from one row of a file."""
 
     messages: Sequence[Message]
     """The messages, at least one."""
@@ -48,10 +48,10 @@ class Conversation(NamedTuple):
     where: str = ""
     """ "file:line", for messages."""
     plain: bool = False
-    """Whether the two messages are a text and its continuation, which no template formats."""
+    """Whether the two messages are a text and its continuation, outside of any chat template."""
 
     def values(self) -> list[Any]:
-        """Returns what the template writes, which `with_values` puts back."""
+        """Returns the values that the template reads, which `with_values` replaces."""
         return [self.messages, self.tools, self.variables]
 
     def with_values(self, values: list[Any]) -> "Conversation":
@@ -68,9 +68,9 @@ class Rendered(NamedTuple):
     spans: tuple[tuple[int, int], ...]
     """The (start, end) of each `{% generation %}` block in the text, in characters."""
     prefixes: tuple[int | None, ...]
-    """The length of each prefix that was asked for; None where the text does not begin with it."""
+    """The length of each prefix that was asked for; None if the text does not begin with it."""
     tails: tuple[str | None, ...] = ()
-    """What each prefix has from its last mark on, if the text has marks; None if it is refused."""
+    """The end of each prefix from its last mark on, if there are marks; None if it is refused."""
 
 
 class RenderRequest(NamedTuple):
@@ -139,14 +139,14 @@ class ChatTemplate:
         return found
 
     def attempt_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered | DataError]:
-        """Formats those of many chats that the template does not reject.
+        """Formats many chats, and returns errors for those that the template rejects.
 
         Args:
             requests: The chats.
 
         Returns:
-            The text of each, or the error. After one that needs too much time or memory there are
-            no more.
+            The text of each, or the error. The list ends after a chat that needs too much time or
+            memory.
 
         Raises:
             ArgumentError: Messages cannot be written as JSON.
@@ -180,7 +180,7 @@ class ChatTemplate:
 
     def _variables(self, request: RenderRequest) -> dict[str, Any]:
         chat = request.chat
-        # Templates test whether tools and documents are none.
+        # Templates check whether tools and documents are None.
         return {
             "messages": [_as_templates_read(message) for message in chat.messages],
             "add_generation_prompt": request.add_generation_prompt,
@@ -261,7 +261,7 @@ def special_tokens_of(folder: Path) -> dict[str, str]:
 
 
 def find_template(folder: Path) -> tuple[Path, str] | None:
-    """Returns the file of a folder's chat template and its text, unchecked; None without one."""
+    """Returns the file of a folder's chat template and its text, unchecked, if there is one."""
     if file := small_file_in(folder, TEMPLATE):
         for_tools = small_file_in(folder, f"{TEMPLATES}/{_FOR_TOOLS}.jinja")
         special = None if for_tools is None else read_template_file(for_tools)
@@ -289,7 +289,7 @@ def _default(file: Path, stored: object) -> str:
 
 
 def _joined(template: str, for_tools: str | None) -> str:
-    """One template for both, which transformers would choose between."""
+    """Joins two templates, between which transformers would choose."""
     if for_tools is None:
         return template
     # The signs in the tags leave the blanks around them. Jinja drops a template's last newline.

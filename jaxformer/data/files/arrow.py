@@ -77,7 +77,7 @@ def _row(path: Path, before: int, batch: Any) -> dict[str, Any]:
 
 
 def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
-    """Returns what turns numbers into names, for the columns whose type is datasets' ClassLabel."""
+    """Returns functions from numbers to names, for the columns of type ClassLabel (`datasets`)."""
     described = (schema.metadata or {}).get(b"huggingface")
     try:
         if described is not None:
@@ -88,12 +88,12 @@ def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
             return {}
         found = {name: _namer(feature) for name, feature in features.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return {}  # the description is optional, and of another version
+        return {}  # the description is optional, and may be of another version
     return {name: namer for name, namer in found.items() if namer is not None}
 
 
 def _namer(feature: Any) -> Callable[[Any], Any] | None:
-    """Returns what names the numbers in a value of one feature; None if it has no labels."""
+    """Returns a function that names the numbers in a feature's value; None without labels."""
     if isinstance(feature, list):  # as datasets wrote lists once
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel" and feature.get("names"):

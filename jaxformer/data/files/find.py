@@ -22,7 +22,7 @@ COMPRESSED = (".gz", ".zst")
 """The endings of compressed files, after the ending of what they hold."""
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _ABOUT_DATA = {_STATE, _DICT, "dataset_info.json", "dataset_infos.json"}
-# The words that the library `datasets` takes for splits.
+# The words that the library `datasets` recognises as splits.
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
@@ -35,21 +35,21 @@ _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}.*")
 
 
 class FoundFile(NamedTuple):
-    """A file and the name it goes by."""
+    """A file and its name."""
 
     name: str
     """Its path below the folder that was named, with "/" between folders."""
     path: AnyPath
     info: "ObjectInfo | None" = None
-    """What the store says of it; None for a file of this machine."""
+    """The store's information about it; None for a file on this machine."""
 
     def stat(self) -> "os.stat_result | ObjectInfo":
-        """Returns its size and what else is known of it."""
+        """Returns its size and other metadata."""
         return self.path.stat() if self.info is None else self.info
 
 
 def ending_of(path: AnyPath) -> str:
-    """Returns the ending that tells a file's format: ".jsonl" of "a.JSONL.zst"."""
+    """Returns the ending that determines a file's format: ".jsonl" of "a.JSONL.zst"."""
     if path.suffix.lower() in COMPRESSED:
         path = path.with_suffix("")
     return path.suffix.lower()
@@ -95,10 +95,11 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
 
 
 def digests(files: Iterable[FoundFile]) -> list[tuple[str | int, ...]]:
-    """Returns the name, the size and a digest of each file, which moving or touching leaves alone.
+    """Returns the name, the size and a digest of each file, which moving or touching does not
+    change.
 
-    Files of more than `_WHOLE` bytes together are sampled; their paths and modification times
-    stand for what is not read. Of an object, the store's version is the digest.
+    Files of more than `_WHOLE` bytes together are sampled; their paths and modification times stand
+    for the parts that are not read. The digest of an object is the store's version.
     """
     stats = [(file, file.stat()) for file in files]
     is_whole = sum(stat.st_size for file, stat in stats if file.info is None) <= _WHOLE
@@ -132,7 +133,7 @@ def _digest(
 def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int | str]]:
     """Returns the name, the size, and the modification time or the store's version of files.
 
-    Earlier versions told files apart by these.
+    Earlier versions distinguished files by these.
     """
     stats = [(file.name, file.stat()) for file in files]
     return [
@@ -142,14 +143,14 @@ def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int | str]]:
 
 
 def is_glob(path: AnyPath) -> bool:
-    """Whether a path stands for the files that match it, and is not one that exists."""
+    """Whether a path is a pattern for files, and does not exist itself."""
     return glob.has_magic(str(path)) and not (
         path.exists() if is_remote(path) else os.path.lexists(path)
     )
 
 
 def is_folder(path: AnyPath) -> bool:
-    """Whether a path is a folder; one that may not be looked at is none."""
+    """Whether a path is a folder; False if it may not be accessed."""
     return path.is_dir() if is_remote(path) else os.path.isdir(path)
 
 
@@ -173,7 +174,7 @@ def _file_or_glob(path: AnyPath) -> list[FoundFile]:
 
 
 def _walk(folder: AnyPath) -> Iterator[tuple[AnyPath, "ObjectInfo | None"]]:
-    """Yields the files below a folder that may hold data, with what a store says of them."""
+    """Yields the files below a folder that may hold data, with the store's information on them."""
     if (folder / _DICT).is_file():
         names = read_json(folder / _DICT).get("splits") or ["train"]
         _refuse_splits(folder, {str(name): str(folder / str(name)) for name in names})
@@ -205,7 +206,7 @@ def _hidden(root: AnyPath, file: AnyPath) -> bool:
 
 
 def _saved_files(folder: AnyPath) -> list[AnyPath]:
-    """Returns the files that a saved data set lists; beside them may be caches."""
+    """Returns the files that a saved data set lists; there may be caches beside them."""
     state = read_json(folder / _STATE)
     try:
         files = [_checked(folder / entry["filename"]) for entry in state["_data_files"]]
@@ -222,7 +223,7 @@ def _saved_files(folder: AnyPath) -> list[AnyPath]:
 
 
 def _checked(file: AnyPath) -> AnyPath:
-    """Returns a file that is there; an object is not copied before it is read."""
+    """Returns a file that exists; an object is not copied before it is read."""
     if not is_remote(file):
         return ordinary_file(file)
     object_info(file)
@@ -230,7 +231,7 @@ def _checked(file: AnyPath) -> AnyPath:
 
 
 def _check_one_split(root: AnyPath, found: Iterable[FoundFile]) -> None:
-    """Raises DataError where tables are named for several splits, as on the Hugging Face hub."""
+    """Raises DataError if tables are named after several splits, as on the Hugging Face hub."""
     examples: dict[str, str] = {}
     for file in found:
         *folders, last = Path(file.name).parts
@@ -251,7 +252,7 @@ def _check_one_split(root: AnyPath, found: Iterable[FoundFile]) -> None:
 
 
 def check_no_splits(folder: Path, names: Iterable[str]) -> None:
-    """Checks that the folders in a folder are something else than the splits of a data set."""
+    """Raises DataError if the folders in a folder are the splits of a data set."""
     examples = {_SPLITS.get(name.lower(), ""): str(folder / name) for name in names}
     if examples and "" not in examples:
         _refuse_splits(folder, examples)

@@ -81,7 +81,7 @@ def _read_list(path: Path) -> Iterator[Record]:
 
 
 class _Text:
-    """The text of a file, from which JSON values are taken one after the other."""
+    """The text of a file, from which JSON values are read one after the other."""
 
     def __init__(self, file: TextIO):
         self._file, self._text, self._place = file, "", 0
@@ -95,13 +95,13 @@ class _Text:
                 return self._text[self._place : self._place + 1]
 
     def take(self, character: str) -> None:
-        """Steps over the next character that is not blank."""
+        """Skips the next character that is not blank."""
         if self.next() != character:
             raise json.JSONDecodeError(f"Expecting {character!r}", self._text, self._place)
         self._place += 1
 
     def value(self) -> Any:
-        """Takes the next value."""
+        """Reads the next value."""
         self.next()
         while True:
             try:

@@ -25,8 +25,8 @@ def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with _open(path) as stream:
             yield stream
     except (EOFError, OSError, zlib.error) as error:
-        # The errors of the decompressors have no text of the system's.
-        damage = f"damaged, or not compressed as its name says ({error}): get it again"
+        # The errors of the decompressors have no message of the system.
+        damage = f"damaged, or not compressed as its name says ({error}): fetch it again"
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or damage}") from error
 
 
@@ -57,7 +57,7 @@ def numbered_lines(
 def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
     """Returns a line of a file as text, the first one without a byte order mark."""
     if _LOST in line:
-        raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
+        raise DataError(f"{path}:{number}: not text: it contains a run of null bytes")
     try:
         text = line.decode()
     except UnicodeDecodeError as error:

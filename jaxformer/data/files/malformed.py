@@ -1,4 +1,4 @@
-"""Parts of a file of which nothing can be made: they stop the reader, or are reported."""
+"""Malformed parts of a file: they stop the reader, or are reported."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 def attempted(
     make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
 ) -> Iterator[Made]:
-    """Yields what a function makes of each item."""
+    """Yields the result of a function for each item."""
     for item in items:
         try:
             made = make(item)

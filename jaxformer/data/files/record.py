@@ -42,10 +42,10 @@ class Record(NamedTuple):
 
 
 def table_row(path: object, number: int, values: dict[str, Any]) -> Record:
-    """Returns a row that is known by its number in a table that has no lines."""
+    """Returns a row that is identified by its number, in a table without lines."""
     return Record(f"{path}, row {number}", values, number)
 
 
 def table_line(path: object, number: int, values: dict[str, Any]) -> Record:
-    """Returns a row that is known by its line."""
+    """Returns a row that is identified by its line."""
     return Record(f"{path}:{number}", values, number)

@@ -1,4 +1,4 @@
-"""Tables: rows with named columns, in any of the formats that people keep them in."""
+"""Tables: rows with named columns, in any common format."""
 
 import csv
 import os
@@ -34,7 +34,7 @@ def read_records(
 ) -> Iterator[Record]:
     """Yields the rows of a table one after the other, never holding all of it in memory.
 
-    The format of a file follows from its ending. .tsv and .txt: fields between tabs, in which
+    The ending of a file determines its format. .tsv and .txt: fields between tabs, in which
     quotation marks are ordinary characters (as in GLUE's files); .csv: fields between commas,
     quoted where needed; .jsonl: one object per line; .json: the same, or a list of objects;
     .parquet and .arrow (an IPC file or stream), which need pyarrow. Text may be compressed:
@@ -48,15 +48,15 @@ def read_records(
         path: The file, the folder or the glob.
         header: The first line of a .tsv, .txt or .csv file names the columns; without it they
             are called "0", "1", ...
-        columns: The columns that are needed; others are left out where that saves time. None
-            needs all.
+        columns: The columns that are needed; others are left out if that saves time. None: all
+            columns.
         malformed: Receives a message for each line of a .tsv, .txt or .csv file that has another
             number of fields than the first, each of a .tsv or .txt file that is not text, and each
             line or item of a .jsonl or .json file that is not an object, which are left out;
             None: such a line is an error.
 
     Returns:
-        The rows, read as they are asked for.
+        The rows, which are read lazily.
 
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.

@@ -1,4 +1,4 @@
-"""Which columns of a table hold its texts or its images, where nobody says so."""
+"""Recognises the columns of a table that hold its texts or its images."""
 
 from collections.abc import Sequence
 
@@ -29,6 +29,6 @@ def recognised(
         return [*pairs, *found, columns][0]
     known = ", ".join(" and ".join(choice) for choice in choices)
     raise DataError(
-        f"{record.where}: {option} names the column to read (or two, of a pair of texts), of "
+        f"{record.where}: {option} must name the column to read (or two, of a pair of texts), of "
         f"{', '.join(map(repr, columns))}; without it, {known} are recognised"
     )

@@ -30,13 +30,13 @@ class Objective(abc.ABC):
     """The smallest sequence_length that leaves something to predict."""
 
     head: ClassVar[str] = "language_model"
-    """What it teaches, see `Data.head`."""
+    """The head that it trains, see `Data.head`."""
 
     takes_segments: ClassVar[bool] = True
-    """Whether a row may hold several documents that do not see each other."""
+    """Whether a row may hold several documents that do not attend to each other."""
 
     longest_row: ClassVar[int] = 2048
-    """The tokens of a row where neither the experiment nor the model says how many."""
+    """The number of tokens of a row if neither the experiment nor the model sets it."""
 
     def before_documents(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Returns the tokens that each document begins with.
@@ -98,7 +98,7 @@ class Objective(abc.ABC):
 
 
 class RowObjective(Objective):
-    """An objective whose examples are each made of one row, by a pure function."""
+    """An objective that makes each example from one row, by a pure function."""
 
     @abc.abstractmethod
     def bind(self, tokenizer: Tokenizer, sequence_length: int) -> RowFunction:
@@ -123,7 +123,7 @@ class RowExamples(ExampleSource):
     """
 
     def __init__(self, stream: TokenStream, rows: Rows, function: RowFunction):
-        """`function` makes an example of a row, see `RowObjective.bind`."""
+        """`function` makes an example from a row, see `RowObjective.bind`."""
         self.stream, self.rows, self._function = stream, rows, function
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class CausalLM(RowObjective):
 
     begin_of_text: bool = False
     """Whether a document begins with the tokens that the tokenizer puts before a text (<s>, <bos>),
-    as those that Llama and Gemma were trained on do."""
+    as in the training of Llama and Gemma."""
 
     def before_documents(self, tokenizer):
         frame = tokenizer.frame(1) if self.begin_of_text else None
@@ -163,8 +163,8 @@ class CausalLM(RowObjective):
 class PrefixLM(RowObjective):
     """Predict each next token after a prefix of random length, all of which the model may see.
 
-    n tokens give a prefix of P = floor(u n) tokens, u uniform in [min_fraction, max_fraction].
-    The token at P is the first that is not seen, and P - 1 the place that predicts it:
+    n tokens give a prefix of P = floor(u n) tokens, u uniform in [min_fraction, max_fraction]. The
+    token at P is the first one outside the prefix, and position P - 1 predicts it:
 
         inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 for P - 1 <= t < n
 
@@ -210,7 +210,7 @@ def next_tokens(row: TokenRow) -> Batch:
 
 
 def after_prefix(example: Batch, prefix: int) -> Batch:
-    """Returns the example with "prefix", and weight only where an unseen token is predicted."""
+    """Returns the example with "prefix", and weights only for predictions of the other tokens."""
     places = np.arange(len(example["weights"]))
     seen = places < prefix - 1
     weights = np.where(seen, 0, example["weights"]).astype(np.float32)

@@ -23,8 +23,8 @@ class Denoising(RowObjective):
         targets = [CLS] x </s>,   decoder_inputs = </s>, targets without the last
 
     Sentences end with ".", "!", "?" or a line. Infilling puts one mask token in the place of a span
-    of Poisson(mean_span) tokens, until a share of `mask_ratio` of the tokens is hidden; a span of
-    none is a mask token where nothing is missing. The defaults are those BART was trained with.
+    of Poisson(mean_span) tokens, until a share of `mask_ratio` of the tokens is hidden; an empty
+    span is a mask token where nothing is missing. The defaults are those of BART's training.
 
     References:
         Lewis et al. 2019, section 2.2, https://arxiv.org/abs/1910.13461
@@ -100,7 +100,7 @@ def permute_sentences(tokens: np.ndarray, ends: np.ndarray, rng: np.random.Gener
 
 
 def delete(tokens: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the tokens [n] without round(share n) of them, at least one staying."""
+    """Returns the tokens [n] without round(share n) of them, but at least one."""
     count = min(round(share * len(tokens)), len(tokens) - 1)
     return np.delete(tokens, rng.choice(len(tokens), size=count, replace=False))
 
@@ -111,8 +111,8 @@ def infill(
     """Returns the tokens with one mask in the place of each hidden span.
 
     Span lengths are drawn until they hold round(ratio n) tokens, the last cut to fit; then the
-    spans and the tokens that stay are laid out in an order drawn from all. Spans of no token
-    only add a mask; there are at most as many spans as hidden tokens, so the text never grows.
+    spans and the remaining tokens are laid out in an order drawn uniformly. Empty spans only add a
+    mask; there are at most as many spans as hidden tokens, so the text never grows.
     """
     budget = round(ratio * len(tokens))
     lengths: list[int] = []

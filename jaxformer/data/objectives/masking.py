@@ -32,8 +32,8 @@ class MaskedLM(RowObjective):
 
         inputs[t] = corrupted x[t],  targets[t] = x[t],  weights[t] = 1 where t was chosen
 
-    Words and spans that would exceed the number are left out, so that it is exact unless they
-    leave no way to reach it. The tokens of a span share the same fate, as in SpanBERT.
+    Words and spans that would exceed the number are left out, so the number is exact whenever it
+    can be reached. All tokens of a span are replaced in the same way, as in SpanBERT.
 
     References:
         Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805; Liu et al. 2019 (dynamic
@@ -47,13 +47,13 @@ class MaskedLM(RowObjective):
     least_length: ClassVar[int] = 3
 
     rate: float = 0.15
-    """The share of the tokens that is predicted."""
+    """The share of the tokens that are predicted."""
 
     mask_share: float = 0.8
-    """The share of those that is replaced by the mask token."""
+    """The share of the chosen tokens that become the mask token."""
 
     random_share: float = 0.1
-    """The share of those that is replaced by a random token."""
+    """The share of the chosen tokens that become a random token."""
 
     whole_word: bool = False
     """Choose all tokens of a word or none."""
@@ -133,7 +133,7 @@ class Vocabulary(NamedTuple):
 
 
 def _in_word(character: str) -> bool:
-    # U+FFFD is part of a character beyond ASCII, most of which are letters.
+    # U+FFFD is part of a character beyond ASCII, and most of these are letters.
     return character.isalnum() or character in "_\ufffd"
 
 
@@ -141,7 +141,7 @@ def frame(row: TokenRow, first_id: int, last_id: int, pad_id: int) -> Batch:
     """Returns a row [T] between two special tokens, which join its first and last segment.
 
     Args:
-        row: The tokens; a row of nothing but padding stays one.
+        row: The tokens; a row of padding is not changed.
         first_id: The token in front: [CLS].
         last_id: The token after the last: [SEP].
         pad_id: The padding token.

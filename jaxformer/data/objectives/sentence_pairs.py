@@ -41,7 +41,7 @@ class SentencePairs(Objective):
     takes_segments: ClassVar[bool] = False
 
     label: Literal["next_sentence", "sentence_order"] = "next_sentence"
-    """What is predicted of the pair."""
+    """The task: what is predicted about the pair."""
 
     masking: MaskedLM = MaskedLM()
     """How tokens are hidden."""
@@ -88,7 +88,7 @@ class PairExamples(ExampleSource):
         pairs = ends - starts >= 2
         self.starts, self.ends = spilled(starts[pairs]), spilled(ends[pairs])
         document = document[pairs]
-        # Rows of a document are adjacent: first[i] up to last[i] are those of row i's document.
+        # Rows of a document are adjacent: those of row i's document are first[i] to last[i].
         self._first = spilled(np.searchsorted(document, document))
         self._last = spilled(np.searchsorted(document, document, side="right"))
         documents = len(np.unique(document))
@@ -124,7 +124,7 @@ class PairExamples(ExampleSource):
         }
 
     def _of_another_document(self, index: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """A piece of `size` tokens, or what there is if its row is shorter."""
+        """A piece of `size` tokens of another document, or fewer if its row is shorter."""
         own_first, own_last = self._first[index], self._last[index]
         other = int(rng.integers(len(self) - (own_last - own_first)))
         other += own_last - own_first if other >= own_first else 0

@@ -18,7 +18,7 @@ from jaxformer.errors import ConfigError
 class SpanCorruption(RowObjective):
     """Predict the spans that sentinels replace.
 
-    With a, b, ... the pieces of text that stay and x, y, ... the spans that are removed:
+    With a, b, ... the pieces of text that remain and x, y, ... the spans that are removed:
 
         inputs  = a <0> b <1> ... </s>
         targets = <0> x <1> y ... <last> </s>,   decoder_inputs = pad, targets without the last
@@ -51,7 +51,7 @@ class SpanCorruption(RowObjective):
     def __post_init__(self):
         check_types(self)
         check_field(self, "noise_density", 0 < self.noise_density < 1, "between 0 and 1")
-        # Every span needs a token that stays in front of it.
+        # Every span needs a remaining token before it.
         least = max(1.0, self.noise_density / (1 - self.noise_density))
         long_enough = least <= self.mean_span < math.inf
         check_field(self, "mean_span", long_enough, f"a finite number from {least:g}")
@@ -98,17 +98,17 @@ class SpanCorruption(RowObjective):
         return example
 
     def _lengths(self, length: int) -> tuple[int, int]:
-        """What a text becomes: the tokens of inputs and targets, with their end-of-text."""
+        """The numbers of tokens of the inputs and targets of a text, with their end-of-text."""
         noise, spans = noise_counts(length, self.noise_density, self.mean_span)
         return length - noise + spans + 1, noise + spans + self.final_sentinel + 1
 
 
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
-    """Returns how many of a text's tokens go, and in how many spans.
+    """Returns how many of a text's tokens are removed, and in how many spans.
 
         noise = round(density * length),  spans = round(noise / mean_span)
 
-    at least one each, with one token at least that stays before every span.
+    Both are at least one, and at least one token remains before every span.
     """
     if length < 2:
         return 0, 0
@@ -119,10 +119,11 @@ def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, in
 def noise_mask(
     length: int, density: float, mean_span: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns which tokens go: bool [length], all masks with the given counts equally likely.
+    """Returns which tokens are removed: bool [length]; all masks with these counts are equally
+    likely.
 
-    The text is cut into stretches that stay and go in turn, beginning with one that stays and
-    ending with one that goes.
+    The text is cut into stretches that alternately remain and are removed, from a first one that
+    remains to a last one that is removed.
     """
     noise, spans = noise_counts(length, density, mean_span)
     if not spans:
@@ -136,7 +137,7 @@ def noise_mask(
 def corrupt(
     tokens: np.ndarray, noise: np.ndarray, sentinels: np.ndarray, final_sentinel: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the text with a sentinel for each span that goes, and the spans behind theirs."""
+    """Returns the text with a sentinel for each removed span, and the spans after sentinels."""
     starts = noise & ~np.concatenate([[False], noise[:-1]])
     used = sentinels[: starts.sum()]
     source = tokens.copy()

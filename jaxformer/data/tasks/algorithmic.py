@@ -1,4 +1,4 @@
-"""Algorithmic tasks: strings over a small alphabet, and what a rule makes of each."""
+"""Algorithmic tasks: strings over a small alphabet, and the output of a rule for each."""
 
 import hashlib
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Rule(NamedTuple):
-    """A task: how an input of n symbols is drawn, and what its output is."""
+    """A task: how an input of n symbols is drawn, and its output."""
 
     draw: Callable[[np.random.Generator, int], Pair]
     """Draws an input of n tokens and its output of at most n, both int32."""
@@ -98,8 +98,8 @@ def check_task(task: str, name: str) -> None:
 class Algorithmic(Data):
     """Examples of an algorithmic task, drawn from a seed.
 
-    An example is an input x of n symbols and its output y. The tasks are those of a study of
-    length generalisation, over the same alphabets:
+    An example is an input x of n symbols and its output y. The tasks and alphabets are those of a
+    study of length generalisation:
 
     - "copy", "reverse": y is x, or x backwards; x has two symbols.
     - "parity": y is the number of ones in x, modulo 2.
@@ -147,7 +147,7 @@ class Algorithmic(Data):
 
     @property
     def rule(self) -> Rule:
-        """What the task draws."""
+        """The rule of the task."""
         return RULES[self.task]
 
     @property
@@ -157,7 +157,7 @@ class Algorithmic(Data):
         return {"inputs": 2 * self.length}
 
     def of_length(self, length: int, num_rows: int) -> "Algorithmic":
-        """Returns data for evaluation: inputs of exactly so many symbols, all for validation.
+        """Returns data for evaluation: inputs of exactly `length` symbols, all for validation.
 
         Args:
             length: The symbols of every input.
@@ -178,7 +178,7 @@ class AlgorithmicExamples(ExampleSource):
     """Examples of a task, each a function of a seed and its index."""
 
     def __init__(self, config: Algorithmic, num_rows: int, seed: str):
-        """Takes the task, the number of examples, and what tells one stream from another."""
+        """Takes the task, the number of examples, and the seed of the stream."""
         self.config, self._num_rows = config, num_rows
         digest = hashlib.blake2b(f"{config.task}/{seed}".encode(), digest_size=8).digest()
         self._seed = int.from_bytes(digest, "big")

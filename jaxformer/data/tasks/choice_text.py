@@ -1,4 +1,4 @@
-"""Multiple choice: a context and several endings or answers, of which one is right."""
+"""Multiple choice: a context and several endings or answers, one of which is right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ class QueryRow(NamedTuple):
     """A row whose label is to be predicted."""
 
     index: str
-    """What a submission calls it."""
+    """Its index in a submission."""
     row: LabelledRow
 
 
@@ -55,7 +55,7 @@ class GlueFolder:
     """The task."""
 
     def files(self, split: str) -> tuple[Path, ...]:
-        """Returns the tables of a split ("train", "dev", "test_matched"); none if it has none."""
+        """Returns the tables of a split ("train", "dev", "test_matched"), if any."""
         for folder in self._folders():
             hub = split.replace("dev", "validation")
             stems = _STEMS.get((self.task.title, split), (split,))
@@ -74,8 +74,8 @@ class GlueFolder:
     def rows(self, split: str, on_bad_row: OnBadRow = "stop") -> list[LabelledRow]:
         """Returns the labelled rows of a split.
 
-        Lines with another number of fields than the first are left out, as other loaders of GLUE
-        do, and a warning says how many: QQP has some with a line break in a question. Of
+        Lines whose number of fields differs from the first line's are left out, as in other loaders
+        of GLUE, and a warning says how many: QQP has some with a line break in a question. In
         Microsoft's table of MRPC, the rows that mrpc_dev_ids.tsv names are the split "dev" and the
         others "train"; without that file all are "train".
         """
@@ -212,7 +212,7 @@ def _is_msr(table: Path) -> bool:
 
 
 def _dev_ids(table: Path) -> set[tuple[str, ...]] | None:
-    """The ids of the pairs of MRPC's split "dev", where the table is Microsoft's."""
+    """The ids of the pairs in MRPC's split "dev", if the table is Microsoft's."""
     found = (table.with_name(name) for name in _DEV_IDS)
     file = next((file for file in found if file.is_file()), None)
     if file is None or not _is_msr(table):

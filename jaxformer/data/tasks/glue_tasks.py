@@ -21,7 +21,7 @@ class GlueTask:
     label: str
     """The column of the label in a .tsv file."""
     metrics: tuple[str, ...]
-    """What GLUE reports; their mean is the task's score."""
+    """The metrics that GLUE reports; their mean is the task's score."""
     labels: tuple[str, ...] = ("0", "1")
     """The labels, in the order of their numbers in Parquet files; empty: a number from 0 to 5."""
     dev: tuple[str, ...] = ("dev",)
@@ -29,11 +29,11 @@ class GlueTask:
     test: tuple[str, ...] = ("test",)
     """The splits whose predictions are submitted."""
     submissions: tuple[str, ...] = ()
-    """The submitted file of each, without its ending; empty: the title."""
+    """The name of the submitted file of each, without its ending; empty: the title."""
     hub_text: tuple[str, ...] = ()
     """The columns of the texts in a Parquet file of the hub; empty: those of a .tsv file."""
     hub_labels: tuple[str, ...] = ()
-    """What such a file calls the labels, in the same order; empty: the same."""
+    """The names of the labels in such a file, in the same order; empty: the same names."""
 
     @property
     def submitted(self) -> dict[str, str]:
@@ -97,11 +97,11 @@ TASKS = {
 """The tasks by their names in transformers, in the order of GLUE's table."""
 
 DIAGNOSTIC = GlueTask("AX", _TWO, "label", ("matthews",), labels=_NLI, hub_text=_PREMISE)
-"""The diagnostic set, which the model of MNLI answers."""
+"""The diagnostic set, which is predicted with the model of MNLI."""
 
 
 def task_name(name: str) -> str:
-    """Returns the task that a user names: "SST-2", "sst2" or "STSB".
+    """Returns the name of the task that a user means: "SST-2", "sst2" or "STSB".
 
     Raises:
         ConfigError: The task is unknown; the message lists the known ones.

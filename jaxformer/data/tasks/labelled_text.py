@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, with a label, several labels or a number each."""
+"""Texts, or pairs of texts, each with a label, several labels or a number."""
 
 import abc
 from collections.abc import Sequence
@@ -28,24 +28,25 @@ class LabelledRow(NamedTuple):
     """ "file:line", for messages."""
     texts: tuple[str, ...]
     label: str | tuple[str, ...] | None
-    """Several where a row may have any number; None where it is what a model is to predict."""
+    """A tuple if a row may have several; None if the model is to predict it."""
 
 
 @dataclass(frozen=True)
 class LabelledRows(SequenceData[LabelledRow]):
     """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
 
-    A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or
-    [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels]
-    where a row may have several, and "label_weights" float32.
+    A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or [CLS] a
+    [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels] if a row
+    may have several, and "label_weights" float32.
     """
 
     label_order: tuple[str, ...] = field(default=(), kw_only=True)
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
 
     decoder_start: Literal["pad", "end_of_text"] | None = field(default=None, kw_only=True)
-    """What the decoder of an encoder-decoder begins with (T5: "pad", BART: "end_of_text"), which
-    then reads the same row; None: the model has no decoder."""
+    """The first token of an encoder-decoder's decoder (T5: "pad", BART: "end_of_text"), which then
+    reads the same row; None: the model has no decoder.
+    """
 
     def __post_init__(self):
         super().__post_init__()
@@ -164,7 +165,7 @@ class LabelledText(LabelledRows):
         return super().label_names(train)
 
     def read(self, source: str, labelled: bool = True) -> list[LabelledRow]:
-        """Returns the rows of a table; those that are not `labelled` need no column of labels."""
+        """Returns the rows of a table; unless `labelled`, they need no column of labels."""
         columns = self.text
 
         def row(record: Record) -> LabelledRow | None:
@@ -191,7 +192,7 @@ class LabelledText(LabelledRows):
 
 
 def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:
-    """Whether a row has no label by the convention of its format."""
+    """Whether a row counts as unlabelled by the convention of its format."""
     if len(columns) > 1:
         # Rows that do not count, in the test set of Jigsaw's toxic comments.
         return {str(record.values.get(name)) for name in columns} == {"-1"}

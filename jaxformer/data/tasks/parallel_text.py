@@ -20,11 +20,11 @@ _FIRST_DAY, _NUM_DAYS, _DAYS_APART = date(1950, 1, 1), 1500, 23
 
 @dataclass(frozen=True)
 class LocalePairs:
-    """A small parallel corpus without a download: Unicode's locale data, which Babel carries.
+    """A small parallel corpus without a download: Unicode's locale data, which Babel includes.
 
-    Some thousands of phrases: names of languages, territories, scripts and currencies; dates in
-    words; amounts of currencies and of units of measurement. Phrases that are the same in both
-    languages are left out.
+    A few thousand phrases: names of languages, territories, scripts and currencies; written dates;
+    amounts of currencies and of units of measurement. Phrases that are the same in both languages
+    are left out.
 
     References:
         Unicode CLDR, https://cldr.unicode.org
@@ -92,7 +92,7 @@ def _measures(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
 
 @dataclass(frozen=True)
 class ParallelText(TextToText):
-    """Pairs of texts in two files, line by line, one translating the other.
+    """Pairs of texts in two files; each line of one translates the same line of the other.
 
     A row of a batch is that of `TextToText`.
     """

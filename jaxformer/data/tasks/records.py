@@ -48,8 +48,8 @@ def read_columns(
 
     Args:
         path: The file.
-        malformed: Receives a message for each sentence of which a line has other than the first
-            one's number of fields, which is left out; None: such a line is an error.
+        malformed: Receives a message for each sentence in which a line's number of fields differs
+            from the first line's; the sentence is left out. None: such a line is an error.
 
     Raises:
         DataError: The file cannot be read, or such a line is an error; names the file and the line.
@@ -82,7 +82,7 @@ def _sentences(path: str | os.PathLike) -> Iterator[list[Word]]:
 def read_parallel(
     source: str | os.PathLike, target: str | os.PathLike, malformed: Malformed | None = None
 ) -> Iterator[ParallelLines]:
-    """Returns the pairs of lines of two files, one translating the other.
+    """Returns the pairs of lines of two files, one of which translates the other.
 
     Args:
         source: A file.

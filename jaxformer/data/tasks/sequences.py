@@ -33,8 +33,8 @@ class SpecialTokens(NamedTuple):
         Args:
             tokenizer: The tokenizer.
             by: "bert": its [CLS] and [SEP], or end-of-text if it has none; "tokenizer": those that
-                it adds itself. One of ours adds none by itself, and has [CLS] and [SEP] if it has
-                them at all.
+                it adds itself. Our own tokenizers add none, so this means their [CLS] and [SEP], if
+                any.
         """
         own = tuple(tokenizer.frame(texts) for texts in (1, 2))
         if by == "tokenizer" and None not in own:
@@ -50,7 +50,7 @@ class SpecialTokens(NamedTuple):
         return cls((one, Frame(((first,), (last,), (last,)), ((0,), (0,), (1,)), (0, 1))))
 
     def count(self, texts: int) -> int:
-        """Returns how many special tokens there are around one text or two."""
+        """Returns the number of special tokens around one text or two."""
         return sum(map(len, self.frames[texts - 1].gaps))
 
     def start(self, before: Sequence[int], texts: int) -> int:
@@ -124,7 +124,7 @@ class RowEncoder:
     def encode_words(
         self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
     ) -> list[EncodedWords]:
-        """Returns texts that are split into words as rows; each word is encoded on its own."""
+        """Returns texts that are split into words as rows; each word is encoded separately."""
         pieces = encode_each((word for words in rows for word in words), self._tokenizer)
         parts = [[pieces[word] for word in words] for words in rows]
         texts = [[np.concatenate([np.zeros(0, np.int32), *each])] for each in parts]
@@ -159,7 +159,7 @@ class RowEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceData(TaskData[Row]):
-    """Rows of one text or two, which become one sequence of tokens each."""
+    """Rows of one text or two, each of which becomes one sequence of tokens."""
 
     tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
     """How text becomes tokens."""
@@ -171,15 +171,16 @@ class SequenceData(TaskData[Row]):
     """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
 
     special_tokens: SpecialTokensOf = "bert"
-    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token in their
-    place; "tokenizer": those that the tokenizer itself adds, as in transformers."""
+    """The special tokens around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token
+    in their place; "tokenizer": those that the tokenizer itself adds, as in transformers.
+    """
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self.sequence_length}
 
     def encoder(self, tokenizer: Tokenizer) -> RowEncoder:
-        """Returns what encodes the rows of these data."""
+        """Returns the encoder of the rows."""
         special = SpecialTokens.of(tokenizer, self.special_tokens)
         return RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
 
@@ -208,7 +209,7 @@ def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:
 
 
 def with_decoder(inputs: Batch, start: int | None) -> Batch:
-    """Returns encoder inputs with those of a decoder that reads the same, shifted by `start`."""
+    """Returns the inputs of an encoder, and of a decoder that reads the same after `start`."""
     if start is None:
         return inputs
     tokens = inputs["inputs"]
@@ -224,8 +225,8 @@ class SequenceExamples(ExampleSource):
         texts: The rows.
         length: T, to which rows are padded.
         pad_id: The padding token.
-        arrays: By name what belongs to each row, [rows, ...].
-        per_token: By name what belongs to the tokens of each row, `[tokens]` each; padded with 0.
+        arrays: Further arrays of the rows by name, [rows, ...].
+        per_token: Further arrays of each row's tokens by name, `[tokens]` each; padded with 0.
         start: The decoder's first token; None for a model without a decoder.
     """
 
@@ -258,7 +259,7 @@ class SequenceExamples(ExampleSource):
 def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
-    """Reports rows that are too long, which is an error unless they may be cut."""
+    """Reports rows that are too long: an error, or a warning if they may be cut."""
     long = [number for number, size in enumerate(sizes) if size > limit]
     if not long:
         return

@@ -86,7 +86,7 @@ def _squad(path: Path, malformed: Malformed) -> Iterator[Record]:
 
 
 def _rows(path: Path, damage: DataError, malformed: Malformed) -> Iterator[Record]:
-    """The objects on the lines of a file that as a whole is no JSON."""
+    """The objects on the lines of a file that is not JSON as a whole."""
     begun = False
     try:
         for record in read_records(path, malformed=malformed):
@@ -129,7 +129,7 @@ def _answers(record: Record) -> list[tuple[str, int]]:
     return pairs
 
 
-# A run of letters and digits or any other character, with the blanks before it.
+# A run of letters and digits, or any other character, with the blanks before it.
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s])")
 
 
@@ -140,8 +140,8 @@ class SpanText(SequenceData[Question]):
     A row has "inputs", "segments" and "token_types" int32 [T]: [CLS] question [SEP] context [SEP];
     "span" int32 [2], the answer's first and last token, and "span_weights" float32; "span_places"
     bool [T], true for the context's tokens. A context that is too long becomes several rows that
-    overlap; a row without the answer has weight 0. Where the context has no answer at all the span
-    is [CLS] alone. With `truncate` longer questions are cut.
+    overlap; a row without the answer has weight 0. If the context has no answer at all, the span is
+    [CLS] alone. With `truncate` longer questions are cut.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, sections 4.2 and 4.3.
@@ -296,8 +296,8 @@ class SpanExamples(ExampleSource):
     def best_answers(self, result: HeadResult) -> tuple[list[str], list[tuple[str, ...]]]:
         """Returns the predicted answer to each question, and the references.
 
-        Of a question's windows the one whose span scores highest answers; there is no answer where
-        even that is less than what each of them gives to having none.
+        The best-scoring span of all windows of a question is its answer; there is no answer if
+        every window gives a higher score to having none.
         """
         best: dict[int, tuple[float, str]] = {}
         nothing: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The metrics of texts that a model generates."""
+"""Metrics of generated texts."""
 
 import abc
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from jaxformer.models.heads import metrics
 
 
 class TextMetric(abc.ABC):
-    """A metric of texts with their references; subclasses are frozen dataclasses."""
+    """A metric that compares texts with references; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def scores(self, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -44,7 +44,7 @@ class ROUGE(TextMetric):
 
 @dataclass(frozen=True)
 class WER(TextMetric):
-    """The word error rate of texts that should be as their references are, such as transcripts.
+    """The word error rate of texts that should equal their references, such as transcripts.
 
     References:
         Morris et al. 2004, https://doi.org/10.21437/Interspeech.2004-668
@@ -67,5 +67,5 @@ class AnswerMatch(TextMetric):
 
 
 def _first(references: Sequence[Sequence[str]]) -> list[str]:
-    """The first reference of each text; empty where there is none."""
+    """The first reference of each text; empty if there is none."""
     return [next(iter(each), "") for each in references]

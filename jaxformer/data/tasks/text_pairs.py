@@ -1,4 +1,4 @@
-"""Text to text from tables and from questions: summaries and other outputs, answers."""
+"""Text-to-text data from tables and questions: summaries, other outputs, and answers."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _SUMMARIES = (
     ("article", "highlights"), ("dialogue", "summary"), ("article", "summary"),
     ("text", "summary"), ("article", "abstract"),
 )  # fmt: skip
-"""The columns of CNN/DailyMail, SAMSum, XL-Sum, BillSum, and of arXiv and PubMed."""
+"""The columns of CNN/DailyMail, SAMSum, XL-Sum, BillSum, arXiv and PubMed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SummaryText(TextToText):
     """The column of the output text."""
 
     prefix: str = "summarize: "
-    """What is put before every input text, as T5 learned its tasks; empty for BART."""
+    """The text before every input text, as in T5's training; empty for BART."""
 
     source_length: int = 512
     """The most tokens of an input text, special tokens included."""
@@ -49,7 +49,7 @@ class SummaryText(TextToText):
     """The most tokens of an output text, special tokens included."""
 
     metric: TextMetric = ROUGE()
-    """What the model's texts are measured by: ROUGE, BLEU or AnswerMatch."""
+    """The metric of the model's texts: ROUGE, BLEU or AnswerMatch."""
 
     product = ("summary", "summaries")
 
@@ -81,7 +81,7 @@ class AnswerText(TextToText):
     """Questions about contexts; the model writes the answer.
 
     A row of a batch is that of `TextToText`. The source is "question: ... context: ..."; the target
-    is the first answer, and nothing where the context has none.
+    is the first answer, and empty if the context has none.
 
     References:
         Raffel et al., T5, https://arxiv.org/abs/1910.10683, appendix D.15.
@@ -100,7 +100,7 @@ class AnswerText(TextToText):
     """The most tokens of an answer, special tokens included."""
 
     metric: TextMetric = AnswerMatch()
-    """What the model's answers are measured by."""
+    """The metric of the model's answers."""
 
     product = ("answer", "answers")
 

@@ -23,9 +23,9 @@ class TextPair(NamedTuple):
     places: tuple[str, str]
     """The place of each ("file:line"), for messages."""
     references: tuple[str, ...] | None = None
-    """All right texts, where the second is one of several; none: there is nothing to write."""
+    """All correct texts, if there are several; empty: there is nothing to write."""
     group: str | None = None
-    """Pairs with the same one are held out together; None: those with the same source."""
+    """Pairs with the same group are held out together; None: pairs with the same source."""
 
     def checked(self, *names: str) -> "TextPair | None":
         """Returns the pair if both texts are there; None if neither is."""
@@ -53,8 +53,9 @@ class TextToText(TaskData[TextPair]):
     that the tokenizer puts before a text (bert2bert: [CLS])."""
 
     special_tokens: Literal["end_of_text", "tokenizer"] = field(default="end_of_text", kw_only=True)
-    """Those around a text: "end_of_text" alone after it; or those that the "tokenizer" itself adds
-    (BART: <s> text </s>)."""
+    """The special tokens around a text: "end_of_text" alone after it, or those that the "tokenizer"
+    itself adds (BART: <s> text </s>).
+    """
 
     source_length: int = field(default=64, kw_only=True)
     """The most tokens of a source, special tokens included."""
@@ -66,11 +67,10 @@ class TextToText(TaskData[TextPair]):
     """Cut longer texts; otherwise they are an error."""
 
     metric: TextMetric = field(default=BLEU(), kw_only=True)
-    """What the model's texts for the validation sources are measured by: BLEU, ROUGE or
-    AnswerMatch."""
+    """The metric of the model's texts for the validation sources: BLEU, ROUGE or AnswerMatch."""
 
     product: ClassVar[tuple[str, str]] = ("translation", "translations")
-    """What the model writes: one of it, and several."""
+    """What the model writes, in the singular and the plural."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -118,7 +118,7 @@ class TextToTextExamples(ExampleSource):
 
     Attributes:
         pairs: The texts themselves, (source, target).
-        references: All right texts for each source.
+        references: All correct texts for each source.
         config: The configuration of the data.
     """
 

@@ -1,4 +1,4 @@
-"""Unlabelled text: documents are tokenised once, packed into rows and made into examples."""
+"""Unlabelled text: documents are tokenised once, packed into rows and turned into examples."""
 
 import logging
 import os
@@ -103,14 +103,14 @@ class DataConfig(Data):
             self._check_length(corpus.train)
         train = self._batches([corpus.train for corpus in corpora], tokenizer)
         held_out = [corpus.validation for corpus in corpora]
-        data = self._beside(train, held_out, tokenizer)
+        data = self._with_validation(train, held_out, tokenizer)
         learned = sum(corpus.train.num_documents for corpus in corpora)
         self._check_documents(learned, sum(side.num_documents for side in held_out))
-        words = [_in_words(corpus.train) for corpus in corpora]
-        summary = [("training", words[0])]
-        if len(words) > 1:
+        texts = [_describe(corpus.train) for corpus in corpora]
+        summary = [("training", texts[0])]
+        if len(texts) > 1:
             shares = (f"{weight:.3g} of the rows" for weight in train.examples.weights)
-            pairs = zip(words, shares, strict=True)
+            pairs = zip(texts, shares, strict=True)
             summary = [(f"source {n}", ", ".join(pair)) for n, pair in enumerate(pairs)]
         return replace(data, summary=(*summary, *data.summary))
 
@@ -127,12 +127,12 @@ class DataConfig(Data):
             DataError: The documents are needed, and missing or unreadable.
         """
         if self.validation is not None:
-            return self._beside(None, None, load_tokenizer(Path(folder, "tokenizer")))
+            return self._with_validation(None, None, load_tokenizer(Path(folder, "tokenizer")))
         corpora = [load_corpus(home, folder) for home in self._homes(folder)]
         if None in corpora:
             return self.prepare(folder)
         held_out = [corpus.validation for corpus in corpora]
-        return self._beside(None, held_out, corpora[0].tokenizer)
+        return self._with_validation(None, held_out, corpora[0].tokenizer)
 
     def _homes(self, folder: str | os.PathLike) -> list[Path]:
         """Where the tokens of each source are."""
@@ -140,10 +140,10 @@ class DataConfig(Data):
             return [Path(folder)]
         return [Path(folder, f"source-{number}") for number in range(len(sources))]
 
-    def _beside(
+    def _with_validation(
         self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
-        """The data with the validation side: separate documents, or those held out."""
+        """The data with the validation side: separate documents, or the ones held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
         sides = held_out
         if own is not None:
@@ -155,18 +155,18 @@ class DataConfig(Data):
             tokenizer,
             targets / size if counts_all else None,
             summary=tuple(
-                (f"validation {n}" if len(sides) > 1 else "validation", _in_words(side))
+                (f"validation {n}" if len(sides) > 1 else "validation", _describe(side))
                 for n, side in enumerate(sides)
             ),
         )
 
     def _batches(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> Dataset:
-        """The batches of training; those of shorter rows have parts of the longest rows."""
+        """The batches of training; shorter rows are parts of the longest rows."""
         shorter = {phase.parts: phase.data for phase in self.phases if phase.parts > 1}
         if not shorter:
             sources = [self._examples([side], tokenizer) for side in sides]
             return self.dataset(self.source.mix(sources), "train")
-        # Special tokens take places of every part, so that the longest rows may hold a bit less.
+        # Every part needs room for special tokens, so the longest rows may hold a bit less text.
         room = {n: n * d.objective.raw_length(d.sequence_length) for n, d in shorter.items()}
         size = min(self.objective.raw_length(self.sequence_length), *room.values())
         rows = Cut(self.packing, size)
@@ -193,7 +193,7 @@ class DataConfig(Data):
         return found[0] if len(found) == 1 else ConcatenatedExamples(found)
 
     def _check_documents(self, learned: int, held_out: int) -> None:
-        """Warns where the validation loss is that of one text."""
+        """Warns if the validation loss depends on a single document."""
         if self.validation is not None or held_out != 1:
             return
         told = "the validation loss says little about other text"
@@ -223,7 +223,7 @@ class DataConfig(Data):
             )
 
 
-def _in_words(tokens: Tokens) -> str:
+def _describe(tokens: Tokens) -> str:
     count = tokens.num_documents
     documents = f"{count:,} document{'' if count == 1 else 's'}"
     return f"{documents}, {tokens.num_targets:,} tokens"

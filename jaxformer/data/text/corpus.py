@@ -1,4 +1,4 @@
-"""The corpus: documents tokenised once into flat arrays on disk, which later starts memory-map."""
+"""The corpus: documents are tokenised once into arrays on disk, which later runs memory-map."""
 
 import logging
 import os
@@ -51,8 +51,9 @@ class CorpusOptions:
     """How documents become tokens on disk, and where those are kept."""
 
     shard_bytes: int = 1 << 28
-    """Bytes of text after which another shard begins. A build that was interrupted goes on after
-    its last whole shard; documents are packed within one."""
+    """Bytes of text after which another shard begins. An interrupted build goes on after its last
+    complete shard; documents are packed within a shard.
+    """
 
     num_proc: int | None = None
     """Processes that tokenise more than a few megabytes; None starts one for each CPU core."""
@@ -83,11 +84,11 @@ def load_or_tokenise(
 ) -> Corpus:
     """Returns the tokens of documents, which are tokenised unless that was done before.
 
-    `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the
-    split, the tokenizer and `begin`, so that a stale one is never used. It appears complete or not
-    at all. If several processes build at once, one does the work and the others wait for it. If it
-    is killed, the next one keeps the shards that are whole. The files are the same for any number
-    of processes and interruptions. Those of a remote run are in the store too, for other machines.
+    `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the split,
+    the tokenizer and `begin`, so that a stale corpus is never used. The folder appears complete or
+    not at all. If several processes build at once, one does the work and the others wait for it. If
+    it is killed, the next one keeps the complete shards. The files are the same for any number of
+    processes and interruptions. The store of a remote run has them too, for other machines.
     """
     own = _own_folder(Path(folder), split, tokenizer, options, begin)
     run = store_path_of(own.parent) or own.parent
@@ -97,14 +98,15 @@ def load_or_tokenise(
         kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
     shared = cache is not None and (own.is_symlink() or not own.exists())
     home = Path(cache).expanduser().absolute() / own.name if shared else own
-    # A corpus of earlier versions is one shard, however large; its rows keep their order.
+    # A corpus of earlier versions is a single shard, so that its rows keep their order.
     is_whole = home.exists() and not is_sharded(home)
     corpus = _load(home, tokenizer)
     if corpus is None:
         others = [other for other in run.glob("corpus-*") if other.name != own.name]
         if others:
             _log.warning(
-                "The documents, their split or the tokenizer are not those of the tokens in %s: "
+                "The documents, their split or the tokenizer differ from those of the tokens in "
+                "%s: "
                 "tokenising again",
                 run,
             )
@@ -127,7 +129,7 @@ def load_or_tokenise(
 def load_corpus(
     folder: str | os.PathLike, run_dir: str | os.PathLike | None = None
 ) -> Corpus | None:
-    """Returns the corpus in a folder; None where there is none, or more than one."""
+    """Returns the corpus in a folder; None if there is none, or more than one."""
     homes = list(Path(folder).glob("corpus-*"))
     if len(homes) != 1:
         return None
@@ -155,7 +157,7 @@ def _after(begin: tuple[int, ...], tokens: np.ndarray) -> np.ndarray:
 def _own_folder(
     run: Path, split: Split, tokenizer: Tokenizer, options: CorpusOptions, begin: tuple[int, ...]
 ) -> Path:
-    """The folder of a run's tokens; what an earlier version made keeps its name."""
+    """The folder of a run's tokens; a folder of an earlier version keeps its name."""
     former = run / _name(split.source.former_fingerprint(), split, tokenizer, options, begin)
     kept = store_path_of(former)
     if former.exists() or (kept is not None and kept.exists()):
@@ -179,7 +181,7 @@ def _name(
 
 
 def _same_tokens(home: Path, other: Path) -> bool:
-    """Whether two corpora are the same files, as far as their digests say."""
+    """Whether two corpora have the same files, by their digests."""
     one, two = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob(DIGESTS)}
         for folder in (home, other)
@@ -188,7 +190,7 @@ def _same_tokens(home: Path, other: Path) -> bool:
 
 
 def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
-    """Maps a corpus into memory, or sets one aside that was damaged and returns None."""
+    """Maps a corpus into memory; sets a damaged one aside and returns None."""
     if not home.exists():
         return None
     try:
@@ -203,7 +205,7 @@ def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Makes the folder of a run lead to the tokens that it shares with others."""
+    """Links the folder of a run to the tokens that it shares with other runs."""
     if own.is_symlink() and own.resolve() == home.resolve():
         return
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +233,7 @@ def _tokenise(
     num_proc: int | None,
     begin: tuple[int, ...],
 ) -> None:
-    """Writes the shards that are missing, and makes all of them the corpus."""
+    """Writes the missing shards, and makes all shards the corpus."""
     with TokenisingProgress(split.source.num_bytes()) as progress:
         pieces = _unfinished(_pieces(split, shard_bytes), shards, progress)
         encoded = _encoded(_batches(pieces), tokenizer, num_proc or num_cores())
@@ -252,7 +254,7 @@ def _tokenise(
 
 
 def _pieces(split: Split, shard_bytes: int) -> Iterator[_Piece]:
-    """Cuts long documents up and numbers the shards, in which documents are whole."""
+    """Cuts long documents into pieces, and numbers the shards, which contain whole documents."""
     shard, size = 0, 0
     for document, is_validation in split:
         parts = cut(document.text)
@@ -288,7 +290,7 @@ def _count(
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Groups the pieces of a shard so that a tokenizer has enough to spread over its threads."""
+    """Groups the pieces of a shard so that a tokenizer can keep its threads busy."""
     batch, size = [], 0
     for piece in pieces:
         if batch and (size >= _BATCH_CHARACTERS or piece.shard != batch[0].shard):

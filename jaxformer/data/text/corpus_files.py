@@ -1,7 +1,7 @@
 """The files of a corpus: streamed to disk, memory-mapped, and checked.
 
 A corpus of one shard is a folder with `CORPUS_FILES`; one of several has a folder of that kind for
-each, and a record of how many there are.
+each, and a record of their number.
 """
 
 import json
@@ -90,7 +90,7 @@ def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | Da
 
     # A mapped file stays open, and the limit that a shell sets is often 1024.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS names a limit that it does not allow
+    with suppress(ValueError, OSError):  # macOS reports a limit that it does not allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         return list(threads.map(read, homes))
@@ -110,7 +110,7 @@ def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def write_record(home: Path, num_shards: int) -> None:
-    """Writes the record that makes a folder of shards a corpus, with the sizes of all together."""
+    """Writes the record that makes a folder of shards a corpus, with their total sizes."""
     sizes = [read_json(home / shard_name(number) / SIZES) for number in range(num_shards)]
     total = {
         side: {key: sum(shard[side][key] for shard in sizes) for key in sizes[0][side]}
@@ -139,13 +139,13 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
 
 
 def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer) -> None:
-    """Raises DataError for tokens without digests that the tokenizer cannot have made."""
+    """Raises DataError if tokens without digests cannot come from the tokenizer."""
     tokens, end = stream.tokens, tokenizer.end_of_text_id
     if (largest := int(tokens.max())) >= tokenizer.vocab_size:
         raise DataError(
             f"{path}: token {largest} is outside of the vocabulary of {tokenizer.vocab_size}"
         )
-    # A file of nothing but end-of-text is taken for a lost one.
+    # A file with only end-of-text is considered lost.
     empty = stream.num_documents and (tokens == end).all()
     if empty or (tokens[stream.offsets] != end).any():
         raise DataError(f"{path}: not documents between end-of-text tokens")
@@ -157,7 +157,7 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
         array = np.load(ordinary_file(path), mmap_mode="r", allow_pickle=False)
     except DataError:
         raise
-    except Exception as error:  # NumPy's parser of headers raises many
+    except Exception as error:  # NumPy's parser of headers raises many errors
         raise DataError(f"{path}: not an array that can be read: {error}") from error
     if getattr(array, "ndim", 0) != 1 or array.dtype not in dtypes or not array.size:
         raise DataError(f"{path}: not a list of {' or '.join(dtypes)}")
@@ -165,7 +165,7 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
 
 
 class ShardWriter:
-    """Writes a shard as it is tokenised.
+    """Writes a shard while it is tokenised.
 
     Args:
         folder: An empty folder.
@@ -197,7 +197,7 @@ class ShardWriter:
 
 
 class _StreamWriter:
-    """Writes one side to disk as it is tokenised, in the layout of `TokenStream`."""
+    """Writes one side to disk while it is tokenised, in the layout of `TokenStream`."""
 
     def __init__(self, folder: Path, side: str, tokenizer: Tokenizer):
         self._folder, self._side = folder, side

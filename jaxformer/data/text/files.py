@@ -26,7 +26,7 @@ from jaxformer.data.text.sources import Document, TextSource, digest_of
 from jaxformer.errors import DataError
 from jaxformer.io.files import json_type, read_bytes
 
-# About how many bytes of text are in a byte of these files.
+# Approximate bytes of text per byte of these files.
 _DENSE, _RATIO = (*COMPRESSED, ".parquet"), 3
 
 
@@ -62,7 +62,7 @@ class FileSource(TextSource, abc.ABC):
         return digest_of([*self._options(), *stamps(self.files())])
 
     def _options(self) -> list[str]:
-        """The class and the fields that decide what is read of the files."""
+        """The class and the fields that determine what is read from the files."""
         names = [field.name for field in fields(self) if field.name not in ("path", "pattern")]
         return [type(self).__name__, *(getattr(self, name) for name in names)]
 
@@ -73,8 +73,8 @@ class Files(FileSource):
 
     Text files are .txt, .txt.gz and .txt.zst. Tables, with a text in each row, are .parquet and
     .arrow, and .jsonl, .json, .csv and .tsv, which may be compressed as well; a folder may hold
-    data sets that `datasets.save_to_disk` wrote. A file with any other ending is taken for text if
-    it is named itself or by a glob, and left out of a folder.
+    data sets that `datasets.save_to_disk` wrote. A file with any other ending is read as text if a
+    path or a glob names it, and is left out of a folder.
     """
 
     path: str
@@ -84,15 +84,16 @@ class Files(FileSource):
     """The column or key under which a row of a table holds its text."""
 
     sample_by: Literal["document", "paragraph", "line"] = "document"
-    """What one document of a text file is: all of it, a paragraph, which ends with an empty line,
-    or a line."""
+    """The documents of a text file: the whole file, each paragraph (which ends with an empty line),
+    or each line.
+    """
 
     def __post_init__(self):
         check_types(self)
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these: any does."""
+        """Whether a path without the name of a source means this source; any path does."""
         del path
         return True
 
@@ -160,7 +161,7 @@ def _text(record: Record, field: str) -> str:
 
 
 def _whole(file: FoundFile) -> Iterator[Document]:
-    # Every byte of zeros is valid UTF-8, and none is text.
+    # Null bytes are valid UTF-8, but not text.
     remedy = "convert the file, or leave it out of the path"
     content = _content(file.path)
     if (place := content.find(b"\0")) >= 0:

@@ -13,9 +13,9 @@ from jaxformer.data.text.sources import Document, TextSource, digest_of
 class Mixture(TextSource):
     """Several sources, whose rows are mixed in chosen proportions.
 
-    Each source is tokenised on its own, holds out its own documents for validation, and goes
-    through its own epochs: small ones are repeated while large ones have not been read once.
-    The sources take turns by their weights, see `MixedExamples`. Without `weights` they are
+    Each source is tokenised separately, holds out its own documents for validation, and goes
+    through its own epochs: small ones are repeated while large ones have not been read once. The
+    sources take turns by their weights, see `MixedExamples`. Without `weights` they are
 
         w_i = r_i^(1 / temperature),  r_i the number of rows of source i
 
@@ -46,7 +46,7 @@ class Mixture(TextSource):
             "two sources or more, such as JsonLines TextFiles",
         )
         nested = any(isinstance(source, Mixture) for source in self.sources)
-        check_field(self, "sources", not nested, "sources that are no mixtures themselves")
+        check_field(self, "sources", not nested, "sources that are not mixtures themselves")
         if self.weights is not None:
             fits = len(self.weights) == len(self.sources) and all(
                 map(POSITIVE.allows, self.weights)
@@ -74,5 +74,5 @@ class Mixture(TextSource):
         return digest_of(["Mixture", *(source.fingerprint() for source in self.sources)])
 
     def former_fingerprint(self) -> str:
-        """Returns a digest of what earlier versions had for the fingerprints of the sources."""
+        """Returns a digest of the fingerprints that earlier versions gave to the sources."""
         return digest_of(["Mixture", *(source.former_fingerprint() for source in self.sources)])

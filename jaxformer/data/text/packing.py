@@ -34,9 +34,9 @@ class TokenRow(NamedTuple):
 class TokenStream:
     """Documents as one array: end-of-text, document 0, end-of-text, ..., the last, end-of-text.
 
-    Document i together with the end-of-text before it is `tokens[offsets[i] : offsets[i + 1]]`;
-    what each of those tokens predicts is the same slice one further on. So every token, the first
-    of a document and its end-of-text included, is predicted exactly once.
+    Document i with the end-of-text before it is `tokens[offsets[i] : offsets[i + 1]]`; the targets
+    of these tokens are the same slice shifted by one. So every token, the first of a document and
+    its end-of-text included, is predicted exactly once.
 
     Attributes:
         tokens: [tokens] of an integer type, usually a file mapped into memory.
@@ -60,13 +60,13 @@ class TokenStream:
 
     @property
     def shards(self) -> tuple["TokenStream", ...]:
-        """The parts of which rows are made separately: this stream is the only one."""
+        """The parts whose rows are made separately: only this stream."""
         return (self,)
 
 
 @dataclass(frozen=True)
 class TokenShards:
-    """A corpus in several streams, no row of which crosses from one into the next.
+    """A corpus in several streams; no row crosses from one into the next.
 
     Attributes:
         shards: The streams, in the order of the documents.
@@ -125,7 +125,7 @@ class Packing(abc.ABC):
 
 @dataclass(frozen=True)
 class Joined(Packing):
-    """Documents joined with end-of-text between them and cut into rows, wherever the cut falls.
+    """Documents joined with end-of-text between them, and cut into rows at any place.
 
     Only the last row may end in padding. A token sees all earlier tokens of its row, including
     those of earlier documents.
@@ -141,8 +141,8 @@ class Packed(Packing):
     """Whole documents packed into rows, each a segment that attends to itself alone.
 
     Every document starts with end-of-text at position 0. A document longer than a row is cut into
-    full rows and a rest, each a separate segment. Rests and short documents are placed by
-    best-fit decreasing: longest first, each into the row with the least space that is enough.
+    full rows and a rest, each a separate segment. Rests and short documents are placed by best-fit
+    decreasing: longest first, each into the row with the least sufficient space.
 
     References:
         Ding et al. 2024, Fewer Truncations Improve Language Modeling,
@@ -156,14 +156,15 @@ class Packed(Packing):
 
 
 class Cut(Packing):
-    """The rows of another packing, each cut into parts of equal size.
+    """The rows of another packing, each cut into equal parts.
 
-    Row i * parts + p is part p of row i. Where a part begins within a document, so does a segment.
+    Row i * parts + p is part p of row i. If a part begins within a document, a new segment begins
+    there.
 
     Args:
         packing: How documents become rows.
-        size: The tokens of such a row.
-        parts: Into how many it is cut.
+        size: The number of tokens of a part.
+        parts: The number of parts of a row.
     """
 
     def __init__(self, packing: Packing, size: int, parts: int = 1):
@@ -171,7 +172,7 @@ class Cut(Packing):
         self._whole: dict[int, Rows] = {}
 
     def into(self, parts: int) -> "Cut":
-        """Returns the same with another number of parts; the whole rows are found once for all."""
+        """Returns the same with another number of parts; the whole rows are computed only once."""
         other = Cut(self._packing, self._size, parts)
         other._whole = self._whole
         return other
@@ -211,7 +212,7 @@ class _OpenRows:
     def __init__(self, capacity: int):
         self._capacity, self._num_rows = capacity, 0
         self._rows: list[np.ndarray] = [np.empty(0, np.int64)] * (capacity + 1)
-        self._spaces: list[int] = []  # those that some row has left, ascending
+        self._spaces: list[int] = []  # the spaces that some row has left, ascending
 
     def place(self, size: int, count: int) -> np.ndarray:
         """Places up to `count` items of one size; returns their rows, at least one."""

@@ -1,7 +1,7 @@
-"""A corpus in an object store: put there shard by shard, and copied to each machine to be mapped.
+"""A corpus in an object store: uploaded shard by shard, and copied to each machine to be mapped.
 
-The store has the files of the corpus as a disk has them. The digests of the whole are written last:
-without them the corpus is not complete, and only those of its shards count that have digests.
+The store has the same files as a corpus on disk. The digests of the whole corpus are written last:
+without them the corpus is incomplete, and only its shards with digests count.
 """
 
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
 
 ARRIVING = ".arriving"
-"""Where files are until all of them are there."""
+"""Where files are until all of them are present."""
 
 
 def fetch_corpus(kept: "RemotePath", folder: Path, home: Path) -> bool:
-    """Copies a complete corpus from the store; goes on with a copy that was interrupted."""
+    """Copies a complete corpus from the store; continues an interrupted copy."""
     files = kept.files()
     if DIGESTS not in files:
         return False
@@ -31,7 +31,7 @@ def fetch_corpus(kept: "RemotePath", folder: Path, home: Path) -> bool:
 
 
 def fetch_shards(kept: "RemotePath", folder: Path) -> None:
-    """Copies the finished shards of a corpus that is not complete."""
+    """Copies the finished shards of an incomplete corpus."""
     files = kept.files()
     for name in sorted(files):
         shard, _, file = name.partition("/")
@@ -43,14 +43,14 @@ def fetch_shards(kept: "RemotePath", folder: Path) -> None:
 
 
 def share_shards(kept: "RemotePath", folder: Path, numbers: Iterable[int]) -> None:
-    """Puts finished shards into the store, unless they are there."""
+    """Uploads finished shards to the store, unless it has them."""
     for name in map(shard_name, sorted(numbers)):
         if not (kept / name / DIGESTS).is_file():
             upload_folder(folder / name, kept / name)
 
 
 def share_corpus(kept: "RemotePath", home: Path) -> None:
-    """Puts what the store lacks of a complete corpus there, unless another machine has."""
+    """Uploads the missing files of a complete corpus, unless another machine has done so."""
     files = kept.files()
     if DIGESTS in files:
         return

@@ -22,7 +22,7 @@ _NOT_LIBRARY = frozenset(
 
 @dataclass(frozen=True)
 class Document:
-    """One text and the name it goes by.
+    """A text and its name.
 
     Attributes:
         name: Unique within its source and independent of where the source is on disk, because it
@@ -36,7 +36,7 @@ class Document:
 
 @dataclass(frozen=True)
 class TextSource(abc.ABC):
-    """A place that documents come from; subclasses are frozen dataclasses."""
+    """A source of documents; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -49,7 +49,7 @@ class TextSource(abc.ABC):
     def parts(self) -> list[Callable[[], Iterator[Document]]]:
         """Returns functions that yield the documents of one piece each, such as one file.
 
-        One after the other they give what `documents` gives. Each can be pickled, so that several
+        Together, in order, they yield the same as `documents`. Each can be pickled, so that several
         processes can read at once. The default is one part.
 
         Raises:
@@ -67,7 +67,7 @@ class TextSource(abc.ABC):
         return own
 
     def num_bytes(self) -> int | None:
-        """Returns about how many bytes of text there are, or None if that takes reading them."""
+        """Returns the approximate bytes of text, or None if the text would have to be read."""
         return None
 
     def fingerprint(self) -> str:
@@ -81,7 +81,7 @@ class TextSource(abc.ABC):
         return digest.hexdigest()
 
     def former_fingerprint(self) -> str:
-        """Returns the fingerprint by which the runs of earlier versions find their tokens."""
+        """Returns the fingerprint by which runs of earlier versions find their tokens."""
         return self.fingerprint()
 
 
@@ -132,7 +132,7 @@ class StandardLibrary(TextSource):
             yield Document(path.relative_to(root).as_posix(), text)
         try:
             from pydoc_data.topics import topics
-        except ImportError:  # minimal installations leave the reference out
+        except ImportError:  # minimal installations lack the reference
             return
         for name, text in sorted(topics.items()):
             yield Document(f"reference/{name}", text)
@@ -151,8 +151,8 @@ def _modules() -> list[Path]:
         found += [Path(folder, name) for name in files if _is_text_module(folder, name)]
     if not found:
         raise DataError(
-            f"no .py files in {root}: this Python carries its library in another form; "
-            "give a source of your own, such as TextFiles(path)"
+            f"no .py files in {root}: this Python has its library in another form; give another "
+            "source, such as TextFiles(path)"
         )
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 

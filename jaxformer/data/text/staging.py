@@ -1,4 +1,4 @@
-"""Where a corpus is built, and how far it is: finished shards survive the process that builds."""
+"""Where a corpus is built, and its progress: finished shards survive the building process."""
 
 import fcntl
 import logging
@@ -57,13 +57,14 @@ class Staging:
     def share(self, number: int) -> None:
         """Puts a shard that is finished into the store, where other machines find it.
 
-        The first waits for the second: a corpus of one shard has no folders of shards.
+        The first shard waits for the second, because a corpus of one shard has no folders of
+        shards.
         """
         if self._kept is not None and number:
             share_shards(self._kept, self._folder, {0, number})
 
     def check(self, number: int, documents: int, num_bytes: int) -> None:
-        """Checks that a finished shard is of the documents that are there now."""
+        """Checks that a finished shard has the current documents."""
         self._numbers.add(number)
         if (documents, num_bytes) != self.finished[number]:
             raise self._other_documents()
@@ -102,10 +103,10 @@ class Staging:
 def staging(
     home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None
 ) -> Iterator[Staging | None]:
-    """Gives the place where a corpus is built to one process at a time.
+    """Lets one process at a time build a corpus.
 
-    A process that finds another at work waits until that one is done, or takes over what it leaves
-    if it ends. Where a file system has no locks, processes may do the same work twice.
+    A process that finds another at work waits until it is done, or takes over its shards if it
+    ends. Without file locks, processes may do the same work twice.
     """
     folder = _staging_of(home)
     lock = _acquired(folder, home)
@@ -120,7 +121,7 @@ def staging(
 
 
 def set_aside(home: Path) -> None:
-    """Removes a damaged corpus, but keeps the shards of which it is made for the next build."""
+    """Removes a damaged corpus, but keeps its shards for the next build."""
     if is_sharded(home) and not home.is_symlink():
         with suppress(OSError):  # another process is building it already
             home.rename(_staging_of(home))
@@ -128,7 +129,7 @@ def set_aside(home: Path) -> None:
 
 
 def remove_others(home: Path) -> None:
-    """Removes what is left of the building of other corpora beside one that is complete."""
+    """Removes the unfinished builds of other corpora beside a complete one."""
     for folder in home.parent.glob(".corpus-*"):
         if folder != _staging_of(home):
             remove_folder(folder)
@@ -172,12 +173,12 @@ def _wait_for(lock: IO, home: Path) -> None:
 
 
 class TokenisingProgress:
-    """Shows documents, tokens, speed and the time left, once it takes more than a moment.
+    """Shows documents, tokens, speed and the time left if it takes more than a moment.
 
     It writes to the standard error, since some commands print their results.
 
     Args:
-        total: About how many bytes of text there are; None if that is not known.
+        total: The approximate bytes of text; None if unknown.
         console: Where to write; None is the standard error.
     """
 
@@ -192,7 +193,7 @@ class TokenisingProgress:
         return self
 
     def skip(self, num_bytes: int) -> None:
-        """Counts text whose tokens an earlier process has left."""
+        """Counts text that an earlier process tokenised."""
         self._known += num_bytes
         self._start = time.monotonic()
         self._show()

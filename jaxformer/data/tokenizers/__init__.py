@@ -1,1 +1,1 @@
-"""Tokenizers: read, trained, stored."""
+"""Tokenizers: reading, training and storing them."""

@@ -1,8 +1,8 @@
-"""What transformers makes of a folder with a tokenizer: its `AutoTokenizer` decides.
+"""Reads the tokenizer of a folder as transformers' `AutoTokenizer` does.
 
-The class, the settings of tokenizer_config.json, the tokens that are only there, what is put around
-a text: all of it ends up in the definition of one tokenizer of the `tokenizers` library. A separate
-process asks for that, once for each folder; the answer is kept by the digest of what was read.
+The class, the settings and the tokens of tokenizer_config.json, and the special tokens around a
+text all become part of one tokenizer of the `tokenizers` library. A separate process asks
+transformers for it, once for each folder; the answer is cached by the digest of the files.
 """
 
 import hashlib
@@ -28,14 +28,15 @@ from jaxformer.io.staging import cache_folder
 
 _CONFIG = "config.json"
 _OF_CONFIG = ("model_type", "model_name", "tokenizer_class", "transformers_version")
-"""The fields of config.json that `AutoTokenizer` reads, with the same of an encoder's."""
+"""The fields of config.json, also of an encoder in it, that `AutoTokenizer` reads."""
 _FILES = tuple(
     name
     for name in SIDE_FILES
     if not name.startswith(("chat_template", "generation", "preprocessor", "processor", "video"))
 )
 _LIMITS = {"patience": 600, "megabytes": 8192, "cpu_seconds": 300}
-"""Those of the process: a vocabulary of 256,000 pieces takes a tenth of its memory and time."""
+"""The limits of the process; a vocabulary of 256,000 pieces takes a tenth of the memory and time.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -44,18 +45,18 @@ class UnreadError(DataError):
 
 
 class Answer(NamedTuple):
-    """What transformers makes of a folder."""
+    """The tokenizer of a folder, as transformers reads it."""
 
     class_name: str
     """Its class."""
     padding_side: str
-    """Where it pads: "left" or "right"."""
+    """The side of the padding: "left" or "right"."""
     special_tokens: Mapping[str, str]
     """The special tokens by the names that chat templates use: "bos_token", ..."""
     split_special_tokens: bool
     """Whether the name of a special token in a text is ordinary text."""
     definition: bytes
-    """The tokenizer.json; empty for a class that is Python code, and that cannot be rebuilt."""
+    """The tokenizer.json; empty for a class that is Python code and cannot be rebuilt."""
 
     def tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, of the `tokenizers` package."""
@@ -64,31 +65,31 @@ class Answer(NamedTuple):
         return tokenizer
 
 
-def ask(folder: str | os.PathLike) -> Answer:
-    """Returns what transformers makes of a folder."""
+def ask_transformers(folder: str | os.PathLike) -> Answer:
+    """Returns the tokenizer of a folder, as transformers reads it."""
     files = {name: file for name in _FILES if (file := small_file_in(folder, name)) is not None}
     config = _reduced(read_object(folder, _CONFIG))
     asked = [config, _versions(), sorted((name, sha256_of(file)) for name, file in files.items())]
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
     kept = cache_folder() / "tokenizers" / digest
-    answer = _intact(kept)
+    answer = _read_cached(kept)
     if answer is None:
-        answer = _whole(_asked(Path(folder), files, config), files)
+        answer = _with_definition(_ask_process(Path(folder), files, config), files)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary:
                 temporary.write_bytes(_sum(answer) + answer)
         except (OSError, DataError) as error:
-            _log.warning("what transformers said of the tokenizer is not kept: %s", error)
+            _log.warning("the answer of transformers about the tokenizer is not cached: %s", error)
     header, _, definition = answer.partition(b"\n")
-    said = json.loads(header)
-    texts = {name: text for name, text in said["special_tokens"].items() if isinstance(text, str)}
-    side, splits = said["padding_side"], said["split_special_tokens"]
-    return Answer(said["class"], side, texts, splits, definition)
+    facts = json.loads(header)
+    texts = {name: text for name, text in facts["special_tokens"].items() if isinstance(text, str)}
+    side, splits = facts["padding_side"], facts["split_special_tokens"]
+    return Answer(facts["class"], side, texts, splits, definition)
 
 
-def _intact(kept: Path) -> bytes | None:
-    """Returns a kept answer; None if there is none that is whole."""
+def _read_cached(kept: Path) -> bytes | None:
+    """Returns a cached answer; None if it is missing or damaged."""
     try:
         stored = read_bytes(kept) if kept.exists() else b""
     except (OSError, DataError):
@@ -101,8 +102,8 @@ def _sum(answer: bytes) -> bytes:
     return hashlib.sha256(answer).digest()
 
 
-def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
-    """Returns what the process wrote about these files of a folder alone."""
+def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
+    """Returns the answer of the process, which sees only these files of the folder."""
     with tempfile.TemporaryDirectory(prefix="jaxformer-") as temporary:
         home, answer = Path(temporary, "model"), Path(temporary, "answer")
         home.mkdir()
@@ -124,14 +125,14 @@ def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | Non
         raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
 
 
-def _whole(answer: bytes, files: Mapping[str, Path]) -> bytes:
-    """Returns an answer with a tokenizer.json, if one can be had."""
+def _with_definition(answer: bytes, files: Mapping[str, Path]) -> bytes:
+    """Returns an answer with a tokenizer.json, if one can be made."""
     header, _, definition = answer.partition(b"\n")
-    said = json.loads(header)
-    if (python := said.pop("python", None)) is not None:
-        built = python_classes.rebuilt(python | {"class": said["class"]}, files)
+    facts = json.loads(header)
+    if (python := facts.pop("python", None)) is not None:
+        built = python_classes.rebuilt(python | {"class": facts["class"]}, files)
         definition = b"" if built is None else built.to_str().encode()
-    return json.dumps(said).encode() + b"\n" + definition
+    return json.dumps(facts).encode() + b"\n" + definition
 
 
 def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -143,7 +144,7 @@ def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _versions() -> list[str]:
-    """What an answer depends on besides the folder."""
+    """The versions that an answer depends on besides the folder."""
     try:
         code = [sha256_of(module.__file__) for module in (auto_process, python_classes)]
         return [version("transformers"), version("tokenizers"), *code]

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models
 
 _ANY = ("tekken.json", "tiktoken.model", "tokenizer.json", "tokenizer.model")
-"""The files that every class with a backend reads, whatever its own are."""
+"""The files that every class with a backend reads besides its own."""
 _EXAMPLES = (
     "It's a red boat, isn't it?", " two  blanks\tand\n\nlines ", "Zürich 42 日本 привет 😀 ﬁ",
     "Hello <unk>", "MKTAYIAKQR <mask> L A G", "",
@@ -26,7 +26,7 @@ CLEANED = (
 
 
 def main(folder: str, answer: str) -> None:
-    """Writes what transformers makes of a folder."""
+    """Writes the tokenizer of a folder, as transformers reads it."""
     sys.modules["torch"] = None
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
     from transformers import AutoTokenizer
@@ -35,7 +35,7 @@ def main(folder: str, answer: str) -> None:
     has_backend = isinstance(getattr(found, "backend_tokenizer", None), Tokenizer)
     reads = {*type(found).vocab_files_names.values(), *(_ANY if has_backend else ())}
     if reads and not any(os.path.exists(os.path.join(folder, name)) for name in reads):
-        # Without a file its vocabulary would be a few special tokens.
+        # Without a file, its vocabulary would only have a few special tokens.
         raise ValueError(f"{type(found).__name__} reads {' or '.join(sorted(reads))}")
     header = {
         "class": type(found).__name__,
@@ -50,7 +50,7 @@ def main(folder: str, answer: str) -> None:
 
 
 def description(found) -> dict[str, Any]:
-    """Returns what `python_classes.py` builds a tokenizer from."""
+    """Returns the description from which `python_classes.py` builds a tokenizer."""
     frames = [found.build_inputs_with_special_tokens(*ids) for ids in ([[-1]], [[-1], [-2]])]
     around = {id_ for frame in frames for id_ in frame if id_ >= 0}
     added = {id_: token.__getstate__() for id_, token in sorted(found.added_tokens_decoder.items())}
@@ -68,11 +68,11 @@ def description(found) -> dict[str, Any]:
 
 
 def definition(found) -> str:
-    """Returns the tokenizer.json of a tokenizer of transformers, which gives its ids and texts."""
+    """Returns a tokenizer.json that gives the ids and texts of a tokenizer of transformers."""
     rust = complete(found)
     stored = json.loads(rust.to_str())
     for token in stored["added_tokens"]:
-        # A token that was special before stays so, though its last definition says otherwise.
+        # A token that was special stays special, even if its last definition says otherwise.
         token["special"] |= not rust.decode([token["id"]], skip_special_tokens=True)
     return json.dumps(stored, ensure_ascii=False)
 
@@ -85,18 +85,18 @@ def cleaned(text: str) -> str:
 
 
 def complete(found) -> Tokenizer:
-    """Returns the backend of a tokenizer of transformers, which then decodes as the whole does."""
+    """Returns the backend of a tokenizer of transformers, changed to decode like the tokenizer."""
     rust = found.backend_tokenizer
     rust.no_truncation()
     rust.no_padding()
     replaced: list[tuple[str | Regex, str]] = []
-    if "decode" in vars(rust):  # CLIP's class has put its own in place
+    if "decode" in vars(rust):  # CLIP's class has already set its own
         replaced += [(rust.model.end_of_word_suffix, " "), (Regex(r"\A\s+|\s+\z"), "")]
     forced = found.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
     if found.clean_up_tokenization_spaces and (forced or not isinstance(rust.model, models.BPE)):
         replaced += CLEANED
     if replaced:
-        # Without a decoder tokens are joined by blanks; no token begins with this prefix.
+        # Without a decoder, tokens are joined with blanks; no token begins with this prefix.
         first = rust.decoder or decoders.WordPiece(prefix="\ufdd0", cleanup=False)
         steps = [decoders.Replace(*pair) for pair in replaced]
         rust.decoder = decoders.Sequence([first, decoders.Fuse(), *steps])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, normalizers
 
-from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask
+from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask_transformers
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
@@ -30,9 +30,9 @@ _MODELS = (
     "source.spm",
 )  # fmt: skip
 _MOVED = ("sentencepiece.bpe.model", "source.spm")
-"""SentencePiece models whose ids are never those of the model that they belong to."""
+"""SentencePiece models whose ids always differ from those of their model."""
 _WITHOUT_FILES = ("ByT5Tokenizer",)
-"""Classes of transformers that need none but tokenizer_config.json."""
+"""Classes of transformers that need only tokenizer_config.json."""
 _VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
@@ -41,7 +41,7 @@ _OTHER_FILES = (
 # Published vocabularies leave some ids unused, never most of them.
 _MOST_UNUSED = 1 << 16
 MOST_GROWTH = 1000
-"""The most characters that the replacements of a tokenizer may make of one."""
+"""The maximum number of characters that replacements may make from one."""
 
 
 def tokenizer_file(folder: str | os.PathLike) -> Path | None:
@@ -60,7 +60,7 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone."""
+    """Reads a tokenizer as transformers reads the folder of a file, or from the file alone."""
     if not file.exists():
         raise DataError(
             f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
@@ -71,7 +71,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
     last = max(vocabulary, key=vocabulary.get, default=None)
     if last is None:
         raise DataError(f"{file}: it has no tokens")
-    # A table of all ids would not end.
+    # A table of all ids would be too large.
     if vocabulary[last] > 2 * len(vocabulary) + _MOST_UNUSED:
         raise DataError(
             f"{file}: the token {last!r} has the id {vocabulary[last]}, but there are only "
@@ -82,7 +82,7 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
 
 
 def _read(file: Path) -> Tokenizer:
-    """What transformers makes of a file's folder; the file alone if it makes nothing of it."""
+    """The tokenizer of a file's folder as transformers reads it, or else of the file alone."""
     if tokenizer_file(file.parent) != file:
         return _read_alone(file)
     try:
@@ -109,18 +109,18 @@ def _read(file: Path) -> Tokenizer:
 
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
-    """Returns what transformers makes of a folder, if that is for it to say."""
+    """Returns the tokenizer of a folder as transformers reads it, if it is one for transformers."""
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
-    return ask(folder) if asks and _OWN not in settings else None
+    return ask_transformers(folder) if asks and _OWN not in settings else None
 
 
 def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
     file = ordinary_file(file)
     if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(
-            f"{file}: config.json or tokenizer_config.json must be beside it, to say which class "
-            "of transformers reads it"
+            f"{file}: must have config.json or tokenizer_config.json beside it, which name the "
+            "class of transformers"
         )
     if file.suffix == ".json":
         return _read_json(file)
@@ -183,16 +183,16 @@ class _Step(NamedTuple):
 
     apply: Callable[[str], str]
     inserted: str
-    """What a replacement inserts; empty where the step is none."""
+    """The text that a replacement inserts; empty for other steps."""
     replaced: str
     """The text that it replaces, or a regular expression."""
 
 
 def check_growth(tokenizer: Tokenizer, where: str) -> None:
-    """Raises an error if replacements make texts so long that they would fill the memory.
+    """Raises an error if replacements make texts long enough to fill the memory.
 
-    Each character and text that a replacement names goes through the whole chain, since a chain
-    multiplies what an earlier step has inserted.
+    Each character and text that a replacement names goes through the whole chain, because later
+    steps multiply the insertions of earlier ones.
     """
     parts = {"normalizer": _normalizer(tokenizer), "decoder": _decoder(tokenizer)}
     for part, steps in parts.items():
@@ -206,11 +206,11 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
 @contextmanager
 def bounded_matches() -> Iterator[None]:
-    """Turns the library's end of a match that never comes to an end into an error of ours."""
+    """Turns the library's panic about a match that does not end into our error."""
     try:
         yield
     except BaseException as error:
-        # The Rust library panics, and does not export the class of that.
+        # The Rust library panics, and does not export the class of the panic.
         if type(error).__name__ != "PanicException":
             raise
         raise DataError(

@@ -1,7 +1,7 @@
 """Tokenising in several processes, each with its own tokenizer.
 
-The threads of the tokenizers library share one cache and one interpreter, which limits how many are
-of use. The processes are new ones: a fork of a process that runs JAX can hang.
+The threads of the tokenizers library share one cache and one interpreter, which limits their
+number. The processes are started anew: a fork of a process that runs JAX can hang.
 """
 
 import os
@@ -30,7 +30,7 @@ class TokenizerPool:
     """Processes that tokenise.
 
     Args:
-        tokenizer: The tokenizer of which each gets a copy.
+        tokenizer: The tokenizer; each process gets a copy.
         num_processes: How many; each takes about 200 MB of memory.
     """
 
@@ -50,7 +50,7 @@ class TokenizerPool:
     def map(
         self, batches: Iterable[T], texts: Callable[[T], Sequence[str]]
     ) -> Iterator[tuple[T, list[np.ndarray]]]:
-        """Tokenises batches side by side, a few of them ahead of the one that is taken."""
+        """Tokenises batches in parallel, a few of them ahead of the one that is read."""
         pending: deque[tuple[T, Future]] = deque()
         for batch in batches:
             pending.append((batch, self._threads.submit(self._encode, texts(batch))))
@@ -96,7 +96,7 @@ def num_cores() -> int:
 
 
 def _start(folder: str) -> subprocess.Popen:
-    # Nothing of the script that trains is imported, so it needs no `if __name__ == "__main__"`.
+    # The training script is not imported, so it needs no `if __name__ == "__main__"`.
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "TOKENIZERS_PARALLELISM": "false",
@@ -110,13 +110,13 @@ def _start(folder: str) -> subprocess.Popen:
 
 
 def serve(folder: str) -> None:
-    """Answers lists of texts on the standard input with their ids, until the input ends.
+    """Answers lists of texts from the standard input with their ids, until the input ends.
 
     The answer is the ids of all texts, and their lengths or what is wrong with one of them.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that trains decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process decides when to end
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    os.dup2(2, 1)  # the output of a library must not come between the answers
     tokenizer = load_tokenizer(folder)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Prompts as token ids, with the special tokens the model saw in training."""
+"""Encodes prompts as token ids, with the special tokens that the model saw in training."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,7 +65,7 @@ class PromptEncoder:
 def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
     """Reads the tokenizer of a model."""
     tokenizer = tokenizer_in(folder)
-    # A saved tokenizer may truncate or pad, as it was last used.
+    # A saved tokenizer may truncate or pad, depending on its last use.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     settings = read_settings(Path(folder))

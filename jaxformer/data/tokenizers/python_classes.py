@@ -1,7 +1,8 @@
-"""Tokenizers of transformers that are Python code, as tokenizers of the `tokenizers` library.
+"""Rebuilds tokenizers of transformers that are Python code with the `tokenizers` library.
 
-For most classes transformers has such a tokenizer itself. For these it says which ids its tokens
-have, what it puts around a text, and the ids of some texts, which the one built here has to give.
+For most classes, transformers has such a tokenizer itself. For these, it gives the ids of its
+tokens, the special tokens around a text, and the ids of some texts, which the rebuilt tokenizer
+must give, too.
 """
 
 import re
@@ -31,22 +32,22 @@ from jaxformer.data.tokenizers.sentencepiece import (
 )
 from jaxformer.data.tokenizers.training import byte_alphabet
 
-Said = Mapping[str, Any]
-"""What `auto_process.description` gives, and "class", the name of the class."""
+Description = Mapping[str, Any]
+"""The result of `auto_process.description`, and "class", the name of the class."""
 
 
-def rebuilt(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
+def rebuilt(description: Description, files: Mapping[str, Path]) -> Tokenizer | None:
     """Returns the tokenizer that gives the ids of a class."""
-    if said["class"] not in _CLASSES:
+    if description["class"] not in _CLASSES:
         return None
-    tokenizer = _CLASSES[said["class"]](said, files)
+    tokenizer = _CLASSES[description["class"]](description, files)
     if tokenizer is None:
         return None
-    tokenizer.add_tokens([AddedToken(**token) for token in said["added"].values()])
-    ids = {int(id_): token["content"] for id_, token in said["added"].items()}
-    tokenizer.post_processor = _around(said["frames"], said["names"])
+    tokenizer.add_tokens([AddedToken(**token) for token in description["added"].values()])
+    ids = {int(id_): token["content"] for id_, token in description["added"].items()}
+    tokenizer.post_processor = _around(description["frames"], description["names"])
     known = all(tokenizer.token_to_id(name) == id_ for id_, name in ids.items())
-    return tokenizer if known and _agrees(tokenizer, said["examples"]) else None
+    return tokenizer if known and _agrees(tokenizer, description["examples"]) else None
 
 
 def _agrees(tokenizer: Tokenizer, examples: list[tuple[str, list[int]]]) -> bool:
@@ -54,7 +55,7 @@ def _agrees(tokenizer: Tokenizer, examples: list[tuple[str, list[int]]]) -> bool
 
 
 def _around(frames: list[list[int]], names: Mapping[str, str]) -> processors.TemplateProcessing:
-    """What comes around one text and two, which are -1 and -2 in the frames."""
+    """The special tokens around one text and two, which are -1 and -2 in the frames."""
     single, pair = (
         [{-1: "$A", -2: "$B:0"}.get(id_) or names[str(id_)] for id_ in frame] for frame in frames
     )
@@ -62,45 +63,47 @@ def _around(frames: list[list[int]], names: Mapping[str, str]) -> processors.Tem
     return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
 
 
-def _esm(said: Said, files: Mapping[str, Path]) -> Tokenizer:
-    """Each token, an amino acid, is found wherever it stands."""
+def _esm(description: Description, files: Mapping[str, Path]) -> Tokenizer:
+    """Each token, an amino acid, is found anywhere in a text."""
     del files
-    words = said["vocabulary"]
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token=said["unknown"]))
+    words = description["vocabulary"]
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=description["unknown"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    added = {token["content"] for token in said["added"].values()}
+    added = {token["content"] for token in description["added"].values()}
     tokenizer.add_tokens(
         [AddedToken(name, normalized=False) for name in words if name not in added]
     )
     return tokenizer
 
 
-def _byt5(said: Said, files: Mapping[str, Path]) -> Tokenizer:
+def _byt5(description: Description, files: Mapping[str, Path]) -> Tokenizer:
     """A token for each byte, after three special ones."""
     del files
     ids = {char: byte + 3 for byte, char in enumerate(byte_alphabet())}
-    ids |= {token["content"]: int(id_) for id_, token in said["added"].items()}
+    ids |= {token["content"]: int(id_) for id_, token in description["added"].items()}
     tokenizer = Tokenizer(models.BPE(ids, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def _m2m100(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
+def _m2m100(description: Description, files: Mapping[str, Path]) -> Tokenizer | None:
     """The pieces of a SentencePiece model, with the ids of the class."""
-    model, ids = read_sentencepiece(files["sentencepiece.bpe.model"]), said["vocabulary"]
+    model, ids = read_sentencepiece(files["sentencepiece.bpe.model"]), description["vocabulary"]
     pieces = {piece.text: piece for piece in model.pieces if piece.kind in IN_TEXT}
     if not pieces.keys() <= ids.keys():
         return None
     names = {id_: name for name, id_ in ids.items()}
     order = [names.get(id_, f"<unused {id_}>") for id_ in range(max(names) + 1)]
     moved = tuple(pieces.get(name, Piece(name, kind=UNUSED)) for name in order)
-    return sentencepiece_tokenizer(replace(model, pieces=moved, unknown_id=ids[said["unknown"]]))
+    return sentencepiece_tokenizer(
+        replace(model, pieces=moved, unknown_id=ids[description["unknown"]])
+    )
 
 
-def _siglip(said: Said, files: Mapping[str, Path]) -> Tokenizer:
-    """A SentencePiece model that reads no punctuation and, as a rule, no upper case."""
-    # Where a text spells out a special token, what follows has a blank more than there.
+def _siglip(description: Description, files: Mapping[str, Path]) -> Tokenizer:
+    """A SentencePiece model that drops punctuation and, usually, upper case."""
+    # After a special token that a text spells out, there is one more blank than in transformers.
     model = read_sentencepiece(files["spiece.model"])
     pieces = tuple(p if p.kind in IN_TEXT else p._replace(kind=UNUSED) for p in model.pieces)
     tokenizer = sentencepiece_tokenizer(replace(model, pieces=pieces))
@@ -110,12 +113,12 @@ def _siglip(said: Said, files: Mapping[str, Path]) -> Tokenizer:
         normalizers.Strip(),
         tokenizer.normalizer,
     ]
-    lower = [normalizers.Lowercase()] if said["lower"] else []
+    lower = [normalizers.Lowercase()] if description["lower"] else []
     tokenizer.normalizer = normalizers.Sequence([*lower, *steps])
     return tokenizer
 
 
-_CLASSES: dict[str, Callable[[Said, Mapping[str, Path]], Tokenizer | None]] = {
+_CLASSES: dict[str, Callable[[Description, Mapping[str, Path]], Tokenizer | None]] = {
     "ByT5Tokenizer": _byt5,
     "EsmTokenizer": _esm,
     "M2M100Tokenizer": _m2m100,

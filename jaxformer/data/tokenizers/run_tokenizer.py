@@ -1,4 +1,4 @@
-"""The tokenizer of a run: made at its first start, saved in its folder, and never replaced."""
+"""The tokenizer of a run: made at the first start, saved in the run's folder, never replaced."""
 
 import json
 import logging
@@ -69,7 +69,7 @@ def load_or_train_tokenizer(
     if (home / DIGESTS).exists():
         _repair(home, write)
     elif not (home / _SPEC).exists():
-        raise DataError(f"{home} is in the way: it holds no {_SPEC}, as a run's tokenizer does")
+        raise DataError(f"{home} is in the way: it lacks the {_SPEC} of a run's tokenizer")
     made_by = read_json(home / _SPEC, str)
     if made_by != asked:
         raise DataError(

@@ -1,4 +1,4 @@
-"""SentencePiece models as tokenizers of the `tokenizers` library."""
+"""Converts SentencePiece models to tokenizers of the `tokenizers` library."""
 
 import itertools
 import re
@@ -30,12 +30,12 @@ _USER_DEFINED = 4
 UNUSED = 5
 IN_TEXT = (_NORMAL, _USER_DEFINED)
 _UNIGRAM, _BPE = 1, 2
-# Below every score of a learned piece: what SentencePiece never finds in a text.
+# A score below all learned ones, for pieces that SentencePiece never finds in a text.
 _NEVER = -1e5
 
 
 class Piece(NamedTuple):
-    """An entry of the vocabulary; its place is its id."""
+    """An entry of the vocabulary; its index is its id."""
 
     text: str
     score: float = 0.0
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a .model file says.
+    """The contents of a .model file.
 
     References:
         sentencepiece_model.proto of https://github.com/google/sentencepiece
@@ -54,14 +54,14 @@ class SentencePieceModel:
     pieces: tuple[Piece, ...]
     is_bpe: bool
     byte_fallback: bool
-    """Whether characters that are in no piece become bytes, instead of the unknown token."""
+    """Whether characters without a piece become bytes instead of the unknown token."""
     unknown_id: int
     character_map: bytes
     """The compiled rules that normalise a text; may be empty."""
     add_prefix: bool
     """Whether a space is put in front of a text."""
     remove_spaces: bool
-    """Whether spaces at the ends, and all but one in a row, are left out."""
+    """Whether spaces at the ends and repeated spaces are removed."""
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
@@ -101,7 +101,7 @@ def sentencepiece_tokenizer(model: SentencePieceModel) -> Tokenizer:
     steps += [normalizers.Prepend(_SPACE)] if model.add_prefix else []
     steps.append(normalizers.Replace(" ", _SPACE))
     if model.remove_spaces and not any(_SPACE in piece.text[1:] for piece in pieces):
-        # No piece goes on after a space: words are tokenised, and remembered, one by one.
+        # No piece continues after a space: words are tokenised, and cached, one by one.
         splits.append(pre_tokenizers.Metaspace(_SPACE, "never", split=True))
     if (names := _unknown_in_names(pieces)) and not model.is_bpe:
         splits.append(pre_tokenizers.Split(Regex(names), "isolated"))
@@ -129,7 +129,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
         except Exception as error:  # the Rust library raises bare Exception
             raise DataError(f"{model.path}: its rules of normalisation are damaged") from error
         if rules.normalize_str("\r") == rules.normalize_str("\n"):
-            # The rules are applied to what is one character for a reader, as these two are.
+            # The rules apply to what a reader sees as one character, such as these two.
             steps.append(normalizers.Replace("\r\n", "\n\n"))
         steps.append(rules)
     if model.remove_spaces:
@@ -141,8 +141,8 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 def _unknown_in_names(pieces: Sequence[Piece]) -> str:
     """Returns a pattern of the first unknown characters in the names of special tokens.
 
-    Where a text holds such a name, the unknown characters are a separate token. Set apart, they
-    keep a unigram model, for which nothing is worse than what is unknown, from finding the name.
+    If a text contains such a name, the unknown characters are a separate token. This keeps a
+    unigram model, which prefers anything to unknown characters, from finding the name.
     """
     known = {piece.text for piece in pieces if piece.kind in IN_TEXT and len(piece.text) == 1}
     rests: dict[tuple[str, str], list[str]] = {}

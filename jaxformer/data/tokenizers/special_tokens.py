@@ -15,7 +15,7 @@ class Frame(NamedTuple):
     """The special tokens around one text or two, and the token types of all parts."""
 
     gaps: tuple[tuple[int, ...], ...]
-    """Before the first text, after each of them."""
+    """The tokens before the first text and after each text."""
     gap_types: tuple[tuple[int, ...], ...]
     text_types: tuple[int, ...]
 
@@ -24,7 +24,7 @@ def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
     """Returns the special tokens that a tokenizer's post-processor puts around its texts."""
     if rust.post_processor is None:
         return None
-    # Several tokens tell a text from what is around it, whatever the tokens are.
+    # Several tokens distinguish a text from the tokens around it, whatever they are.
     encodings = [rust.encode(text, add_special_tokens=False) for text in ("a b c", "d e f")[:texts]]
     whole = rust.post_process(*encodings, *[None] * (2 - texts), add_special_tokens=True)
     places = [place for place, mark in enumerate(whole.special_tokens_mask) if not mark]
@@ -64,7 +64,7 @@ def ids_of(role: Role, token_id: Callable[[str], int | None]) -> list[int]:
 
 
 def mask_names() -> tuple[str, ...]:
-    """Returns the usual names of the token that hides another one."""
+    """Returns the usual names of the mask token."""
     return _NAMES["mask"][0]
 
 
@@ -91,7 +91,7 @@ _CODE = "\U00017000\U00014400{}\U00012000"
 
 
 def codes_of(rust: Tokenizer) -> dict[int, str]:
-    """Returns a name for each special token, by its id, that no text has by chance."""
+    """Returns, by id, a name for each special token that no text contains by chance."""
     added = rust.get_added_tokens_decoder().items()
     return {id_: _CODE.format(id_) for id_, token in added if token.special}
 
@@ -99,8 +99,8 @@ def codes_of(rust: Tokenizer) -> dict[int, str]:
 def names_as_text(rust: Tokenizer) -> Tokenizer:
     """Returns a tokenizer for which the name of a special token in a text is ordinary text.
 
-    The tokenizers library does not look for special tokens in a text if it is told so, but a
-    model that has one among its pieces may find it there.
+    The tokenizers library can be told not to look for special tokens in a text, but a model that
+    has one among its pieces may still find it.
     """
     rust.encode_special_tokens = True
     unknown = getattr(rust.model, "unk_token", None)
@@ -114,7 +114,7 @@ def names_as_text(rust: Tokenizer) -> Tokenizer:
 
 
 def with_codes(rust: Tokenizer) -> Tokenizer:
-    """Returns a copy, without a post-processor, that knows special tokens by their codes alone."""
+    """Returns a copy, without a post-processor, that knows special tokens only by their codes."""
     codes = {rust.id_to_token(id_): code for id_, code in codes_of(rust).items()}
     definition: dict[str, Any] = json.loads(rust.to_str())
     added = [
@@ -151,6 +151,6 @@ def _check_renamed(rust: Tokenizer, copied: Tokenizer, codes: Mapping[str, str])
 
 
 def _makes(pair: str | Sequence[str], names: Container[str]) -> bool:
-    """Whether a merge of BPE has one of the names in it."""
+    """Whether a BPE merge contains one of the names."""
     left, right = pair.split(" ") if isinstance(pair, str) else pair
     return left in names or right in names or left + right in names

@@ -33,7 +33,7 @@ from jaxformer.io.model_files import is_side_file
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged
 
-# What the published tokenizers call these two, most explicit first.
+# The names of these two in published tokenizers, the most explicit first.
 _END_OF_TEXT_NAMES = (
     END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "[EOS]", "[SEP]",
 )  # fmt: skip
@@ -48,7 +48,7 @@ class TokenizerSpec(abc.ABC):
         """Returns the tokenizer, made from the training documents' texts if it is to be trained.
 
         Args:
-            texts: What to train on; not read if there is nothing to train.
+            texts: The texts to train on; not read if there is nothing to train.
             special_tokens: The roles for which there must be special tokens.
 
         Raises:
@@ -67,7 +67,7 @@ class Bytes(TokenizerSpec):
 
 @dataclass(frozen=True)
 class TokenizerFile(TokenizerSpec):
-    """The tokenizer of a published model, in any of the files that such models carry.
+    """The tokenizer of a published model, in any of the usual files.
 
     These are the tokenizer.json of Hugging Face's `tokenizers`, a SentencePiece model
     (tokenizer.model, spiece.model), a file of tiktoken, vocab.json with merges.txt, and vocab.txt.
@@ -84,10 +84,10 @@ class TokenizerFile(TokenizerSpec):
 
     pattern: str | None = None
     """How a file of tiktoken cuts a text: the name of an encoding ("gpt2", "cl100k_base",
-    "o200k_base", "llama3", "qwen") or a regular expression. None goes by the file's name."""
+    "o200k_base", "llama3", "qwen") or a regular expression. None: by the file's name."""
 
     def __repr__(self) -> str:
-        # Runs keep this text; that of older ones knows no pattern.
+        # Runs keep this text; in older runs it has no pattern.
         pattern = "" if self.pattern is None else f", pattern={self.pattern!r}"
         shown = f"path={self.path!r}, end_of_text={self.end_of_text!r}, pad={self.pad!r}"
         return f"TokenizerFile({shown}{pattern})"
@@ -97,7 +97,7 @@ class TokenizerFile(TokenizerSpec):
         path = any_path(self.path, "tokenizer.path")
         if not is_remote(path):
             return path
-        if path.is_file():  # what is beside it names its special tokens
+        if path.is_file():  # the files beside it name its special tokens
             beside = staged(path.parent, lambda name: name == path.name or is_side_file(name))
             return beside / path.name
         return staged(path, is_side_file)
@@ -180,7 +180,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         except DataError as error:
             raise DataError(
                 f"{error}: put a copy of the file back, or start the run once more, which makes "
-                "the same tokenizer again if the data are what they were"
+                "the same tokenizer again if the data have not changed"
             ) from error
     file = _file_in(found)
     if read_settings(found).get("jaxformer_kind") == "bytes":
@@ -228,7 +228,7 @@ def _load(
 
 
 def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
-    """Returns the token the user named, else the one stored beside the file, if there is one."""
+    """Returns the token that the user named, or else the one stored beside the file, if any."""
     if asked is not None and rust.token_to_id(asked) is None:
         raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
     stored = stored.get("content") if isinstance(stored, dict) else stored

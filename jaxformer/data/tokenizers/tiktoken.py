@@ -1,4 +1,4 @@
-"""tiktoken files: byte sequences with their ranks, as a tokenizer of the `tokenizers` library."""
+"""Converts tiktoken files, byte sequences with ranks, to tokenizers of the `tokenizers` library."""
 
 import base64
 import binascii
@@ -17,11 +17,13 @@ _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
 
 
 class Encoding(NamedTuple):
-    """How a text is cut before its bytes are merged, and the tokens that no text becomes."""
+    """How a text is split before its bytes are merged, and the special tokens."""
 
     pattern: str
     special_tokens: tuple[str | None, ...]
-    """Those after the last rank, in the order of their ids; None for an id without a token."""
+    """The special tokens after the last rank, in the order of their ids; None for an id without a
+    token.
+    """
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -79,7 +81,7 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def tiktoken_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a file of ranks; the tokenizer gives the ids that tiktoken gives."""
+    """Reads a file of ranks; the tokenizer gives the same ids as tiktoken."""
     encoding = _encoding(path, pattern)
     ranks = _read_ranks(path)
     character = byte_alphabet()

@@ -26,7 +26,7 @@ class Tokenizer(abc.ABC):
         vocab_size: The number of ids; every id is below it.
         end_of_text_id: The id between documents; generation from nothing starts with it.
         pad_id: The id that fills a row after its last token; such places have weight 0. Equal to
-            `end_of_text_id` where a tokenizer has no padding token.
+            `end_of_text_id` if the tokenizer has no padding token.
     """
 
     vocab_size: int
@@ -63,7 +63,7 @@ class Tokenizer(abc.ABC):
             name: The name as the vocabulary has it: "[MASK]", "Ġhouse", "<|im_end|>".
 
         Raises:
-            ConfigError: There is no such token; names some that are like it.
+            ConfigError: There is no such token; names similar ones.
         """
         if (found := self.find_id(name)) is None:
             raise ConfigError(
@@ -87,7 +87,7 @@ class Tokenizer(abc.ABC):
     def pieces(self) -> list[str | None]:
         """Returns the text of each id, with a space in front where it can only begin a word.
 
-        None stands for ids that are no text: special and unused ones.
+        None stands for ids without a text: special and unused ones.
         """
 
     @property
@@ -111,7 +111,7 @@ class ByteTokenizer(Tokenizer):
     pad_id = 257
 
     def __init__(self, special_tokens: Sequence[str] = ()):
-        """`special_tokens` are the names of those from 258 on."""
+        """`special_tokens` are the names of the ids from 258 on."""
         self._special = (END_OF_TEXT, PAD, *special_tokens)
 
     @property
@@ -124,7 +124,7 @@ class ByteTokenizer(Tokenizer):
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
 
     def decode(self, ids: ArrayLike) -> str:
-        """Returns the text of bytes [bytes]; what is not UTF-8 becomes U+FFFD."""
+        """Returns the text of bytes [bytes]; invalid UTF-8 becomes U+FFFD."""
         ids = np.asarray(ids)
         return ids[(ids >= 0) & (ids < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
@@ -137,12 +137,12 @@ class ByteTokenizer(Tokenizer):
         return list(self._special)
 
     def pieces(self) -> list[str | None]:
-        """Returns the character of each byte; beyond ASCII, where it takes several, U+FFFD."""
+        """Returns the character of each byte; U+FFFD for bytes beyond ASCII."""
         return [self.decode([byte]) for byte in range(256)] + [None] * len(self._special)
 
     @property
     def backend_tokenizer(self) -> RustTokenizer:
-        """The equal byte-level BPE without merges."""
+        """The equivalent byte-level BPE without merges."""
         alphabet = tokenizer_training.byte_alphabet()
         rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -151,11 +151,11 @@ class ByteTokenizer(Tokenizer):
         return rust
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the equal byte-level BPE, so that other tools can load it."""
+        """Writes the equivalent byte-level BPE, so that other tools can load it."""
         write_tokenizer(folder, self.backend_tokenizer, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
-        """Returns what tells byte tokenizers apart: their special tokens."""
+        """Returns a string that distinguishes byte tokenizers by their special tokens."""
         return " ".join(["bytes", *self._special[2:]])
 
 
@@ -201,11 +201,11 @@ class HuggingFaceTokenizer(Tokenizer):
         return list(dict.fromkeys([*added, *self._rust.get_vocab(with_added_tokens=True)]))
 
     def frame(self, texts: int) -> Frame | None:
-        """Returns what the post-processor adds; None if there is none."""
+        """Returns the tokens that the post-processor adds; None if there is none."""
         return frame_of(self._rust, texts)
 
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, whatever mark its kind of tokenizer puts at words."""
+        """Returns the text of each id, without the marks that tokenizers put at words."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
         added = self._rust.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
@@ -232,9 +232,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def _alike(name: str, names: Sequence[str]) -> str:
-    """What a message says of the tokens whose names are like one that is not there."""
+    """The part of a message that names tokens similar to a missing one."""
     word = name.strip("[]<>|▁Ġ# ").lower()
-    if name[:1] in ("<", "["):  # as special tokens have it
+    if name[:1] in ("<", "["):  # as in special tokens
         names = [each for each in names if each[:1] in ("<", "[") and each[1:]]
     inside = [each for each in names if len(word) > 1 and word in each.lower()]
     if found := did_you_mean(name, sorted(inside, key=len)[:100] or names[:1000], 3):
@@ -244,10 +244,10 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads inside, and not outside, and names a match without end.
+    """Lets the Rust library use threads within this context, and explains matches that do not end.
 
-    Its threads do not survive a fork: left to itself it prints a warning into every process forked
-    afterwards. A choice the user made in the environment is kept.
+    Its threads do not survive a fork: otherwise it prints a warning into every process forked
+    afterwards. The user's choice in the environment is kept.
     """
     name = "TOKENIZERS_PARALLELISM"
     chosen = os.environ.get(name)

@@ -1,4 +1,4 @@
-"""Training of subword tokenizers: the same texts give the same tokenizer, whatever the kind."""
+"""Training of subword tokenizers: the same texts give the same tokenizer."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from jaxformer.errors import DataError
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
-# A tokenizer keeps some hundred bytes per token while it works; longer texts are fed in parts.
+# A tokenizer keeps a few hundred bytes per token while it works; longer texts are fed in parts.
 _PART_CHARACTERS = 1 << 18
 _BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _T5 = ["<pad>", "</s>", "<unk>"]
@@ -26,7 +26,7 @@ def byte_alphabet() -> list[str]:
 
 
 def smallest_vocabulary(kind: str) -> int:
-    """Returns the number of tokens a kind has before it learns the first."""
+    """Returns the number of tokens that a kind has before it learns any."""
     return len(own_special_tokens(kind)) + (1 if kind == "wordpiece" else 256)
 
 
@@ -40,7 +40,7 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
 
     Args:
         kind: "bpe", "wordpiece" or "unigram".
-        vocab_size: The most tokens it may have, special tokens included.
+        vocab_size: The maximum number of tokens, special tokens included.
         texts: The texts to learn from.
 
     Returns:
@@ -70,10 +70,10 @@ def cut(text: str) -> list[str]:
 
 
 def piece_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
-    """Returns what turns a vocabulary's entries into text, with a space in front of whole words.
+    """Returns a function from a vocabulary's entries to texts, with a space before whole words.
 
-    Byte-level tokenizers write a substitute for each byte, WordPiece marks what continues a word,
-    SentencePiece what begins one.
+    Byte-level tokenizers write a substitute for each byte, WordPiece marks pieces that continue a
+    word, SentencePiece those that begin one.
     """
     if isinstance(tokenizer.model, models.WordPiece):
         prefix = tokenizer.model.continuing_subword_prefix

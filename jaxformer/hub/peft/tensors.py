@@ -138,7 +138,7 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
             changes.setdefault(bias, []).append(of_bias)
         adapted |= {tensor} if change.rank else set()
     if unknown or not (changes or replaced):
-        listed = ", ".join(sorted(unknown)[:4]) or "no tensor of an adapter"
+        listed = ", ".join(sorted(unknown)[:4]) or "the tensors of an adapter"
         raise DataError(
             f"{at}: does not fit the model: {listed}{' ...' if unknown[4:] else ''} are not in "
             f"it; the adapter was trained on {config.base or 'another model'}: {MERGE}"
@@ -170,10 +170,10 @@ class _Names:
         return self.tensor(f"{module}.weight")
 
 
-def weighted(
+def adapters_with_weights(
     adapters: Mapping[str, Path], weights: str | Mapping[str, float]
 ) -> list[tuple[Path, float]]:
-    """Returns the folders of some adapters with their weights."""
+    """Returns the folder and the weight of each adapter that was chosen."""
     chosen = {weights: 1.0} if isinstance(weights, str) else weights
     if not chosen or not chosen.keys() <= adapters.keys():
         raise ConfigError(
@@ -187,7 +187,7 @@ def weighted(
 
 
 def _check_mergeable(folders: Sequence[Path]) -> None:
-    """Checks that adapters have only low-rank factors and whole modules, each its own."""
+    """Checks that adapters have only low-rank factors and whole modules, and replace none twice."""
     seen: dict[str, Path] = {}
     for folder in folders:
         if not read_peft_config(folder).is_lora:
@@ -206,7 +206,7 @@ def _by_module(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str,
     whole = {}
     for file in files.tensors:
         name = _INSIDE.sub("", file.removeprefix(ROOT))
-        if ".original_module." in name:  # it has been replaced
+        if ".original_module." in name:  # the adapter replaces it
             continue
         end = next((end for end in _KINDS if name.endswith(end)), None)
         if end is None:

@@ -13,7 +13,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.remote.errors import (
     HubRequest,
     cache_folder,
-    explained,
+    explain_hub_errors,
     hub_library,
     unreachable,
 )
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 _fetched: dict[tuple[Any, ...], Path] = {}
 """The folders of commits that this process has asked the hub about."""
 _ATTEMPTS = 3
-"""How often the hub is asked where it closes the connection instead of answering."""
+"""The number of attempts when the hub closes the connection instead of answering."""
 
 
 def fetch(
@@ -39,10 +39,10 @@ def fetch(
     weights: bool = True,
     check: Callable[[Path], object] = lambda folder: None,
 ) -> Path:
-    """Returns the folder of the cache with a model's files; downloads those that are not there.
+    """Returns the folder of the cache with a model's files, after downloading the missing ones.
 
-    Each new file is compared with the size and the hash that the hub has for it. Without network,
-    or with HF_HUB_OFFLINE, what the cache has is taken if it is complete.
+    Each new file is compared with the size and the hash that the hub has for it. Without a network,
+    or with HF_HUB_OFFLINE, the cached files are used if they are complete.
     """
     request = HubRequest(field, name)
     hub = hub_library(str(request))
@@ -51,7 +51,7 @@ def fetch(
     key = (name, request.cache, hub.constants.ENDPOINT, token, weights)
     if name.is_commit and key in _fetched and _fetched[key].is_dir():
         return _fetched[key]
-    with explained(hub, request):
+    with explain_hub_errors(hub, request):
         folder = _Repository(hub, request, token, cache_dir).folder(weights, check)
     if name.is_commit:
         _fetched[key] = folder
@@ -79,7 +79,7 @@ class _Repository:
     def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
         repo, revision = self._request.name
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
-        info = self._asking(api.model_info, repo, revision=revision, files_metadata=True)
+        info = self._with_retries(api.model_info, repo, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         if weights:
             check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
@@ -90,36 +90,38 @@ class _Repository:
             self._get(self._weights(folder, files) or [], files, info.sha)
         return folder
 
-    def _asking(self, ask: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
-        """Returns what the hub answers; asks again where it closes the connection instead.
+    def _with_retries(
+        self, ask: Callable[..., _Result], *arguments: Any, **options: Any
+    ) -> _Result:
+        """Returns the hub's answer; asks again if the hub closes the connection instead.
 
-        It may do so with one that was kept open since an earlier request. The library asks again
-        only for the bodies of files.
+        The hub may close a connection that was kept open since an earlier request. The library
+        itself repeats only the downloads of files.
         """
         for _ in range(_ATTEMPTS - 1):
             try:
                 return ask(*arguments, **options)
             except self._hub.errors.HTTPError as error:
-                # Which library has the class depends on the version of the hub's.
+                # The library that defines the class depends on the version of huggingface_hub.
                 if type(error).__name__ != "RemoteProtocolError":
                     raise
         return ask(*arguments, **options)
 
     def _cached(self, weights: bool, error: Exception) -> Path:
-        """Returns the folder of the cache, where the hub cannot be reached."""
+        """Returns the folder of the cache when the hub cannot be reached."""
         folder = self._known()
         if folder is None or not self._complete(folder, weights):
             raise error
         quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
         if not (quiet or self._request.name.is_commit):
             _log.warning(
-                "%s: the hub cannot be reached; commit %s of the cache is taken",
+                "%s: the hub cannot be reached; the cached commit %s is used",
                 self._request, folder.name,
             )  # fmt: skip
         return folder
 
     def _known(self) -> Path | None:
-        """The folder of the cache for the revision, as of the last time that it was asked for."""
+        """The cached folder of the revision, as of the last request."""
         repo, revision = self._request.name
         for config in (CONFIG, ADAPTER_CONFIG):
             found = self._hub.try_to_load_from_cache(
@@ -155,10 +157,10 @@ class _Repository:
         if not new and known is not None and known.name == commit:
             return known
         folder = Path(
-            self._asking(
+            self._with_retries(
                 self._hub.snapshot_download,
                 repo,
-                # A branch, so that the cache knows its commit when there is no network.
+                # Names the branch, so that the cache knows its commit when there is no network.
                 revision=self._request.name.revision,
                 cache_dir=cache,
                 token=self._token,
@@ -167,13 +169,15 @@ class _Repository:
             )
         )
         if folder.name != commit:
-            raise ConfigError(f"{self._request}: it changed just now; run the same again")
+            raise ConfigError(
+                f"{self._request}: it changed during the download; run the same again"
+            )
         for name in new:
             self._check(folder / name, files[name])
         return folder
 
     def _check(self, path: Path, expected: Any) -> None:
-        """Removes a file from the cache that is not what the hub has, and raises a DataError."""
+        """Removes a file from the cache and raises a DataError if it differs from the hub's."""
         if not path.exists():
             raise DataError(f"{self._request}: {path.name} was not downloaded; run the same again")
         size = path.stat().st_size
@@ -189,19 +193,19 @@ class _Repository:
             wrong = f"has the {kind} {found}, not {hash_}"
         _remove(path)
         raise DataError(
-            f"{self._request}: {path.name} is damaged: as it arrived it {wrong}; it was removed "
+            f"{self._request}: {path.name} is damaged: the downloaded file {wrong}; it was removed "
             "from the cache: run the same again"
         )
 
 
 def _git_hash(path: Path) -> str:
-    """The hash that git has for a small file."""
+    """The hash that git gives to a small file."""
     text = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(text) + text, usedforsecurity=False).hexdigest()
 
 
 def _remove(path: Path) -> None:
-    """Removes a file of a snapshot, with what its links lead to."""
+    """Removes a file of a snapshot and the files that it links to."""
     while path.is_symlink():
         target = path.parent / os.readlink(path)
         path.unlink()

@@ -1,4 +1,4 @@
-"""What the hub refuses, and what goes wrong on the way, in one sentence each."""
+"""Explains errors of the hub and of the connection to it, in one sentence each."""
 
 import contextlib
 import errno
@@ -27,20 +27,20 @@ class HubRequest(NamedTuple):
     """What the user asked for, for messages."""
 
     field: str
-    """What the user calls it: "init_from"."""
+    """The field that names the model: "init_from"."""
     name: HubName
     """The model."""
     cache: str = ""
     """The folder of the hub's cache."""
     writes: bool = False
-    """Whether it is uploaded."""
+    """Whether the model is uploaded."""
 
     def __str__(self) -> str:
         return f"{self.field} = {str(self.name)!r}"
 
     @property
     def expected(self) -> str:
-        """What may be a folder or a name."""
+        """What a field must be that may name a folder or a model, for messages."""
         folder = f"the folder of a run or of a Hugging Face checkpoint (looked from {os.getcwd()})"
         return f"must be {folder}, or the name of a model"
 
@@ -53,10 +53,10 @@ def hub_library(purpose: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def explained(hub: ModuleType, request: HubRequest) -> Iterator[None]:
-    """Raises what ``huggingface_hub`` raises as one sentence that says what to do.
+def explain_hub_errors(hub: ModuleType, request: HubRequest) -> Iterator[None]:
+    """Turns errors of ``huggingface_hub`` into one sentence that says what to do.
 
-    Its warnings of each retry are not shown, nor its progress bars unless a terminal shows them.
+    Hides its warnings about retries, and its progress bars unless stderr is a terminal.
     """
     log = logging.getLogger("huggingface_hub")
     level = log.level
@@ -78,7 +78,7 @@ def explained(hub: ModuleType, request: HubRequest) -> Iterator[None]:
 
 
 def unreachable(hub: ModuleType, error: Exception) -> bool:
-    """Returns whether an error says nothing about the model: the hub is down, or no network."""
+    """Returns whether an error says nothing about the model: the hub or the network is down."""
     error = _cause(hub, error)
     if isinstance(error, hub.errors.HfHubHTTPError):
         return error.response.status_code in _BUSY
@@ -86,14 +86,14 @@ def unreachable(hub: ModuleType, error: Exception) -> bool:
 
 
 def _cause(hub: ModuleType, error: Exception) -> Exception:
-    """What went wrong, where the library says no more than that the cache has no copy."""
+    """The underlying error, if the library only says that the cache has no copy."""
     while isinstance(error, hub.errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> ConfigError | DataError:
-    """The sentence for an error: of the first row of the tables that is true."""
+    """The error to raise: that of the first row of the tables whose condition holds."""
     errors, endpoint, repo = hub.errors, hub.constants.ENDPOINT, request.name.repo
     is_a = partial(isinstance, error)
     status = error.response.status_code if is_a(errors.HfHubHTTPError) else None

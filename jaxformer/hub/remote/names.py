@@ -34,10 +34,10 @@ class HubName(NamedTuple):
 
 
 def hub_name(text: object) -> HubName | None:
-    """Returns the name that a text is, if it can be one.
+    """Reads the name of a model on the hub; returns None if a text cannot be one.
 
-    What begins with a dot, a slash or a tilde, or has two slashes, is the path of a folder; so is
-    any `Path`.
+    A text that begins with a dot, a slash or a tilde, or has two slashes, is the path of a folder;
+    so is any `Path`.
     """
     if not isinstance(text, str):
         return None
@@ -68,6 +68,6 @@ def write_source(folder: Path, home: Path) -> None:
 
 
 def read_source(folder: Path) -> HubName | None:
-    """Returns what `write_source` kept; None where there is nothing."""
+    """Returns the name that `write_source` kept; None if there is none."""
     kept = read_object(folder, SOURCE) or {}
     return hub_name(f"{kept.get('repo')}@{kept.get('commit')}") if kept else None

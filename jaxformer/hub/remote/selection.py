@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights, weight_names
+from jaxformer.hub.weights.found import INDEX, SINGLE, unreadable_weights, weight_names
 from jaxformer.io.model_files import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -40,7 +40,7 @@ def index_of(names: Collection[str]) -> str | None:
 def weights_of(
     names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str] | None:
-    """Returns the files with the weights, in the format that is preferred."""
+    """Returns the files with the weights, in the preferred format."""
     if CONFIG not in names and ADAPTER_CONFIG in names:
         return [ADAPTER] if ADAPTER in names else None
     index = index_of(names)
@@ -64,13 +64,13 @@ def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
     wanted = {ADAPTER} if adapter else set(_FORMATS)
     if wanted & set(names) or not (adapter or _first(names) is None):
         return
-    if other := other_weights(names, convert.removesuffix(")")):
+    if other := unreadable_weights(names, convert.removesuffix(")")):
         raise ConfigError(f"{what} holds {other}")
     raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_some(names)}")
 
 
 def _first(names: Collection[str]) -> str | None:
-    """The file with the weights, or their index, in the format that is preferred."""
+    """The file with the weights, or their index, in the preferred format."""
     own = weight_names(names)
     return next(
         (name for name in (own.single, own.index, _FLAX, _FLAX_INDEX) if name in names), None
@@ -86,7 +86,7 @@ def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | 
 
 
 def stale_of(there: Collection[str], pushed: Collection[str]) -> list[str]:
-    """Returns the weights of a repository that those which are pushed take the place of."""
+    """Returns the files of weights in a repository that the pushed ones replace."""
     weights = (*_FORMATS, ADAPTER)
     return [
         name

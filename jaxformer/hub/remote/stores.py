@@ -26,8 +26,8 @@ def remote_model(
         files, is_model = {}, False
     if not files:
         raise ConfigError(
-            f"{field} = {folder}: must be the folder of a run or of a Hugging Face checkpoint, but "
-            "no object is below it; check the bucket and the name"
+            f"{field} = {folder}: must be the folder of a run or of a Hugging Face checkpoint, "
+            "but there are no objects below it; check the bucket and the name"
         )
     if not is_model:
         return folder

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxformer.hub.remote.errors import HubRequest, explained, hub_library
+from jaxformer.hub.remote.errors import HubRequest, explain_hub_errors, hub_library
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import pushed_of, stale_of
 from jaxformer.io.model_files import file_in, read_object
@@ -20,15 +20,14 @@ def upload(
 ) -> str:
     """Puts the files of a Hugging Face checkpoint on the hub, in one commit.
 
-    The repository and the branch are created if they do not exist. Weights that are there in
-    other files are removed in the same commit, since a reader would take those of them that it
-    prefers.
+    The repository and the branch are created if they do not exist. Weights in other files are
+    removed in the same commit, because a reader might prefer them.
     """
     request = HubRequest("NAME", name, writes=True)
     hub = hub_library(str(request))
     local = sorted(_names(folder))
     names = pushed_of(local, lambda index: read_object(folder, index))
-    with explained(hub, request):
+    with explain_hub_errors(hub, request):
         api = hub.HfApi(token=token, library_name="jaxformer")
         repo = api.create_repo(name.repo, private=private or None, exist_ok=True).repo_id
         if name.revision is not None:

@@ -54,7 +54,7 @@ class Task:
     logits_of: ClassVar[str | None] = None
     """The name of the head whose scores are the logits, in classes with such outputs."""
     head_types: ClassVar[tuple[type[Head], ...]] = ()
-    """The heads that data may ask for, see `Data.head`, and that this class of transformers has."""
+    """The heads of this class in transformers that data may ask for; see `Data.head`."""
 
     def teaches(self, kind: str) -> bool:
         """Whether data that ask for a kind of head, see `Head.kind`, train this class."""
@@ -71,7 +71,7 @@ class Task:
         return ()
 
     def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
-        """Returns the inputs as the body of the model reads them, one text in a row."""
+        """Returns the inputs as the body of the model reads them, one text per row."""
         del hf_config
         return inputs
 
@@ -118,7 +118,7 @@ class CausalLMTask(Task):
 
 @dataclass(frozen=True)
 class UnshiftedCausalLMTask(CausalLMTask):
-    """The token that the labels have at each position, which are shifted already (BART)."""
+    """The token of the labels at each position; the labels are already shifted (BART)."""
 
     def outputs(self, model, states, inputs, hf_config):
         return Task.outputs(self, model, states, inputs, hf_config)
@@ -415,6 +415,6 @@ def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) ->
     if kind == SEVERAL_LABELS:
         return jnp.mean(binary_cross_entropy(logits, labels))
     raise DataError(
-        f"{hf_config.path}: problem_type = {kind!r}: one of regression, {ONE_LABEL}, "
+        f"{hf_config.path}: problem_type = {kind!r}: must be one of regression, {ONE_LABEL}, "
         f"{SEVERAL_LABELS}"
     )

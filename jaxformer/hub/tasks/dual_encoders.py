@@ -28,7 +28,7 @@ class ContrastiveTask(Task):
             if texts != images:
                 raise DataError(
                     f"inputs: return_loss = True: {texts} texts and {images} images do not pair "
-                    "up; give as many of both"
+                    "up; give as many images as texts"
                 )
             sums = self.head.function(logits)
             outputs["loss"] = sums.loss / sums.weight

@@ -32,7 +32,7 @@ def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
 def label_settings(
     model: ModelConfig, names: Sequence[str], kept: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields of config.json that name a model's labels, where they say something else."""
+    """The fields of config.json that name a model's labels, unless `kept` already does."""
     heads = [each for each in model.heads if each.problem_type and each.name in ("label", "tags")]
     if not heads:
         return {}

@@ -18,7 +18,7 @@ _HEAD = re.compile(r"(?:(\w+)\.)?heads\.((?:masked_)?language_model)(?:\.kernel)
 _POOLER = "pooler"
 
 
-def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
+def fitted_to_tensors(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
     """Returns the description, completed with what only the tensors determine.
 
     Warns if a head differs from the embedding table that config.json ties it to.
@@ -64,17 +64,17 @@ def tied_tables(checkpoint: HFCheckpoint) -> Iterator[TiedTables]:
             untied = replace(config, **{name: other}) if name else other
             names = model_format.weight_map(untied).names
             start = f"{name}." if name else ""
-            yield TiedTables(untied, head_of(names, start), table_of(names, start))
+            yield TiedTables(untied, head_tensor(names, start), embedding_tensor(names, start))
 
 
-def head_of(names: Mapping[str, str], part: str = "") -> str:
+def head_tensor(names: Mapping[str, str], part: str = "") -> str:
     """Returns the tensor of a head's table, by the names of a weight map."""
     found = [(path, tensor) for path, tensor in names.items() if _HEAD.fullmatch(path)]
     of_part = [(path, tensor) for path, tensor in found if path.startswith(f"{part}heads.")]
     return next((_weight(path, tensor, ".kernel") for path, tensor in of_part), "")
 
 
-def table_of(names: Mapping[str, str], part: str = "") -> str:
+def embedding_tensor(names: Mapping[str, str], part: str = "") -> str:
     """Returns the tensor of the embedding table, by the names of a weight map."""
     modules = [f"{part}{name}" for name in ("decoder_embedding", "embedding")]
     paths = [path for module in modules for path in (f"{module}.table", module)]
@@ -89,7 +89,7 @@ def _with_unread_bias(head: Any) -> Any:
     return replace(head, unread_bias=True) if hasattr(head, "unread_bias") else head
 
 
-def without(
+def without_missing_parts(
     checkpoint: HFCheckpoint, lacking: Sequence[str], may_change_class: bool
 ) -> HFCheckpoint | None:
     """Returns the description without the `lacking` parts, or None if the model needs them.
@@ -126,7 +126,7 @@ def _of_class(checkpoint: HFCheckpoint, architecture: Architecture) -> HFCheckpo
     return replace(checkpoint, architecture=architecture, hf_config=hf_config, config=config)
 
 
-def explained(before: HFCheckpoint, after: HFCheckpoint, lacking: Sequence[str]) -> str:
+def missing_parts_message(before: HFCheckpoint, after: HFCheckpoint, lacking: Sequence[str]) -> str:
     """Returns a sentence on the class that is read because the files lack parts of another."""
     parts = ", ".join(part.removeprefix("heads.") for part in lacking)
     named, read = before.architecture.name, after.architecture.name

@@ -28,7 +28,7 @@ class FlaxLayout:
     """The arrays of each file in their order, and the index."""
 
     files: Mapping[str, list[list]]
-    """Name of a file -> for each array the path joined by ".", shape, dtype and extension type."""
+    """Name of a file -> for each array its path joined by ".", shape, dtype and extension type."""
     index: str | None = None
     """The text of the index, if there are several files."""
 

@@ -56,8 +56,8 @@ def weight_names_in(folder: Path) -> WeightNames:
     return weight_names([path.name for path in folder.glob("model.*")])
 
 
-def other_weights(names: Collection[str], load: str) -> str | None:
-    """Returns which weights in another format are there and the remedy; None if there are none."""
+def unreadable_weights(names: Collection[str], load: str) -> str | None:
+    """Describes weights in a format that cannot be read, and the remedy; None if there are none."""
     if any(PurePosixPath(name).parts[0] == OLD_FOLDER for name in names):
         return (
             f"an old folder of sentence-transformers: its model is in {OLD_FOLDER}; name that "
@@ -79,12 +79,12 @@ def other_weights(names: Collection[str], load: str) -> str | None:
         )
     if name := first(".h5", ".ckpt.index"):
         return (
-            f"{name}, weights of TensorFlow: fetch the model's safetensors, or convert it with "
+            f"{name}, TensorFlow weights: fetch the model's safetensors, or convert it with "
             f"transformers 4, {load}, from_tf=True){_CONVERT}"
         )
     if name := first(".onnx", ".tflite", ".mlmodel"):
         return (
-            f"{name}, a program that was compiled from a model: fetch the safetensors of the model "
+            f"{name}, a program compiled from a model: fetch the safetensors of the model "
             "that it was exported from"
         )
     if "adapter_model.safetensors" in names:
@@ -97,10 +97,10 @@ def other_weights(names: Collection[str], load: str) -> str | None:
     return None
 
 
-def other_weights_in(folder: Path) -> str | None:
-    """Returns `other_weights` of the files in a folder and its direct subfolders."""
+def unreadable_weights_in(folder: Path) -> str | None:
+    """Returns `unreadable_weights` of the files in a folder and its direct subfolders."""
     if not folder.is_dir():
         return None
     found = [*folder.glob("*"), *folder.glob("*/*.onnx"), *folder.glob(f"{OLD_FOLDER}/*")]
     names = [str(path.relative_to(folder)) for path in found]
-    return other_weights(names, "from_pretrained(...")
+    return unreadable_weights(names, "from_pretrained(...")

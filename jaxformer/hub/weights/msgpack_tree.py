@@ -122,7 +122,9 @@ class _Scanner:
 
     def _check_map(self, kind: str, size: int) -> None:
         if kind != _MAP:
-            raise self._problem(f"{_said(kind)} lies where a dictionary of arrays must be")
+            raise self._problem(
+                f"has {_describe_kind(kind)} where there must be a dictionary of arrays"
+            )
         self._entries += size
         if self._entries > _MOST_ENTRIES:
             raise self._problem(f"there are more than {_MOST_ENTRIES:,} keys")
@@ -130,7 +132,7 @@ class _Scanner:
     def _key(self, seen: set[str]) -> str:
         kind, size = self._header()
         if kind != _TEXT:
-            raise self._problem(f"a key is {_said(kind)}, not a text")
+            raise self._problem(f"a key is {_describe_kind(kind)}, not a text")
         key = self._text(size)
         if not key or set(key) & set("./\0"):
             raise self._problem(f"the key {key!r} is not the name of a part of a model")
@@ -150,27 +152,27 @@ class _Scanner:
     def _array(self, kind: str, size: int) -> tuple[Shape, np.dtype, Piece, int]:
         """Reads an array in one piece: `[shape, dtype, bytes]` in an extension type."""
         if kind != _OBJECT:
-            raise self._problem(f"holds {_said(kind)}, not an array of numbers")
+            raise self._problem(f"holds {_describe_kind(kind)}, not an array of numbers")
         code = self._take(1)[0]
         if code not in (ARRAY, SCALAR):
             raise self._problem(f"holds an object of the unknown type {code}, not an array")
         outer, self._end = self._end, self._at + size
         if self._end > outer:
-            raise self._problem(f"says that it has {size:,} bytes, and the file ends before")
+            raise self._problem(f"says that it has {size:,} bytes, but the file ends earlier")
         if (found := self._header()) != (_LIST, 3):
             what = "an array's shape, dtype and values"
-            raise self._problem(f"has {_said(found[0])} where there must be {what}")
+            raise self._problem(f"has {_describe_kind(found[0])} where there must be {what}")
         shape = tuple(self._size() for _ in range(self._needed(_LIST, "for its shape")))
         dtype = self._dtype()
         kind, size = self._header()
         expected = math.prod(shape) * dtype.itemsize
         if kind != _BYTES or size != expected or max(shape, default=0) > _LARGEST_DIM:
-            have = f"{size:,} bytes" if kind == _BYTES else _said(kind)
+            have = f"{size:,} bytes" if kind == _BYTES else _describe_kind(kind)
             raise self._problem(
                 f"is {dtype.name} {list(shape)}, {expected:,} bytes, but has {have}"
             )
         if self._at + size != self._end:
-            raise self._problem("says another size than that of its values")
+            raise self._problem("has a size that differs from that of its values")
         piece = Piece(self._at, math.prod(shape))
         self._at, self._end = self._end, outer
         return shape, dtype, piece, code
@@ -204,21 +206,23 @@ class _Scanner:
         pieces = tuple(piece for _, _, piece, _ in found)
         total = sum(piece.count for piece in pieces)
         if len(dtypes) != 1 or math.prod(shape) != total:
-            raise self._problem(f"is an array of shape {list(shape)} whose pieces have {total:,}")
+            raise self._problem(
+                f"is an array of shape {list(shape)} whose pieces have {total:,} values"
+            )
         return Leaf(path, shape, dtypes.pop(), pieces)
 
     def _size(self) -> int:
         return self._needed(_SIZE, "for a size")
 
     def _needed(self, wanted: str, where: str) -> int:
-        """The size in a header of one kind."""
+        """Reads a header of the wanted kind and returns its size."""
         kind, size = self._header()
         if kind != wanted:
-            raise self._problem(f"has {_said(kind)} {where}")
+            raise self._problem(f"has {_describe_kind(kind)} {where}")
         return size
 
     def _header(self) -> tuple[str, int]:
-        """The kind of the next value, in words, and its size."""
+        """Reads the next header: the kind of the value, and its size."""
         head = self._take(1)[0]
         if head in _LONG:
             kind, width = _LONG[head]
@@ -236,5 +240,5 @@ class _Scanner:
         return DataError(f"{where}: {text}: not a whole file of Flax parameters; fetch it again")
 
 
-def _said(kind: str) -> str:
+def _describe_kind(kind: str) -> str:
     return _NUMBER if kind == _SIZE else kind

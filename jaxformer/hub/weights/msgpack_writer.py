@@ -53,7 +53,7 @@ def _write(file: BinaryIO, tree: dict[str, Any], arrays: Iterator[np.ndarray], c
 def _write_array(file: BinaryIO, described: Array, array: np.ndarray, chunk: int) -> None:
     path, (shape, dtype), code = described
     if array.shape != shape:
-        raise ValueError(f"{path} {array.shape} comes where {shape} is to be")
+        raise ValueError(f"{path}: got an array of shape {array.shape}, expected {shape}")
     copied = np.empty(shape, dtype)
     copy_into(copied, array)
     check_finite("/".join(path), copied, array)

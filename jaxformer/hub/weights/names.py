@@ -40,7 +40,7 @@ class KnownNames:
         return next((self.current[name] for name in spelled if name in self.current), None)
 
     def find_all(self, tensors: Collection[str]) -> dict[str, str]:
-        """Returns the names in the files of those tensors of the weight map that are there.
+        """Returns the names in the files of those tensors of the weight map that exist.
 
         If the files have only a tensor that is tied to one of them, that one is used.
         """

@@ -23,7 +23,7 @@ Layout = FileLayout | FlaxLayout
 def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
     """Returns the tensors of a folder under PyTorch's names; safetensors come before Flax's files.
 
-    Warns where Flax's class computed something else than PyTorch's.
+    Warns if Flax's class computed something different from PyTorch's.
     """
     source: TensorFiles | MsgpackFiles
     if not _has_safetensors(folder) and has_msgpack(folder):

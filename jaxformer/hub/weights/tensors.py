@@ -15,7 +15,7 @@ import safetensors
 
 from jaxformer.errors import DataError
 from jaxformer.hub.weights.arrays import check_finite, copy_into
-from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights_in
+from jaxformer.hub.weights.found import INDEX, SINGLE, unreadable_weights_in
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.io.files import check_no_pointer
 from jaxformer.io.model_files import file_in, read_object
@@ -210,7 +210,7 @@ def write_with_header(
         for name, tensor in described.items():
             coming, array = next(tensors)
             if (coming, array.shape) != (name, tensor.shape):
-                raise ValueError(f"{coming} {array.shape} comes before {name} {tensor}")
+                raise ValueError(f"got {coming} {array.shape}, expected {name} {tensor}")
             part = buffer[: _num_bytes(tensor)]
             copied = part.view(tensor.dtype).reshape(tensor.shape)
             copy_into(copied, array)
@@ -321,6 +321,6 @@ def _weight_map(folder: Path, name: str) -> dict[str, str]:
 def _no_weights_message(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder (looked from {Path.cwd()})"
-    if other := other_weights_in(folder):
+    if other := unreadable_weights_in(folder):
         return f"{folder} holds {other}"
     return f"{folder} holds neither {SINGLE} nor {INDEX}, nor flax_model.msgpack"

@@ -1,4 +1,4 @@
-"""`jaxformer.embed` and `score_pairs`: texts in, vectors or the scores of pairs out, NumPy."""
+"""`jaxformer.embed` and `score_pairs`: vectors of texts and scores of pairs, as NumPy arrays."""
 
 import weakref
 from collections.abc import Sequence
@@ -44,9 +44,11 @@ def embed(
         prompt_name: The name of a prompt of the folder, which comes before each text: "query".
             None: the folder's default.
         prompt: The prompt itself.
-        normalize: Scale vectors to length 1, also where the folder does not.
-        truncate_dim: Keep so many values of each vector (Matryoshka); None: what the folder says.
-        max_length: The most tokens of a text, longer ones are cut; None: what the folder says.
+        normalize: Whether to scale vectors to length 1 even if the folder does not.
+        truncate_dim: The number of leading values to keep of each vector (Matryoshka); None: what
+            the folder says.
+        max_length: The maximum number of tokens of a text, longer ones are cut; None: what the
+            folder says.
         batch_size: Texts that are computed together.
 
     Returns:
@@ -76,7 +78,7 @@ def score_pairs(
     Args:
         model: The model, as `load` returns it, or its folder or name on the hub.
         pairs: The pairs, such as a question and a passage.
-        max_length: The most tokens of a pair; None: what the model allows.
+        max_length: The maximum number of tokens of a pair; None: what the model allows.
         batch_size: Pairs that are computed together.
 
     Returns:
@@ -106,17 +108,17 @@ def open_model(model: Model, **options: Any) -> Pretrained:
 def text_embedder(
     model: Model, *, max_length: int | None = None, batch_size: int = 32
 ) -> TextEmbedder:
-    """Returns what makes vectors of texts with a model; it is kept as long as the model is."""
+    """Returns the embedder of a model, which is cached as long as the model lives."""
     pretrained, recipe = _opened(model)
     if recipe.pooling is None:
         recipe = with_default_pooling(recipe, pretrained.checkpoint.architecture.name)
-    return _kept(TextEmbedder, pretrained, recipe, max_length, batch_size)
+    return _cached(TextEmbedder, pretrained, recipe, max_length, batch_size)
 
 
 def cross_encoder(
     model: Model, *, max_length: int | None = None, batch_size: int = 32
 ) -> CrossEncoder:
-    """Returns what scores pairs of texts with a model; arguments are those of `text_embedder`."""
+    """Returns the cross-encoder of a model, which is cached as long as the model lives."""
     pretrained, recipe = _opened(model)
     if not _scores(pretrained):
         names = ", ".join(head.name for head in pretrained.config.heads) or "none"
@@ -124,7 +126,7 @@ def cross_encoder(
             f"{pretrained.folder}: must be a model that scores texts, such as "
             f"BertForSequenceClassification; this has the heads {names}"
         )
-    return _kept(CrossEncoder, pretrained, recipe, max_length, batch_size)
+    return _cached(CrossEncoder, pretrained, recipe, max_length, batch_size)
 
 
 def reads_pairs(pretrained: Pretrained) -> bool:
@@ -144,18 +146,18 @@ def _opened(model: Model) -> tuple[Pretrained, Recipe]:
     return pretrained, read_recipe(pretrained.folder)
 
 
-_KEPT: weakref.WeakKeyDictionary[Pretrained, dict[Any, Any]] = weakref.WeakKeyDictionary()
+_CACHED: weakref.WeakKeyDictionary[Pretrained, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
-def _kept(
+def _cached(
     kind: type, pretrained: Pretrained, recipe: Recipe, max_length: int | None, batch_size: int
 ) -> Any:
-    """What computes with a model, so that its programs are compiled once."""
+    """Returns the cached embedder or cross-encoder, so that its programs are compiled once."""
     check_argument("batch_size", batch_size, at_least(1).allows(batch_size), at_least(1).expected)
     check_argument("max_length", max_length, _LENGTH.allows(max_length), _LENGTH.expected)
-    known, key = _KEPT.setdefault(pretrained, {}), (kind, max_length, batch_size)
+    known, key = _CACHED.setdefault(pretrained, {}), (kind, max_length, batch_size)
     if key not in known:
-        # It must not keep the model, which is the key.
+        # It must not refer to the model, which is the weak key.
         known[key] = kind(replace(pretrained), recipe, max_length, batch_size)
     return known[key]
 

@@ -1,4 +1,4 @@
-"""What makes vectors of texts, or scores pairs of them, with a model."""
+"""Embeds texts, or scores pairs of texts, with a model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,14 +23,14 @@ from jaxformer.pretrained.prediction.run_reader import RunReader
 _OLD_ACTIVATION = "sbert_ce_default_activation_function"
 
 
-class _OfTexts:
-    """A model that reads texts, and computes something for each.
+class _TextModel:
+    """A model that computes something for each text.
 
     Attributes:
         pretrained: The model.
         recipe: What the folder says.
-        chunk: How many texts are read together, so that those of similar lengths can be.
-        cut: How many texts were too long so far, and were cut.
+        chunk: How many texts are read together, so that similar lengths share a batch.
+        cut: How many texts were too long and were cut so far.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class _OfTexts:
 
 
 def _reader(pretrained: Pretrained, max_length: int | None, lower_case: bool) -> TextReader:
-    """How a model reads texts; one with a tokenizer of its own, as its training did."""
+    """Returns the reader of a model's texts; that of a run reads them as in training."""
     if "jaxformer_kind" not in read_settings(pretrained.folder):
         return HFReader(pretrained, max_length, lower_case)
     run, config = pretrained.folder.parent, pretrained.config
@@ -70,7 +70,7 @@ def _reader(pretrained: Pretrained, max_length: int | None, lower_case: bool) ->
     return RunReader(data, load_tokenizer(run), config, head, max_length)
 
 
-class TextEmbedder(_OfTexts):
+class TextEmbedder(_TextModel):
     """Makes vectors of texts."""
 
     def _computed(self, model, arrays):
@@ -91,7 +91,7 @@ class TextEmbedder(_OfTexts):
         """Yields the vectors of a few batches of texts at a time; see `embed`."""
         listed = isinstance(texts, Sequence) and len(texts) > 0
         fits = listed and all(isinstance(text, str) for text in texts)
-        check_argument("texts", texts, fits, "a text, or a list of one at least")
+        check_argument("texts", texts, fits, "a text, or a list of at least one")
         own = self.recipe.settings.get("truncate_dim")
         size = own if truncate_dim is None else truncate_dim
         check_argument("truncate_dim", size, optional(at_least(1)).allows(size), "1 at least")
@@ -116,7 +116,7 @@ class TextEmbedder(_OfTexts):
         return _SIMILARITIES[self.recipe.similarity](first, second)
 
 
-class CrossEncoder(_OfTexts):
+class CrossEncoder(_TextModel):
     """Scores pairs of texts."""
 
     def __init__(
@@ -135,7 +135,7 @@ class CrossEncoder(_OfTexts):
         fits = listed and all(
             isinstance(pair, list | tuple) and [*map(type, pair)] == [str, str] for pair in pairs
         )
-        check_argument("pairs", pairs, fits, "a list of pairs of texts, one at least")
+        check_argument("pairs", pairs, fits, "a list of at least one pair of texts")
         prefix = self.recipe.prompt(None, None)
         for scores in self._stream([(prefix + first, second) for first, second in pairs]):
             yield scores[:, 0] if scores.shape[1] == 1 else scores

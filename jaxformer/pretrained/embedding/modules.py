@@ -27,7 +27,7 @@ _OLD_MODES: dict[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""The fields of older files, in the order in which their vectors follow one another."""
+"""The fields of older files, in the order in which their vectors are concatenated."""
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "ELU": jax.nn.elu,
     "GELU": lambda x: jax.nn.gelu(x, approximate=False),
@@ -45,7 +45,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def activation_of(path: str, where: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function of a PyTorch module, as it is without arguments."""
+    """Returns the function of a PyTorch module with its default arguments."""
     name = path.rpartition(".")[2] if isinstance(path, str) else ""
     if not (name in _ACTIVATIONS and path.startswith("torch.nn.")):
         known = ", ".join(f"torch.nn.{each}" for each in _ACTIVATIONS)
@@ -55,10 +55,10 @@ def activation_of(path: str, where: str) -> Callable[[jax.Array], jax.Array]:
 
 @dataclass(frozen=True)
 class Pooling:
-    """Makes a vector of the states of a text's tokens."""
+    """Pools the states of a text's tokens into one vector."""
 
     modes: tuple[Mode, ...] = ("mean",)
-    """The ways, whose vectors follow one another."""
+    """The pooling modes, whose vectors are concatenated."""
     include_prompt: bool = True
     """Whether the tokens of a prompt count."""
 
@@ -103,7 +103,7 @@ class Module(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, vectors: jax.Array) -> jax.Array:
-        """Returns the vectors that follow."""
+        """Returns the vectors after this step."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Normalize(Module):
 
 @dataclass(frozen=True)
 class Dropout(Module):
-    """Changes nothing: it acts in training alone."""
+    """Changes nothing, because dropout acts only in training."""
 
     @classmethod
     def read(cls, folder):
@@ -141,7 +141,7 @@ class Dense(Module):
     """`[E]`."""
     activation: Callable[[jax.Array], jax.Array]
     residual: np.ndarray | None = None
-    """`[D, E]`, what is added of the inputs; None: nothing."""
+    """`[D, E]`, the projection of the inputs that is added; None: no residual."""
 
     @classmethod
     def read(cls, folder):

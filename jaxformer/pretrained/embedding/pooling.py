@@ -1,4 +1,4 @@
-"""One vector of the states of a text's tokens, in the ways of sentence-transformers."""
+"""Pools the states of a text's tokens, in the modes of sentence-transformers."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ _OF_POOL = {"cls": "first", "lasttoken": "last", "mean": "mean"}
 
 
 def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) -> jax.Array:
-    r"""One vector for each text.
+    r"""Returns one vector for each text.
 
     .. math:: \frac{\sum_t w_t h_t}{\sum_t w_t} \quad \text{or} \quad \max_t h_t
 
@@ -24,7 +24,7 @@ def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) 
         valid: bool `[B, T]`, the tokens that are not padding, on either side.
         counted: bool `[B, T]`, those of them that count: all, or those after a prompt. A token's
             place t does not depend on what counts.
-        mode: The way.
+        mode: The pooling mode.
 
     Returns:
         `[B, D]`; float32, or the dtype of `hidden`.

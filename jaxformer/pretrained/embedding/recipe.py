@@ -1,4 +1,4 @@
-"""What the files of sentence-transformers say: how a model makes vectors of texts."""
+"""Reads from the files of sentence-transformers how a model embeds texts."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a folder makes a vector of a text, or scores a pair of texts."""
+    """How a model embeds a text or scores a pair of texts."""
 
     transformer: Path
     """The folder of the model."""
@@ -39,15 +39,15 @@ class Recipe:
     lower_case: bool = False
     """Whether texts are read in lower case."""
     pooling: Pooling | None = None
-    """What makes a vector of the tokens' states; None: nothing does, as for a cross-encoder."""
+    """How the tokens' states become a vector; None for a cross-encoder."""
     modules: tuple[Module, ...] = ()
-    """What comes after it."""
+    """The steps after pooling."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The values of config_sentence_transformers.json."""
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What may come before a text, by name."""
+        """The prompts that may precede a text, by name."""
         given = self.settings.get("prompts") or {}
         return {name: str(text) for name, text in given.items() if text is not None}
 
@@ -58,13 +58,13 @@ class Recipe:
         return name if name in get_args(Similarity) else "cosine"
 
     def prompt(self, text: str | None, name: str | None) -> str:
-        """Returns what comes before each text."""
+        """Returns the prompt that precedes each text."""
         if text is not None:
             return text
         name = self.settings.get("default_prompt_name") if name is None else name
         if name is None:
             return ""
-        # Every model of sentence-transformers knows these, perhaps without a text.
+        # sentence-transformers knows these names for every model, perhaps without a text.
         known = {"query": "", "document": ""} | self.prompts
         if name not in known:
             raise ConfigError(
@@ -75,7 +75,7 @@ class Recipe:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Returns the recipe of a folder; one without modules.json has a model alone."""
+    """Returns the recipe of a folder; without modules.json, it has only the model."""
     file = file_in(folder, MODULES)
     if file is None and _OLD.fullmatch(folder.name) and file_in(folder.parent, MODULES) is not None:
         recipe = read_recipe(folder.parent)
@@ -106,12 +106,12 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
-    """Returns the recipe that sentence-transformers takes for a model without one."""
+    """Returns the recipe with the pooling that sentence-transformers uses by default."""
     mode = "lasttoken" if model_class.endswith("ForCausalLM") else "mean"
     what = {"lasttoken": "the state of the last token", "mean": "the mean of the tokens' states"}
     warn_once(
-        f"{recipe.transformer}: no {MODULES} says how a vector is made of a text: {what[mode]} is "
-        "taken, as in sentence-transformers"
+        f"{recipe.transformer}: there is no {MODULES} to say how texts are embedded: {what[mode]} "
+        "is used, as in sentence-transformers"
     )
     return replace(recipe, pooling=Pooling((mode,)))
 
@@ -126,7 +126,7 @@ def _entry(file: Path, entry: Any) -> tuple[str, str]:
         raise DataError(f"{file}: path = {path!r}: must be a folder beside it")
     package, _, name = kind.rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
-        raise ConfigError(_unsupported(file, kind, "one of sentence_transformers; code of its own"))
+        raise ConfigError(_unsupported(file, kind, "one of sentence_transformers, not custom code"))
     return name, path
 
 
@@ -135,7 +135,7 @@ def _unsupported(file: Path, kind: str, wanted: str) -> str:
 
 
 def _settings_of(transformer: Path) -> dict[str, Any]:
-    """What the Transformer's own file says, under the first of its names that is there."""
+    """Reads the settings of the Transformer, from the first of its file names that exists."""
     for name in _OF_TRANSFORMER:
         if values := read_object(transformer, name):
             return values

@@ -1,1 +1,1 @@
-"""What one can read off a trained model: its tokens, their neighbours, what fills a gap."""
+"""Inspects a trained model: its tokens, their nearest neighbours, and what fills a mask."""

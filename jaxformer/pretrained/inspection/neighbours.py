@@ -28,12 +28,12 @@ class Neighbour(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """A token and those nearest to it."""
+    """A token and its nearest neighbours."""
 
     token: Token
-    """The token that the word is."""
+    """The token of the word."""
     nearest: list[Neighbour]
-    """The nearest ones, the nearest first, without the token itself."""
+    """Its neighbours, the nearest first, without the token itself."""
 
 
 def neighbours(
@@ -49,7 +49,7 @@ def neighbours(
         cos(a, b) = <E_a, E_b> / (|E_a| |E_b|)
 
     The word is one token inside a text, after a space where the tokenizer tells the two apart, or
-    else at the start of one. Of a folder nothing but the embedding table is read.
+    else at the start of one. Only the embedding table is read from a folder.
     """
     check_argument("k", k, isinstance(k, int) and k >= 1, "an integer of at least 1")
     tokenizer = open_tokenizer(model)
@@ -90,7 +90,7 @@ def nearest_rows(table: np.ndarray, row: int, k: int) -> tuple[np.ndarray, np.nd
 
 
 def _single(tokenizer: TextTokenizer, word: str) -> Token:
-    """The one token that a word is."""
+    """Returns the token of a word that is a single token."""
     check_argument("word", word, isinstance(word, str) and bool(word.strip()), "a word")
     stripped = word.strip()
     splits = [_pieces(tokenizer, text) for text in (f" {stripped}", stripped)]
@@ -113,7 +113,7 @@ def _single(tokenizer: TextTokenizer, word: str) -> Token:
 
 
 def _pieces(tokenizer: TextTokenizer, text: str) -> list[Token]:
-    """The tokens of a text without those that are put around it, or a lone mark of a space."""
+    """Returns the tokens of a text, without special tokens around it or a lone mark of a space."""
     tokens = [token for token in tokenizer.tokens(text) if token.start is not None]
     return [token for token in tokens if token.piece not in ("\u2581", "\u0120")]
 

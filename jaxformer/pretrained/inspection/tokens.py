@@ -21,7 +21,7 @@ from jaxformer.pretrained.auto import model_folder, open_checkpoint
 from jaxformer.pretrained.model import Pretrained
 
 _SPACE = "\u2581"
-"""A space that is a token of its own, in SentencePiece."""
+"""A separate token for a space, in SentencePiece."""
 
 
 class Token(NamedTuple):
@@ -39,7 +39,7 @@ class Token(NamedTuple):
     """Whether it is a special token, such as [CLS] or an end of text."""
 
     def shown(self, text: str) -> str:
-        """Returns its characters in the text; its piece where it has none of its own."""
+        """Returns its characters in the text, or its piece if it has none."""
         if self.start is None or self.piece == _SPACE:
             return self.piece
         return text[self.start : self.end].strip() or self.piece
@@ -71,7 +71,7 @@ class TextTokenizer:
             The tokens, with those that are put around the text.
 
         Raises:
-            ArgumentError: The text is no string.
+            ArgumentError: The text is not a string.
         """
         check_argument("text", text, isinstance(text, str), "a string")
         own = self.before is None
@@ -122,7 +122,7 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
             raise DataError("the model has no folder, and so no tokenizer")
         return _read(model.folder, model.folder, model.config)
     folder = model_folder(model, "folder", weights=False)
-    if tokenizer_file(folder) is not None:  # without any model, perhaps
+    if tokenizer_file(folder) is not None:  # there may be no model beside it
         return _read(folder, folder, None)
     opened = open_checkpoint(folder, "folder", weights=False)
     return _read(opened.home, folder, opened.model)

@@ -27,8 +27,8 @@ class Answer(NamedTuple):
 class AnswerPredictor(Predictor):
     """The span of a context that answers a question, its probability and its place.
 
-    Of a question's windows the one whose span scores highest answers. The answer is empty where
-    that is less than what every window gives to having none, the span of the first token alone.
+    The best-scoring span of all windows of a question is its answer. The answer is empty if every
+    window gives a higher score to having none, which is the span of the first token alone.
 
     Args:
         subject: The model.

@@ -16,7 +16,7 @@ from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions
 from jaxformer.pretrained.auto import load, model_folder
-from jaxformer.pretrained.model import Pretrained, computed_as_kept
+from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
 from jaxformer.pretrained.prediction.image_reader import (
@@ -77,10 +77,10 @@ def open_predictor(
     """Returns a predictor for rows of a table with the model in a folder."""
     config = config or PredictionConfig()
     folder = model_folder(folder, "folder", architecture=architecture)
-    # A model that always does so is not told to stop.
+    # Left out if false, because some models always interpolate.
     fields = {"interpolate_positions": True} if config.interpolate_positions else {}
     which = {"step": step, "best": best, "strict": strict, "architecture": architecture}
-    pretrained = computed_as_kept(load(folder, dtype=dtype, **which, **fields))
+    pretrained = with_stored_compute_dtype(load(folder, dtype=dtype, **which, **fields))
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):

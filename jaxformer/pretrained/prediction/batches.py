@@ -1,4 +1,4 @@
-"""Rows of any lengths in batches of few shapes, so that little has to be compiled."""
+"""Batches rows of any length in few shapes, so that little has to be compiled."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

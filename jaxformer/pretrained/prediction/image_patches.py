@@ -9,14 +9,15 @@ from jaxformer.errors import DataError
 from jaxformer.models import VisionConfig
 
 _LEAST, _MOST, _EXACT = 1e-6, 100.0, 1e-5
-"""The scales between which the largest that fits is searched, and how exactly."""
+"""The bounds between which the largest scale that fits is searched, and the precision."""
 
 
 def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[int, int]:
-    """Returns the largest sides of a scaled image whose patches are not too many.
+    """Returns the largest sides of a scaled image that has at most `most` patches.
 
-    Both are multiples of the patch, and the shape stays as nearly the same as that allows. The
-    scale is found by halving, with the bounds of transformers, whose sides these are.
+    Both are multiples of the patch, and the aspect ratio is kept as closely as that allows. The
+    scale is found by bisection between the same bounds as in transformers, so the sides are the
+    same.
     """
 
     def scaled(scale: float) -> tuple[int, ...]:

@@ -42,12 +42,12 @@ class ImageReader(Reader):
 
     max_length = chunk = 1
     columns = IMAGE_COLUMNS
-    _beside: AnyPath | None = None
+    _folder: AnyPath | None = None
 
     def records(self, path, header):
         """Yields a row with the file of each image in a folder, or the rows of a table."""
         if not path.is_dir():
-            self._beside = path.parent
+            self._folder = path.parent
             return read_records(path, header)
         names = image_names(path)
         if not names:
@@ -61,9 +61,9 @@ class ImageReader(Reader):
 
     def _found(self, name: str) -> AnyPath:
         file = any_path(os.path.expanduser(name), "image")
-        if self._beside is None or is_remote(file):
+        if self._folder is None or is_remote(file):
             return file
-        return beside if (beside := self._beside / name).is_file() else file
+        return beside if (beside := self._folder / name).is_file() else file
 
     def pixels(self, file: Path) -> np.ndarray:
         """Returns an image as the model reads it, float32 [height, width, channels]."""
@@ -108,7 +108,7 @@ class HFImageReader(ImageReader):
         self._check_patches()
 
     def _check_patches(self) -> None:
-        """Raises DataError where the processor cuts other patches than the model's."""
+        """Raises DataError if the processor's patches differ from the model's."""
         settings, wanted = self._settings, self._config.patch_size
         if not self._any_grid or settings.max_patches is None:
             return

@@ -14,7 +14,7 @@ from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.prediction.image_patches import sides_for_patches
 
 PROCESSOR, _IMAGES = "processor_config.json", "image_processor"
-"""The file of a processor of texts and images, and its field with what it does to images."""
+"""The file of a processor of texts and images, and its field with the settings for images."""
 _HALF = (0.5, 0.5, 0.5)
 _BICUBIC = {"resample": 3}
 _CUT = {"do_center_crop": True, "crop_size": 224}
@@ -25,7 +25,7 @@ _BY_SHORT_SIDE = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
-# What the processors of transformers do where a file leaves a field out.
+# The defaults of the processors in transformers.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "Beit": _BICUBIC,
     "DeiT": {**_BICUBIC, **_CUT, "size": 256},

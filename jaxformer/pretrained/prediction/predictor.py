@@ -1,4 +1,4 @@
-"""What a model's head predicts for the rows of a table: the interface."""
+"""The interface of predictors, which predict something for the rows of a table."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ class Predictor(abc.ABC):
 
     Attributes:
         names: The names of what was predicted; empty before the first row.
-        cut: How many rows were too long so far, and were cut.
-        count: How many rows there were so far.
+        cut: How many rows were too long and were cut so far.
+        count: How many rows were read so far.
     """
 
     def __init__(self, subject: Subject):

@@ -41,7 +41,7 @@ class Reader(abc.ABC):
 
     Attributes:
         max_length: The most tokens of a row; longer ones are cut.
-        chunk: Batches that are read together, so that rows of similar lengths can be.
+        chunk: How many batches are read together, so that similar lengths share a batch.
         columns: The columns, or pairs of columns, that are recognised by their names.
     """
 
@@ -96,7 +96,7 @@ class TextReader(Reader):
 
     @abc.abstractmethod
     def windows(self, where: str, question: str, context: str) -> list[Window]:
-        """Returns the rows of a question, several where the context is too long for one."""
+        """Returns the rows of a question: several if the context is too long for one."""
 
     def stacked(self, columns: Sequence[np.ndarray], length: int, fill: int) -> np.ndarray:
         """Returns arrays [tokens] as one [rows, length], padded on the model's side."""

@@ -1,4 +1,4 @@
-"""Predictions for the rows of a file, written beside the columns that it has.
+"""Adds predictions to the rows of a file, beside its columns.
 
 The predictions are first appended to OUTPUT.partial, so that they survive an interruption; the
 output is made of them at the end, complete or not at all.
@@ -137,7 +137,7 @@ class PredictedTable:
 
 
 def new_name(name: str, columns: dict[str, Any]) -> str:
-    """Returns the column of a prediction: predicted_label where the input has a label itself."""
+    """Returns the column of a prediction, such as predicted_label if the input has a label."""
     while name in columns:
         name = f"predicted_{name}"
     return name

@@ -20,7 +20,7 @@ from jaxformer.pretrained.prediction.reader import Words
 
 
 class TagPredictor(Predictor):
-    """A tag for each word, predicted from its first token; entities where tags mark such.
+    """A tag for each word, predicted from its first token, and the entities that the tags mark.
 
     A column of texts is split into words; a column of lists has the words themselves.
 

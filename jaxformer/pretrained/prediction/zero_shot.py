@@ -1,4 +1,4 @@
-"""Zero-shot classification: which of some labels, in words, fits an image best."""
+"""Zero-shot classification: which of some labels fits an image best."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.image_reader import HFImageReader
 
 TEMPLATE = "This is a photo of {}."
-"""The text of a label, where no other is asked for; that of transformers' pipeline."""
+"""The default text of a label, that of transformers' pipeline."""
 
 
 class LabelScore(NamedTuple):
@@ -48,7 +48,7 @@ def zero_shot(
     Args:
         pretrained: A dual encoder, as `jaxformer.load` returns it.
         images: The files of the images.
-        labels: The labels, in words.
+        labels: The labels, as texts.
         template: The text of a label, with {} in its place.
         batch_size: Images that are computed together.
 
@@ -67,7 +67,7 @@ def zero_shot(
     check_pretrained("pretrained", pretrained)
     head = _head(pretrained)
     named = labels and all(isinstance(label, str) and label.strip() for label in labels)
-    check_argument("labels", labels, bool(named), "one label at least, each of them a text")
+    check_argument("labels", labels, bool(named), "at least one label, each of them a text")
     check_argument("template", template, "{}" in template, 'a text with {} in it: "a photo of {}."')
     texts = forward(
         pretrained, text_arrays(pretrained, [template.replace("{}", x) for x in labels])
@@ -128,7 +128,7 @@ def image_vectors(
     pretrained: Pretrained, images: Sequence[str | Path], batch_size: int = 32
 ) -> np.ndarray:
     """Returns the vectors of images, of length 1, float32 [images, width]."""
-    check_argument("images", images, len(images) > 0, "one file at least")
+    check_argument("images", images, len(images) > 0, "at least one file")
     reader, found = HFImageReader(pretrained), []
     count = min(batch_size, len(images))
     for start in range(0, len(images), count):

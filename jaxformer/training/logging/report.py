@@ -153,7 +153,7 @@ def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
         lines.append((text.name, "".join(parts)))
     for name, value in reader.others(row).items():
         if not name.endswith(("_weights", "_places")):
-            lines.append((name, reader.in_words(name, value, row)))
+            lines.append((name, reader.format_value(name, value, row)))
     learns = any(part.learned for text in texts for part in text.parts)
     words = f"; training targets are {'green' if colours else 'in [[ ]]'}" if learns else ""
     print(f"{title}{words}:")

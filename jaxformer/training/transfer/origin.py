@@ -12,7 +12,7 @@ from jaxformer.io.paths import AnyPath
 from jaxformer.io.staging import name_of
 from jaxformer.pretrained.auto import open_checkpoint
 from jaxformer.pretrained.checkpoint import Checkpoint
-from jaxformer.pretrained.writing import keep_beside
+from jaxformer.pretrained.writing import keep_export_files
 
 
 def open_named(name: str, field: str, **options: Any) -> Checkpoint:
@@ -66,7 +66,7 @@ def keep_origin(folder: AnyPath, origin: Checkpoint, tokenizer: Tokenizer | None
     same = tokenizer is None or tokenizer_file(origin.home) is None
     same = same or load_tokenizer(origin.home).fingerprint() == tokenizer.fingerprint()
     own = None if same else tokenizer
-    keep_beside(folder, origin.home, origin.description, origin.layout, own)
+    keep_export_files(folder, origin.home, origin.description, origin.layout, own)
 
 
 def _tokenizer_of(other: Checkpoint) -> Tokenizer:

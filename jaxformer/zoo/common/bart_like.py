@@ -113,8 +113,8 @@ _FIELDS = (
     Computed(
         _read_embedding_scale, lambda config: {"scale_embedding": config.embedding_scale != 1.0}
     ),
-    # Without it transformers would not tie the tables of the two sides either; a head of its own is
-    # in the file.
+    # Without it transformers would not tie the tables of the two sides either; an untied head is in
+    # the file.
     Computed(
         lambda hf_config: {"tie_embeddings": hf_config.take("tie_word_embeddings", True)},
         lambda config: {"tie_word_embeddings": True},

@@ -66,7 +66,7 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
 def encoder_or_decoder(
     is_decoder: bool = False, block: BlockConfig | None = None, **fields: Any
 ) -> EncoderConfig | DecoderConfig:
-    """Returns BERT's architecture; as a decoder, each token sees those before it alone."""
+    """Returns BERT's architecture; in a decoder, each token sees only those before it."""
     config = bert(**fields)
     if not is_decoder:
         if block is not None:

@@ -47,7 +47,7 @@ def classes(
 
 @dataclass(frozen=True)
 class DecoderMap(ConfigMap):
-    """The map of a decoder, whose tokens see those after them too where `is_causal` is false."""
+    """The map of a decoder; if `is_causal` is false, tokens also see those after them."""
 
     def read(self, hf_config):
         config = super().read(hf_config)
@@ -64,7 +64,7 @@ class DecoderMap(ConfigMap):
 
 
 def _with_windows(config: TextConfig, more: int) -> TextConfig:
-    """The model with windows of so many tokens more."""
+    """The model with windows that are `more` tokens wider."""
     return replace(config, windows=tuple(each and each + more for each in config.windows))
 
 

@@ -37,6 +37,6 @@ def dual_encoder(
     model_format: ModelFormat, text: Section, image: Section, own: WeightMap
 ) -> ModelFormat:
     """Returns the format of a dual encoder with these parts."""
-    # It is learned, so that of the file counts.
+    # It is learned, so the file's value counts.
     model_format = replace(model_format, fitted_fields=("logit_scale",))
     return with_parts(model_format, {"text": text, "image": image}, own)

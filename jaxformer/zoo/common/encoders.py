@@ -1,4 +1,4 @@
-"""Encoders that are described as what else they are a part or a variant of."""
+"""Encoders that are described as a part or a variant of another model."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Image classifiers whose files are those of a dual encoder without its texts (SigLIP, CLIP)."""
+"""Image classifiers stored as a dual encoder without its text tower (SigLIP, CLIP)."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,7 +57,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
         aliases=inner.aliases,
         buffers=(*inner.buffers, *_OF_THE_WHOLE),
         copies=inner.copies,
-        # What describes the texts, and how they are compared.
+        # Fields that describe the texts and how they are compared.
         harmless=(*model_format.harmless, "text_config*", "logit_*", "projection_dim", "vision_*"),
         sections={},
     )

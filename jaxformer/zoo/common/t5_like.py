@@ -62,7 +62,7 @@ def t5(
 def t5_v1_1(
     num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes
 ) -> EncoderDecoderConfig:
-    """T5 v1.1 in any size: GeGLU, an output table of its own, heads of 64."""
+    """T5 v1.1 in any size: GeGLU, a separate output table, heads of 64."""
     own = {
         "feed_forward": MLP(activation="gelu_tanh"),
         "tie_embeddings": False,
@@ -95,7 +95,7 @@ def _write_decoder_layers(config: EncoderDecoderConfig | EncoderConfig) -> dict[
 
 
 def _read_positions(hf_config: HFConfig, shared: bool) -> dict[str, Any]:
-    """T5 shares the biases of the distance among the layers of a stack; UMT5 does not."""
+    """T5 shares its relative position biases among the layers of a stack; UMT5 does not."""
     bias = T5Bias(
         hf_config.number("relative_attention_num_buckets", 32),
         hf_config.number("relative_attention_max_distance", 128),
@@ -189,7 +189,7 @@ def config_map(scale: Field, shared: bool = True, own: tuple[Field, ...] = ()) -
 
 
 def _fitted(config: EncoderDecoderConfig, files: Tensors) -> EncoderDecoderConfig:
-    """Ties the tables if and only if the tensors have it so, as transformers does."""
+    """Ties the tables if and only if the tensors are tied, as transformers does."""
     own, shared = "lm_head.weight", "shared.weight"
     both = own in files.tensors and shared in files.tensors
     same = not both or np.array_equal(files.read(own), files.read(shared))

@@ -201,7 +201,7 @@ def test_without_network_the_cache_is_used(hub, folder, monkeypatch, caplog):
     for status in (500, 503, 429):
         hub.broken = status
         same(jaxformer.load("org/name"), before)
-        assert "the hub cannot be reached; commit" in caplog.messages[-1]
+        assert "the hub cannot be reached; the cached commit" in caplog.messages[-1]
     hub.go_away()
     same(jaxformer.load("org/name"), before)
     same(jaxformer.load(f"org/name@{before.folder.name}"), before)

@@ -141,7 +141,7 @@ def spoil_hash(hub, text):
 
 def spoil_git_hash(hub, text):
     hub.repositories["org/name"].hashes["tokenizer.json"] = "0" * 40
-    return "tokenizer.json is damaged: as it arrived it has the git hash "
+    return "tokenizer.json is damaged: the downloaded file has the git hash "
 
 
 def too_short(hub, text):

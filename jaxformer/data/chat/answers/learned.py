@@ -8,7 +8,7 @@ import numpy as np
 from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers.spans import answers_of, left_out
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
-from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
+from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
 
@@ -25,7 +25,7 @@ class LearnedChats:
     """
 
     def __init__(self, sequence_length: int):
-        """Begins with none; `sequence_length` is the most tokens of a row."""
+        """Starts empty; `sequence_length` is the maximum number of tokens of a row."""
         self.tokens: list[np.ndarray] = []
         self.answers: list[np.ndarray] = []
         self._limit = sequence_length
@@ -77,15 +77,15 @@ class LearnedChats:
         self.tokens = [self.tokens[number][: self._limit] for number in kept]
         self.answers = [self.answers[number][: self._limit] for number in kept]
 
-    def in_words(self) -> str:
-        """Returns how much there is."""
+    def summary(self) -> str:
+        """Returns a summary: the numbers of conversations, answers and tokens."""
         turns = sum(len(np.unique(answers[answers > 0])) for answers in self.answers)
         learned = sum(int((answers[1:] > 0).sum()) for answers in self.answers)
         total = sum(map(len, self.tokens))
         parts = [
             f"{_count(len(self.tokens), 'conversation')}, {_count(turns, 'answer')}, "
             f"{total:,} tokens, {learned:,} of them learned",
-            *changes_in_words(self._cut, self._dropped, self._limit),
+            *describe_changes(self._cut, self._dropped, self._limit),
         ]
         if self._spelled:
             parts.append(

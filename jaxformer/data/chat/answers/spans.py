@@ -1,9 +1,9 @@
 """Where the answers of a conversation are in its rendered text.
 
 A template without `{% generation %}` does not say which characters the assistant writes, and it may
-write an answer in another way when more messages follow. So a mark is put after what each message
-says. In the text of the whole, with the marks taken out again, an answer begins and ends where that
-text leaves the text of the first messages, compared from their last mark on:
+write an answer in another way when more messages follow. So a mark is put after the content of each
+message. In the whole text, after removing the marks, an answer begins and ends where that text
+departs from the text of the first messages, compared from their last mark on:
 
     start = text of messages[:i] with the header of an answer
     end   = text of messages[: i + 1]
@@ -32,12 +32,13 @@ _REMEDY = (
     "(--data.template ChatML), or learn all tokens with --data.train-on all"
 )
 NOT_LEARNED = {"weight": 0, "train": False, "loss": False, "masked": True}
-"""What makes a message context that is not learned: in the files of OpenAI and Mistral, of Axolotl,
-of ms-swift and of torchtune."""
+"""The fields and values that exclude a message from learning, in the files of OpenAI and Mistral,
+of Axolotl, of ms-swift and of torchtune.
+"""
 _DIGITS = 0xFDE0
 _MARK = re.compile(f"{MARK}([{chr(_DIGITS)}-{chr(_DIGITS + 15)}]+)")
 _THOUGHT = re.compile(r"<think>\s*(</think>\s*)?\Z")
-"""What the header of an answer may begin it with: the reasoning is opened, or opened and closed."""
+"""What the header of an answer may end with: reasoning that is opened, or opened and closed."""
 _LONGEST_THOUGHT = 64
 
 
@@ -69,7 +70,7 @@ def answers_of(chat: Conversation) -> list[int]:
 
 
 def last_alone(chat: Conversation) -> Conversation:
-    """Returns the conversation with its last answer to learn, the others being context."""
+    """Returns the conversation with only its last answer to learn; the others are context."""
     return chat._replace(first=max(answers_of(chat), default=chat.first))
 
 
@@ -83,8 +84,8 @@ def is_learned(message: Message) -> bool:
     return not any(message.get(key) == value for key, value in NOT_LEARNED.items())
 
 
-def said_in(message: Message) -> str:
-    """Returns the text of a message, without what is called or shown in it."""
+def content_text(message: Message) -> str:
+    """Returns the text of a message, without its calls and images."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -92,7 +93,7 @@ def said_in(message: Message) -> str:
 
 
 def marked(chat: Conversation) -> Conversation:
-    """Returns a conversation with a mark after what each message says, and what it calls."""
+    """Returns a conversation with a mark after the content and the calls of each message."""
     messages = [
         dict(message)
         | _marked_content(message.get("content"), _mark(2 * place))
@@ -125,7 +126,7 @@ class MarkedText:
         return [place for place in inside if place != span.place]
 
     def reach(self, tail: str | None) -> int | None:
-        """Returns up to where the text is that of a prefix of the conversation."""
+        """Returns the end of the part of the text that equals a prefix of the conversation."""
         if tail is None:
             return None
         found = _MARK.match(tail)
@@ -150,11 +151,11 @@ class AnswerFinder:
 
     @property
     def is_given(self) -> bool:
-        """Whether the template says itself what the assistant writes."""
+        """Whether the template itself marks what the assistant writes."""
         return self._template.has_generation
 
     def request(self, chat: Conversation, places: Sequence[int]) -> RenderRequest:
-        """Returns what to render of a conversation to find the messages at some places."""
+        """Returns the request to render a conversation and find the messages at some places."""
         return RenderRequest(chat, prefixes=() if self.is_given else _prefixes(places))
 
     def find(
@@ -180,7 +181,7 @@ class AnswerFinder:
         ]
 
     def _by_marks(self, rows: Sequence[tuple]) -> list[list[Span]]:
-        """Returns the spans in conversations of which the prefixes alone do not tell them."""
+        """Returns the spans in conversations whose prefixes alone do not determine them."""
         if not rows:
             return []
         asked = [assistant_places(chat) if self.is_given else own for chat, own, _ in rows]
@@ -220,7 +221,7 @@ class AnswerFinder:
     def _whole(
         self, chat: Conversation, rendered: Rendered, special: SpecialTokens, span: Span
     ) -> Span:
-        """Returns the span of an answer from its first character to what ends the turn."""
+        """Returns the span of an answer, extended to the token that ends the turn."""
         text, message = rendered.text, chat.messages[span.place]
         thought = _THOUGHT.search(text, max(span.start - _LONGEST_THOUGHT, 0), span.start)
         start = _outside(special, thought.start() if thought else span.start)
@@ -236,9 +237,10 @@ class AnswerFinder:
         return Span(span.place, start, end)
 
     def _turn_end(self, text: str, special: SpecialTokens, start: int, end: int) -> int:
-        """Returns the end of an answer with the special token that ends it, and no space after it.
+        """Returns the end of an answer, including the special token that ends it but no space after
+        it.
 
-        Without one, the token that begins the next message ends it, if it begins no answer.
+        Without one, the token that begins the next message ends it, unless it begins an answer.
         """
         last = max((stop for _, _, stop in special if start < stop <= end), default=0)
         if last and not text[last:end].strip():
@@ -249,12 +251,12 @@ class AnswerFinder:
         return end
 
     def may_end(self, name: str) -> bool:
-        """Whether a special token may end an answer: none that the header of an answer has."""
+        """Whether a special token may end an answer; those in the header of an answer may not."""
         return name not in self._header
 
     @cached_property
     def _header(self) -> str:
-        """What the template writes to ask for an answer, without `<think>`."""
+        """The header with which the template asks for an answer, without `<think>`."""
         asked = Conversation([{"role": "user", "content": "a"}])
         try:
             before, after = self._template.render_batch(
@@ -298,7 +300,7 @@ def _blocks_of(
 ) -> list[Span]:
     """The `{% generation %}` blocks of the messages at some places."""
     found = []
-    for start, end in blocks:  # each is of the last message that begins before its end
+    for start, end in blocks:  # each belongs to the last message that begins before its end
         begun = [span.place for span in spans if span.start < end]
         if begun and begun[-1] in places:
             found.append(Span(begun[-1], start, end))
@@ -306,10 +308,10 @@ def _blocks_of(
 
 
 def _is_written(message: Message, text: str) -> bool:
-    """Whether the text of an answer has what the message says, or else what it calls."""
+    """Whether the text of an answer contains the message's content, or else its calls."""
     written = "".join(text.split())
     # A template may leave out the reasoning before the answer.
-    said = "".join(said_in(message).split()).rpartition("</think>")[2]
+    said = "".join(content_text(message).split()).rpartition("</think>")[2]
     called = name_of_call(message)
     return bool(written) and (said in written or (called is not None and called in text))
 

@@ -1,11 +1,11 @@
-"""What a chat template leaves out of answers: their reasoning, or their calls of tools."""
+"""Warns about chat templates that leave out the reasoning or the tool calls of answers."""
 
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from jaxformer.data.chat.answers.spans import answers_of, name_of_call, said_in
-from jaxformer.data.chat.calls import call_form, in_form
+from jaxformer.data.chat.answers.spans import answers_of, content_text, name_of_call
+from jaxformer.data.chat.calls import call_form, convert_calls
 from jaxformer.data.chat.template import (
     REASONING,
     ChatTemplate,
@@ -37,7 +37,8 @@ def _warn(
         return
     form = call_form(template)
     rendered = template.attempt_batch(
-        RenderRequest(in_form(chat._replace(tools=None), form, template.file)) for chat, _ in asked
+        RenderRequest(convert_calls(chat._replace(tools=None), form, template.file))
+        for chat, _ in asked
     )
     total, lost = 0, []
     for (chat, parts), text in zip(asked, rendered, strict=False):
@@ -57,11 +58,11 @@ def _calls(chat: Conversation) -> list[str]:
 
 
 def _thoughts(chat: Conversation) -> list[str]:
-    """The reasoning before each answer to learn, of those that have some."""
+    """The reasoning before each answer to learn, if it has any."""
     found = []
     for message in (chat.messages[place] for place in answers_of(chat)):
         fields = (message.get(name) for name in REASONING)
-        inline = said_in(message).rpartition("</think>")[0].rpartition("<think>")[2]
+        inline = content_text(message).rpartition("</think>")[0].rpartition("<think>")[2]
         texts = (text for text in (*fields, inline) if isinstance(text, str) and text.strip())
         found += islice(texts, 1)
     return found

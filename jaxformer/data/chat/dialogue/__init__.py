@@ -1,1 +1,1 @@
-"""Dialogues with a model: prompts of messages, and answers as messages with calls of tools."""
+"""Dialogues with a model: prompts of messages, and answers as messages with tool calls."""

@@ -1,15 +1,15 @@
-"""Calls of tools in what a model answers, in the form in which its template writes them.
+"""Tool calls in a model's answers, in the form in which its template writes them.
 
-A model is trained on what its template writes, and so answers in that form. Two calls are rendered
-to see it:
+A model is trained on what its template writes, and so answers in that form. The form is read from
+two rendered calls:
 
     opening  call  between  call  closing
     <tool_call> {"name": ..., "arguments": ...} </tool_call> <tool_call> {...} </tool_call>
     [TOOL_CALLS] [{"name": ..., "arguments": ...}, {...}]
     [TOOL_CALLS] name [ARGS] {...} [TOOL_CALLS] name [ARGS] {...}
 
-A call is an object of JSON, or several are a list of them, or it is a name with its arguments as an
-object behind. Arguments in any other form (tags, Python) are not recognised.
+A call is a JSON object, several calls are a list of objects, or a call is a name followed by its
+arguments as an object. Arguments in any other form (tags, Python) are not recognised.
 """
 
 import json
@@ -29,16 +29,16 @@ _NAME = re.compile(r"[\w.:/-]+")
 
 
 class Call(NamedTuple):
-    """A call of a tool."""
+    """A tool call."""
 
     name: str
     arguments: Mapping[str, Any]
     id: str | None = None
-    """What the model calls it by, if it says."""
+    """The id that the model gives it, if any."""
 
 
 class Found(NamedTuple):
-    """What an answer says and calls."""
+    """The text and the calls of an answer."""
 
     text: str
     """The text around the calls."""
@@ -47,29 +47,29 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """The form in which a template writes calls of tools."""
+    """The form in which a template writes tool calls."""
 
     opening: str
     """What comes before the first call; may be empty."""
     between: str
-    """What comes between two calls; empty where a list holds them, or there is one at most."""
+    """What comes between two calls; empty if they are in a list, or if there is at most one."""
     closing: str
     """What comes after the last call; may be empty."""
     name_key: str | None
     """The key of the name in the object of a call; None: the name comes before the object."""
     arguments_key: str | None
-    """The key of the arguments; None: the object has the arguments."""
+    """The key of the arguments; None: the object is the arguments."""
     after_name: str = ""
-    """What comes between a name and the object behind it."""
+    """What comes between a name and the object after it."""
 
     def parts(self) -> str:
-        """Returns all that the form has besides objects of JSON, which may be special tokens."""
+        """Returns the parts of the form besides JSON objects, which may be special tokens."""
         return "\n".join((self.opening, self.between, self.closing, self.after_name))
 
     def find(self, text: str, names: Sequence[str]) -> Found:
         """Returns the calls in an answer.
 
-        White space around the parts does not count. An incomplete call stays text.
+        White space around the parts is ignored. An incomplete call stays text.
         """
         said, calls, done = [], [], 0
         for start, body in self._openings(text):
@@ -92,7 +92,7 @@ class CallSyntax:
         return Found("\n\n".join(said), tuple(calls))
 
     def _openings(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where calls may begin: the first character of what opens them, and the one after it."""
+        """Where calls may begin: the start and the end of each opening."""
         if not self.opening.strip():
             yield 0, _after_blanks(text, 0)
             return
@@ -100,7 +100,7 @@ class CallSyntax:
             yield found.start(), _after_blanks(text, found.end())
 
     def _calls(self, text: str, start: int) -> tuple[list[Call], int]:
-        """The calls from a place on, and where they end with what closes them."""
+        """The calls from a place on, and the end of their closing."""
         calls, end = self._body(text, start)
         more = _pattern(self.between) if self.between.strip() else None
         while calls and more and (found := more.match(text, end)):
@@ -113,7 +113,7 @@ class CallSyntax:
         return calls, end
 
     def _body(self, text: str, start: int) -> tuple[list[Call], int]:
-        """The call at a place, or those of a list there."""
+        """The call, or the list of calls, at a place."""
         name = None
         if self.name_key is None:
             found = re.compile(f"({_NAME.pattern}){_pattern(self.after_name).pattern}\\s*").match(
@@ -132,7 +132,7 @@ class CallSyntax:
         return ([], start) if None in calls else (calls, end)
 
     def _read(self, value: Any) -> Call | None:
-        """The call that a value of JSON says; None if it says none."""
+        """The call that a JSON value describes, if any."""
         if isinstance(value, dict) and isinstance(value.get("function"), dict):
             value = {**value, **value["function"]}
         if not isinstance(value, dict) or not isinstance(value.get(self.name_key), str):
@@ -147,7 +147,7 @@ class CallSyntax:
 
 
 def call_syntax(template: ChatTemplate, form: CallForm) -> CallSyntax | None:
-    """Returns the form in which a template writes calls of tools."""
+    """Returns the form in which a template writes tool calls."""
     asked = [{"content": _SAID}, *(_calling(count, form) for count in (1, 2))]
     said, one, two = template.attempt_batch(RenderRequest(_answer(each)) for each in asked)
     if not isinstance(said, Rendered) or not isinstance(one, Rendered):
@@ -162,7 +162,7 @@ def call_syntax(template: ChatTemplate, form: CallForm) -> CallSyntax | None:
 
 
 def _answer(answer: Mapping[str, Any]) -> Conversation:
-    """A question with an answer; there are tools, without which some templates write no calls."""
+    """A question with an answer, and tools, without which some templates write no calls."""
     tools = [
         {
             "type": "function",
@@ -184,7 +184,7 @@ def _answer(answer: Mapping[str, Any]) -> Conversation:
 
 
 def _calling(count: int, form: CallForm) -> dict[str, Any]:
-    """An answer with calls, in the form that a template takes."""
+    """An answer with calls, in the form that a template accepts."""
     calls = []
     for number, (name, arguments) in enumerate(zip(_NAMES, _ARGUMENTS, strict=True)):
         written = json.dumps(arguments) if form.arguments is str else arguments
@@ -194,7 +194,7 @@ def _calling(count: int, form: CallForm) -> dict[str, Any]:
 
 
 def _around(said: str, called: str, count: int) -> CallSyntax | None:
-    """The form of the calls in a text, which is like another one up to the answer and after it."""
+    """The form of the calls in a text that equals another one except for the answer."""
     start = _num_same(said, called)
     same = _num_same(said[start:][::-1], called[start:][::-1])
     text = called[start : len(called) - same]
@@ -249,7 +249,7 @@ def _keys(call: Any, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]
 
 
 def _json_at(text: str, start: int) -> tuple[Any, int] | None:
-    """The value of JSON that begins at a place, and where it ends; None if none does."""
+    """The JSON value that begins at a place, and its end; None if there is none."""
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
@@ -261,7 +261,7 @@ def _after_blanks(text: str, place: int) -> int:
 
 
 def _num_same(one: str, other: str) -> int:
-    """How many characters two texts have in common at their start."""
+    """The length of the common start of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -271,6 +271,6 @@ def _bare(text: str) -> str:
 
 
 def _pattern(literal: str) -> re.Pattern:
-    """What finds a text, with any white space between its words and around it."""
+    """A pattern of a text with any white space between its words and around it."""
     words = (re.escape(word) for word in literal.split())
     return re.compile(r"\s*" + r"\s*".join(words))

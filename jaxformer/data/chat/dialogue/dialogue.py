@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     text: str
     """Its text, without special tokens and stop strings."""
     num_calls: int = 0
-    """How many calls of tools the messages before it have."""
+    """The number of tool calls in the messages before it."""
 
 
 class Dialogue:
@@ -53,7 +53,7 @@ class Dialogue:
 
     @cached_property
     def end_of_turn(self) -> int | None:
-        """The special token that ends an answer; None where the template writes none."""
+        """The special token that ends an answer; None if the template writes none."""
         return self._encoder.end_of_turn()
 
     def prompt(self, messages: Sequence[Message], tools: Tools | None = None) -> np.ndarray:
@@ -62,7 +62,7 @@ class Dialogue:
         if messages[-1]["role"] == "assistant":
             raise DataError(
                 f"messages: message {len(messages)} is the assistant's: must be a question, or "
-                "what a tool answered"
+                "the answer of a tool"
             )
         tools = self.checked(tools)
         tooled = (
@@ -71,8 +71,8 @@ class Dialogue:
         place = next(tooled, None)
         if place is not None and not self._encoder.call_form.is_written:
             raise DataError(
-                f"messages: message {place}: {self._template.file} has no tools, and would leave "
-                "it out: write calls and what they answered into the contents"
+                f"messages: message {place}: {self._template.file} does not support tools and "
+                "would leave it out: write calls and their results into the contents"
             )
         return self._encoder.encode_prompt(messages, tools)
 
@@ -81,13 +81,14 @@ class Dialogue:
         tools = checked_tools(tools)
         if tools and not self._writes_tools:
             raise DataError(
-                f"{self._template.file}: the chat template has no tools: leave them out, or choose "
+                f"{self._template.file}: the chat template does not support tools: leave them "
+                "out, or choose "
                 "a model that was trained to call them"
             )
         return tools
 
     def answers(self, answers: Sequence[Answer], tools: Tools | None = None) -> list[dict]:
-        """Returns what a model wrote as messages."""
+        """Returns the answers of a model as messages."""
         tools = checked_tools(tools)
         read = self._by_response_template(answers, tools) or [None] * len(answers)
         found = []
@@ -145,7 +146,7 @@ def _schema(function: Callable[..., Any], number: int) -> dict[str, Any]:
     utils = optional_module("transformers.utils.chat_template_utils", "a function as a tool")
     try:
         return utils.get_json_schema(function)
-    except Exception as error:  # what its docstring lacks; transformers has several kinds
+    except Exception as error:  # transformers has several errors about what a docstring lacks
         raise ArgumentError(f"tools: tool {number} = {function!r}: {error}") from error
 
 
@@ -167,7 +168,7 @@ def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
             )
         if function is tool:
             warn_once(
-                f'tools: {function["name"]} is put within {{"type": "function", "function": ...}}, '
+                f'tools: {function["name"]} is wrapped in {{"type": "function", "function": ...}}, '
                 "which chat templates read"
             )
             tool = {"function": {k: v for k, v in tool.items() if k != "type"}}

@@ -1,6 +1,6 @@
 """Reads answers by a `response_template`, with transformers; `responses.py` runs it as a script.
 
-Such a template has regular expressions of the model's publisher, which may take for ever. This
+Such a template has regular expressions of the model's publisher, which may never end. This file
 imports neither this library nor PyTorch.
 """
 

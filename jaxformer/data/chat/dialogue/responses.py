@@ -16,18 +16,18 @@ _FIELD = "response_template"
 _CPU_SECONDS = 20
 """The maximum processor time for all answers together."""
 _PATIENCE = 120
-"""Seconds after which a process is stopped that gets no processor time."""
+"""The number of seconds after which a process is stopped even if it gets no processor time."""
 
 
 class Response(NamedTuple):
-    """What a model wrote."""
+    """An answer that a model wrote."""
 
     text: str
     """The answer, special tokens included."""
     prefix: str
-    """The prompt, whose end may be the beginning of the answer."""
+    """The prompt, which may end with the beginning of the answer."""
     tools: Sequence[Any] | None = None
-    """The tools that it may call, whose schemas say of which type arguments are."""
+    """The tools that it may call, whose schemas give the types of arguments."""
 
 
 def response_template(folder: Path) -> Mapping[str, Any] | None:
@@ -48,7 +48,9 @@ def read_responses(
         limits = {"patience": _PATIENCE, "cpu_seconds": _CPU_SECONDS}
         done = run_script(response_process, given=given, **limits)
     except subprocess.TimeoutExpired:
-        raise DataError(f"{where}: {_FIELD}: it has not ended after {_PATIENCE} seconds") from None
+        raise DataError(
+            f"{where}: {_FIELD}: it did not finish within {_PATIENCE} seconds"
+        ) from None
     if done.returncode:
         raise DataError(
             f"{where}: {_FIELD}: it computes for longer than {_CPU_SECONDS} seconds, or "
@@ -60,5 +62,7 @@ def read_responses(
         return None
     for each in found:
         if "error" in each:
-            warn_once(f"{where}: an answer stays text, as {_FIELD} does not fit: {each['error']}")
+            warn_once(
+                f"{where}: an answer stays text because {_FIELD} does not fit it: {each['error']}"
+            )
     return [each.get("message") for each in found]

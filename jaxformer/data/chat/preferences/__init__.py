@@ -1,1 +1,1 @@
-"""Preferences: pairs of answers, and answers that are judged alone."""
+"""Preferences: pairs of answers, and single answers with a judgement."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import said_in
+from jaxformer.data.chat.answers.spans import content_text
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.preferences.pairs import FittingRows, PairExamples, encoded_pairs
@@ -22,7 +22,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
 
     A row of a batch is a pair, the chosen side first: "inputs" and "targets" int32 [2, T], and
     "weights" float32 [2, T], 1 where the target is a token of the answer. A text without messages
-    is continued as it stands; of messages, the chat template makes the text.
+    is continued as it stands; messages become text by the chat template.
     """
 
     preference: ClassVar[str] = "DPO"
@@ -39,14 +39,14 @@ class PreferenceData(ConversationData[PreferenceRow]):
         return self.columns.read(record)
 
     def side_of(self, row: PreferenceRow) -> str:
-        # Pairs with the same prompt fall on the same side.
+        # Pairs with the same prompt are on the same side.
         return json.dumps(row.prompt, default=str)
 
     def conversations(self, row: PreferenceRow) -> PreferenceRow:
         return row
 
     def texts(self, row: PreferenceRow) -> Iterator[str]:
-        return map(said_in, (*row.chosen.messages, *row.rejected.messages))
+        return map(content_text, (*row.chosen.messages, *row.rejected.messages))
 
     def render(
         self,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
-from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
+from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.errors import DataError
@@ -27,11 +27,11 @@ class Answer(NamedTuple):
         return int(np.argmax(self.learned))
 
     def part(self, start: int, size: int) -> "Answer":
-        """Returns at most `size` tokens from one on."""
+        """Returns at most `size` tokens from `start` on."""
         return Answer(self.tokens[start : start + size], self.learned[start : start + size])
 
     def cut(self, size: int) -> "Answer":
-        """Returns at most `size` tokens: the beginning of the prompt goes first, see `Pair.cut`."""
+        """Returns at most `size` tokens: the prompt is cut first, see `Pair.cut`."""
         return self.part(min(max(len(self.tokens) - size, 0), max(self.prompt_size - 1, 0)), size)
 
 
@@ -47,8 +47,8 @@ class Pair(NamedTuple):
     def of(cls, chosen: EncodedChat, rejected: EncodedChat, where: str) -> "Pair":
         """Returns both sides, with answers that begin at the same token.
 
-        A token may hold the end of the prompt and the beginning of one answer. From there on, both
-        sides are answers.
+        One token may hold the end of the prompt and the beginning of one answer. Both answers begin
+        there.
         """
         sides = [Answer(chat.tokens, chat.is_answer) for chat in (chosen, rejected)]
         size = min(len(side.tokens) for side in sides)
@@ -98,7 +98,7 @@ class Pair(NamedTuple):
     def cut(self, size: int) -> "Pair":
         """Returns the pair with at most `size` tokens a side.
 
-        The beginning of the prompt goes first, all but its last token, and then the end of the
+        The beginning of the prompt is removed first, except for its last token, then the end of the
         answers.
         """
         start = min(max(self.size - size, 0), max(self.prompt_size - 1, 0))
@@ -120,11 +120,11 @@ class FittingRows(NamedTuple):
     """Pairs or judged answers that fit into rows."""
 
     kept: list[Any]
-    """The pairs or answers, cut where that was asked for."""
+    """The pairs or answers, cut if so configured."""
     name: str
-    """What one is called: "pair"."""
+    """The name of a row in messages: "pair"."""
     changes: list[str]
-    """What became of longer ones, in words."""
+    """Describes how many were cut and how many left out."""
 
     @classmethod
     def of(cls, rows: Sequence[Any], limit: int, too_long: TooLong, name: str) -> "FittingRows":
@@ -132,7 +132,7 @@ class FittingRows(NamedTuple):
         sizes = [row.size for row in rows]
         check_sizes(sizes, [row.where for row in rows], limit, too_long, f"{name}s")
         fitting = rows if too_long == "cut" else [row for row in rows if row.size <= limit]
-        # What is left of a row may teach nothing: two answers may be the same.
+        # A row that was cut may have nothing left to learn, such as two equal answers.
         kept = [row for row in (row.cut(limit) for row in fitting) if row.is_learned]
         if not kept:
             where = f"{rows[0].where}: " if rows else ""
@@ -141,10 +141,10 @@ class FittingRows(NamedTuple):
                 f"{max(sizes, default=limit)}"
             )
         num_cut = sum(row.size > limit for row in fitting)
-        return cls(kept, name, changes_in_words(num_cut, len(rows) - len(kept), limit))
+        return cls(kept, name, describe_changes(num_cut, len(rows) - len(kept), limit))
 
-    def in_words(self) -> str:
-        """Returns how much there is."""
+    def summary(self) -> str:
+        """Returns a summary: the numbers of rows and tokens."""
         answers = [answer for row in self.kept for answer in row.answers]
         judged = [row.desirable for row in self.kept if hasattr(row, "desirable")]
         parts = [
@@ -175,7 +175,7 @@ class PairExamples(ExampleSource):
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns "inputs", "targets" and "weights", each [2, T].
 
-        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 if x[t + 1] is of the answer
+        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 if x[t + 1] is in the answer
         """
         del rng
         row = self.blank()
@@ -196,7 +196,7 @@ class PairExamples(ExampleSource):
         }
 
     def fingerprint(self) -> str:
-        """Returns a digest of all tokens, and of which belong to the answers."""
+        """Returns a digest of all tokens, and of which ones belong to the answers."""
         digest = hashlib.sha256()
         for pair in self.pairs:
             for tokens, learned in pair.answers:
@@ -207,7 +207,7 @@ class PairExamples(ExampleSource):
 
 
 def _from(start: int, side: Answer) -> Answer:
-    """A side whose answer begins at a place, without what comes after its end."""
+    """A side whose answer begins at `start`, without the tokens after the answer."""
     if not side.learned.any():
         return side
     end = int(np.flatnonzero(side.learned)[-1]) + 1

@@ -1,4 +1,4 @@
-"""Rows of preferences: both conversations, whatever form the file has."""
+"""Reads both conversations of a row of preferences, whatever form the file has."""
 
 import re
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ class Preference:
 
     Of texts, the model learns to continue the prompt with an answer and end-of-text, without a
     template. Of messages, the answers of the assistant after the prompt are learned; a text beside
-    messages is the user's prompt, or the assistant's answer. Without a prompt, it is what both
-    sides begin with. A prompt that the conversations of both sides repeat counts once.
+    messages is the user's prompt, or the assistant's answer. Without a prompt column, the prompt is
+    the common beginning of both sides. A prompt that the conversations of both sides repeat counts
+    once.
     """
 
     prompt: str = "prompt"
@@ -78,8 +79,8 @@ class Preference:
             if role != "assistant":
                 found = f"a message by {role!r}" if answer else "nothing"
                 raise DataError(
-                    f"{record.where}: column {name!r}: after what both sides begin with comes "
-                    f"{found}: both must answer the same prompt, by 'assistant'"
+                    f"{record.where}: column {name!r}: {found} follows the common beginning of "
+                    "both sides: both must answer the same prompt, by 'assistant'"
                 )
         return PreferenceRow(
             *(
@@ -129,7 +130,7 @@ def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> 
 
 
 def _common_text(chosen: str, rejected: str) -> str:
-    """The words that both texts begin with, without the white space after them."""
+    """The words with which both texts begin, without the white space after them."""
     pairs = enumerate(zip(chosen, rejected, strict=False))
     length = next(
         (i for i, (ours, other) in pairs if ours != other), min(len(chosen), len(rejected))

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import last_alone, said_in
+from jaxformer.data.chat.answers.spans import content_text, last_alone
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -38,8 +38,8 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
     """Answers, each of which is desirable or not: the data of KTO.
 
     {"prompt": ..., "completion": ..., "label": true}, as TRL has it, or a conversation of any other
-    form with a label, which judges its last answer. Texts are continued as they stand; of messages,
-    the chat template makes the text.
+    form with a label, which judges its last answer. Texts are continued as they stand; messages
+    become text by the chat template.
 
     A row of a batch has "inputs" and "targets" int32 [2, T], and "weights" float32 [2, T], 1 where
     the target is a token of the answer: first the answer itself, then the answer to another prompt
@@ -73,14 +73,14 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
 
     def side_of(self, row: JudgedRow) -> str:
-        # Answers to the same prompt fall on the same side.
+        # Answers to the same prompt are on the same side.
         return json.dumps(row.chat.messages[: row.chat.first or 1], default=str)
 
     def conversations(self, row: JudgedRow) -> list[Conversation]:
         return [row.chat]
 
     def texts(self, row: JudgedRow) -> Iterator[str]:
-        return map(said_in, row.chat.messages)
+        return map(content_text, row.chat.messages)
 
     def render(
         self,

@@ -19,7 +19,7 @@ from jaxformer.data.tasks.images.sources import Digits, ImageSet, ImageSource, d
 from jaxformer.errors import DataError
 
 FORM = ("image_size", "channels", "mean", "std", "scaling")
-"""The fields that say how images are read, which may be left to a checkpoint."""
+"""The fields that define how images are read, which may be left to a checkpoint."""
 
 
 class LabelledImage(NamedTuple):
@@ -110,8 +110,8 @@ class Mixup(Augmentation):
 class Images(Data):
     """Images with one label each.
 
-    A row has "images" float32 [height, width, channels], "label" int32 and "label_weights"
-    float32, which is 0 where the row only fills up a batch.
+    A row has "images" float32 [height, width, channels], "label" int32 and "label_weights" float32,
+    which is 0 if the row only fills up a batch.
     """
 
     source: ImageSource = Digits()
@@ -141,8 +141,9 @@ class Images(Data):
     """Random changes of the training images, in this order."""
 
     on_bad_row: OnBadRow = "stop"
-    """What becomes of an image that cannot be decoded: it stops the run, or is left out (skip), for
-    which each is tried at the start; more than 5 % of them stop the run in either case."""
+    """What happens to an image that cannot be decoded: it stops the run, or is left out (skip), for
+    which every image is tried at the start; more than 5 % of them stop the run in either case.
+    """
 
     label_order: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
@@ -164,12 +165,12 @@ class Images(Data):
 
     @property
     def form_is_open(self) -> bool:
-        """Whether a checkpoint says how images are read."""
+        """Whether a checkpoint has to define how images are read."""
         return any(getattr(self, name) is None for name in FORM)
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Empty: the model decides how many tokens an image is."""
+        """Empty: the model determines the number of tokens of an image."""
         return {}
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:

@@ -13,8 +13,8 @@ from jaxformer.data.tasks.images.labelled import Images
 class MaskedImages(Images):
     """Images of which patches are hidden at random, to be predicted from the others (SimMIM).
 
-    A row has "images", see `Images`, and "masked", bool [patches]: which are hidden, row by row.
-    None are in a row that only fills up a batch. The labels of the images are not learned.
+    A row has "images", see `Images`, and "masked", bool [patches]: which are hidden, row by row. A
+    row that only fills up a batch has none. The labels of the images are not learned.
 
     References:
         Xie et al., SimMIM, 2022, https://arxiv.org/abs/2111.09886
@@ -50,7 +50,7 @@ class MaskedExamples(ExampleSource):
     """Examples with an image, and a random choice of its patches."""
 
     def __init__(self, examples: ExampleSource, num_patches: int, mask_ratio: float):
-        """Takes the examples, and how many of their patches are hidden: one at least."""
+        """Takes the examples, and the share of their patches to hide, at least one patch."""
         self._examples, self._num_patches = examples, num_patches
         self._count = max(1, round(mask_ratio * num_patches))
 

@@ -24,7 +24,7 @@ _MODES = {1: "L", 3: "RGB"}
 
 
 class EmbeddedImage(NamedTuple):
-    """A file within a table, as `datasets` keeps images in Parquet."""
+    """A file stored in a table, as `datasets` stores images in Parquet."""
 
     where: str
     """Its place, for messages."""
@@ -45,7 +45,7 @@ class Scaling(abc.ABC):
 
     @abc.abstractmethod
     def settings(self, size: tuple[int, int]) -> dict[str, Any]:
-        """Returns the fields of preprocessor_config.json that do the same, or nearly.
+        """Returns the fields of preprocessor_config.json that do the same, at least approximately.
 
         Args:
             size: Height and width in pixels.
@@ -113,7 +113,7 @@ class Resize(Scaling):
 
 
 def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
-    """Returns the width and height with a shorter side of so many pixels, and the same shape."""
+    """Returns the width and height with this shorter side and the same aspect ratio."""
     width, height = given
     if width <= height:
         return short, int(short * height / width)
@@ -121,7 +121,7 @@ def by_short_side(given: tuple[int, int], short: int) -> tuple[int, int]:
 
 
 def middle(image: Any, size: tuple[int, int]) -> Any:
-    """Returns the centre crop (height, width) of a Pillow image; black where it is smaller."""
+    """Returns the centre crop (height, width) of a Pillow image, padded with black if needed."""
     height, width = size
     if image.size == (width, height):
         return image
@@ -158,7 +158,7 @@ def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> N
 
 
 def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
-    """Returns an image of Pillow's, with 8 bits for each channel."""
+    """Returns a Pillow image with 8 bits per channel."""
     from PIL import Image, ImageOps
 
     if channels not in _MODES:
@@ -166,11 +166,11 @@ def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
     try:
         embedded = isinstance(file, EmbeddedImage)
         with Image.open(io.BytesIO(file.content) if embedded else ordinary_file(file)) as image:
-            # Cameras save how they were held beside the pixels.
+            # Cameras save their orientation beside the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except (DataError, StorageError):
         raise
-    except Exception as error:  # Pillow's decoders raise many, of damaged files
+    except Exception as error:  # Pillow's decoders raise many errors about damaged files
         raise DataError(f"{file}: not an image that can be decoded: {error}") from error
 
 
@@ -197,11 +197,11 @@ def _settings(
 
 
 def _eight_bits(image: Any) -> Any:
-    """Scales pixels of 16 bits, which Pillow would cut off at 255."""
+    """Scales pixels of 16 bits, which Pillow would clip at 255."""
     from PIL import Image
 
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError("pixels of 32 bits, whose scale is not known; convert it to 8 or 16 bits")
+        raise ValueError("pixels of 32 bits, whose scale is unknown; convert it to 8 or 16 bits")
     return image

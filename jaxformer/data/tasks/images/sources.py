@@ -34,7 +34,7 @@ Row = TypeVar("Row")
 
 
 class ImageSet(abc.ABC):
-    """Images in a fixed order, each decoded when it is asked for.
+    """Images in a fixed order, each decoded on access.
 
     Attributes:
         names: The name of each image, which decides its side of the validation split.
@@ -63,13 +63,13 @@ class ImageSource(abc.ABC):
             scaling: How they get this size.
 
         Raises:
-            DataError: There are none, or they cannot have this form.
+            DataError: There are no images, or they cannot have this size and these channels.
         """
 
 
 @dataclass(frozen=True)
 class Digits(ImageSource):
-    """The 1797 photographs of handwritten digits that scikit-learn carries: 8 x 8, one channel.
+    """The 1797 photographs of handwritten digits in scikit-learn: 8 x 8, one channel.
 
     References:
         Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
@@ -90,7 +90,7 @@ class ImageFolder(ImageSource):
     """A folder with a sub-folder of images for each label."""
 
     path: str
-    """The folder; sub-folders of sub-folders count to the one on top."""
+    """The folder; images in nested sub-folders belong to the top one."""
 
     @classmethod
     def reads(cls, path: str) -> bool:
@@ -145,10 +145,10 @@ class ImageTable(ImageSource):
 
 
 class NamedImages:
-    """The images that the rows of a table name: in its folder, or anywhere else.
+    """The images that the rows of a table name, in its folder or anywhere else.
 
     Args:
-        folder: The folder of the table. A store is asked once for what it holds.
+        folder: The folder of the table; in a store, its files are listed once.
     """
 
     def __init__(self, folder: AnyPath):
@@ -192,7 +192,7 @@ class _FileSet(ImageSet):
 
 
 def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
-    """The names of the images below a folder, and the sub-folder on top of each, its label."""
+    """The names of the images below a folder, and the label of each, its top sub-folder."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
     names = [name for name in image_names(root) if "/" in name and not _HIDDEN.search(f"/{name}")]
@@ -208,7 +208,7 @@ def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
     if without := sorted(name for name in folders - set(labels) if not name.startswith(".")):
         raise DataError(
             f"{root / without[0]} holds no images, and every folder in {root} is a label: put "
-            f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
+            f"images in it ({', '.join(sorted(_ENDINGS))}), or remove it"
         )
     return names, labels
 
@@ -223,7 +223,7 @@ def _image_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str
 
 
 def _table_of(path: AnyPath) -> AnyPath | None:
-    """The table at a path, or in a folder of images; None without one."""
+    """The table at a path, or in a folder of images, if there is one."""
     if is_folder(path):
         return next((path / name for name in _METADATA if (path / name).is_file()), None)
     return path if ending_of(path) in TABLES else None
@@ -244,7 +244,7 @@ def image_names(root: AnyPath) -> list[str]:
 def decodable(
     rows: Sequence[Row], decode: Callable[[Row], Any], on_bad_row: OnBadRow, source: object
 ) -> Sequence[Row]:
-    """Returns the rows whose images can be decoded; all, unseen, where a bad one stops the run."""
+    """Returns the rows whose images can be decoded; all, unchecked, if a bad one stops the run."""
     if on_bad_row == "stop":
         return rows
 
@@ -271,7 +271,7 @@ def _is_image(name: str) -> bool:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields each folder with its files; links are followed, but not in a circle."""
+    """Yields each folder with its files; links are followed, except for circles."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error
@@ -279,5 +279,5 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
     for folder, _, files in os.walk(root, onerror=refuse, followlinks=True):
         home = Path(folder).resolve()
         if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
-            raise DataError(f"{folder} is a link to {home}, which contains it: take it away")
+            raise DataError(f"{folder} is a link to {home}, which contains it: remove it")
         yield folder, files

@@ -41,8 +41,8 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """Rows of a table with the path of an image and its text; a model learns which belong together.
 
     A row of a batch has "images" float32 [height, width, channels], "inputs", "segments" and
-    "token_types" int32 [T], and "pair_weights" float32. Every other row of a batch is a wrong
-    answer, so the batch size matters, and a text or image that is in two rows misleads.
+    "token_types" int32 [T], and "pair_weights" float32. Every other row of a batch counts as a
+    wrong answer, so the batch size matters, and texts or images that occur in two rows are harmful.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.2.
@@ -64,8 +64,9 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """The column of the text."""
 
     tokenizer: TokenizerSpec = field(default=TrainTokenizer())
-    """How text becomes tokens. One of ours puts its end-of-text token behind each text; another
-    adds its own special tokens."""
+    """How text becomes tokens. Our own tokenizers put their end-of-text token after each text;
+    others add their own special tokens.
+    """
 
     sequence_length: int | None = 77
     """The most tokens of a text, special tokens included; None: as many as the checkpoint takes."""
@@ -77,7 +78,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """Padding counts as text, as SigLIP was trained."""
 
     image_size: tuple[int, int] = (224, 224)
-    """Height and width; images are scaled to fill it, and what hangs over is cut off."""
+    """Height and width; images are scaled to fill it, and the rest is cropped."""
 
     channels: int = 3
     """1 for grey, 3 for red, green and blue."""
@@ -103,7 +104,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return {"inputs": self.sequence_length}
 
     def prepare(self, folder):
-        """As `TaskData.prepare`; also keeps how images are read beside the tokenizer."""
+        """Like `TaskData.prepare`; also saves the settings of images beside the tokenizer."""
         found = super().prepare(folder)
         form = self.image_size, self.channels, self.mean, self.std
         keep_preprocessor(folder, preprocessor(Fit(), *form))
@@ -142,7 +143,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
 
 
 class PairExamples(ExampleSource):
-    """Images, each decoded when it is asked for, with their tokenised texts."""
+    """Images, each decoded on access, with their tokenised texts."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class PairExamples(ExampleSource):
 
 
 def _special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """Those that a tokenizer adds itself, or the end-of-text token behind a text."""
+    """The special tokens that a tokenizer adds itself, or end-of-text after a text."""
     own = tokenizer.frame(1)
     end = tokenizer.end_of_text_id
     frame = Frame(((), (end,)), ((), (0,)), (0,)) if own is None else own

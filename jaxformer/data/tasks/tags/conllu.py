@@ -19,8 +19,8 @@ _NONE = "_"
 class ConllU(TagSource):
     """A CoNLL-U file of Universal Dependencies, with the part of speech of each word.
 
-    The words are the syntactic ones: of "1-2 du" the words "de" and "le", each with its tag. Empty
-    nodes (8.1) are skipped. SpaceAfter=No decides the blanks between words.
+    The words are syntactic words: "1-2 du" gives the words "de" and "le", each with its tag. Empty
+    nodes (8.1) are skipped. SpaceAfter=No determines the blanks between words.
 
     References:
         https://universaldependencies.org/format.html
@@ -31,7 +31,8 @@ class ConllU(TagSource):
 
     tag: str = "UPOS"
     """The tag of a word: UPOS, XPOS, DEPREL, or the name of a feature (Number, Case), which is "_"
-    where a word lacks it."""
+    if a word lacks it.
+    """
 
     @classmethod
     def reads(cls, path: str) -> bool:

@@ -33,7 +33,7 @@ class Sentence(NamedTuple):
     """Words that belong together."""
 
     name: str
-    """Decides on which side of the validation split it falls."""
+    """Decides its side of the validation split."""
     words: list[TaggedWord]
 
 
@@ -46,8 +46,8 @@ class TagSource(abc.ABC):
         """Yields every sentence, in the same order each time.
 
         Args:
-            malformed: Receives a message for each that cannot be used, which is left out; None:
-                such a sentence is an error.
+            malformed: Receives a message for each sentence that cannot be used, which is left out;
+                None: such a sentence is an error.
 
         Raises:
             DataError: They are missing or cannot be read.
@@ -55,7 +55,7 @@ class TagSource(abc.ABC):
 
 
 def is_table(path: str) -> bool:
-    """Whether a path is a table with lists of words and of tags, or a folder of such."""
+    """Whether a path is a table with lists of words and of tags, or a folder of such tables."""
     file = any_path(path, "path")
     return is_folder(file) or ending_of(file) in (".arrow", ".json", ".jsonl", ".parquet")
 
@@ -127,15 +127,15 @@ class PythonTokens(TagSource):
 
     The tags are "comment", "keyword", "name", "number", "operator" and "string", as the library's
     own `tokenize` and `keyword` modules classify them. Each word of a comment or a string is tagged
-    separately, so "for" may be a keyword or a word of a docstring. Whole
-    modules fall on one side of the validation split.
+    separately, so "for" may be a keyword or a word of a docstring. Each module is entirely on one
+    side of the validation split.
     """
 
     max_bytes: int | None = 2_000_000
     """Stop before the module that would exceed this many bytes; None takes all 12 MB."""
 
     sentence_words: int = 64
-    """The least words of a sentence, which ends with the first line of code that brings as many."""
+    """The minimum number of words of a sentence; it ends with the line of code that reaches it."""
 
     def __post_init__(self):
         check_types(self)
@@ -173,7 +173,7 @@ _CLASSES |= {
 
 
 def _words(name: str, text: str) -> Iterator[tuple[int, TaggedWord]]:
-    """Yields (line, word); a module that Python's grammar refuses ends where it breaks off."""
+    """Yields (line, word); a module with a syntax error ends there."""
     end = (1, 0)
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -40,7 +40,7 @@ class TagTable(TagSource):
         if len(words) != len(tags):
             raise DataError(
                 f"{record.where}: {len(words)} words in {self.words!r} and {len(tags)} tags in "
-                f"{self.tags!r}: must be as many"
+                f"{self.tags!r}: must be equally many"
             )
         blanks = ["", *[" "] * (len(words) - 1)]
         tagged = [
