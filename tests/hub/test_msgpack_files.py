@@ -233,7 +233,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_bytes(GOOD)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / SINGLE).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="outside of the model's folder"):
+    with pytest.raises(DataError, match="which is outside of the model's folder"):
         MsgpackFiles(tmp_path / "model")
 
 
