@@ -1,4 +1,4 @@
-"""Rules about values: which ones a field or an argument may have, and the words for a message."""
+"""Rules for valid values of fields and arguments, with descriptions for error messages."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from jaxformer.errors import ArgumentError, ConfigError, did_you_mean, shortened
 
 
 class Rule(NamedTuple):
-    """Which values are allowed, and the words that follow "must be" for any other."""
+    """A predicate for valid values, and the phrase after "must be" in error messages."""
 
     allows: Callable[[Any], bool]
     expected: str
@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def one_of(choices: Sequence[Any]) -> Rule:
-    """Some names, or other constants, of the same type."""
+    """Returns a rule that allows some names or other constants, including their type."""
     shown = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
     names = tuple(choice for choice in choices if isinstance(choice, str))
 
@@ -90,19 +90,19 @@ def one_of(choices: Sequence[Any]) -> Rule:
 
 
 def optional(rule: Rule) -> Rule:
-    """The same rule for a value that may be None."""
+    """Returns a rule that also allows None."""
     return Rule(lambda value: value is None or rule.allows(value), f"{rule.expected}, or None")
 
 
 def at_least(least: int) -> Rule:
-    """The integers of at least `least`."""
+    """Returns a rule that allows integers of at least `least`."""
     return Rule(
         lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
     )
 
 
 def between(least: int, most: int) -> Rule:
-    """The integers from `least` to `most`."""
+    """Returns a rule that allows integers from `least` to `most`."""
     return Rule(
         lambda value: is_integer(value) and least <= value <= most,
         f"an integer from {least} to {most}",
@@ -110,7 +110,7 @@ def between(least: int, most: int) -> Rule:
 
 
 def multiple_of(factor: int) -> Rule:
-    """The positive multiples of an integer."""
+    """Returns a rule that allows positive multiples of an integer."""
     return Rule(
         lambda value: is_integer(value) and value >= factor and value % factor == 0,
         f"a multiple of {factor}, at least {factor}",
@@ -118,7 +118,7 @@ def multiple_of(factor: int) -> Rule:
 
 
 def above(limit: float) -> Rule:
-    """The finite numbers above a limit."""
+    """Returns a rule that allows finite numbers above a limit."""
     return Rule(lambda value: _is_finite(value) and value > limit, f"a finite number above {limit}")
 
 
@@ -140,7 +140,7 @@ def rules_of(kind: type) -> dict[str, Rule]:
     """Returns the rule of each field of a dataclass, from its annotation."""
     try:
         annotations = typing.get_type_hints(kind)
-    except NameError:  # a name in scope only where the class was defined
+    except NameError:  # a name that is not in the module's scope
         return {}
     return {field.name: rule_of(annotations[field.name]) for field in dataclasses.fields(kind)}
 
@@ -155,7 +155,7 @@ _SCALARS = {
 
 
 def rule_of(annotation: Any) -> Rule:
-    """Returns the values that an annotation allows; an annotation not handled here allows all."""
+    """Returns the rule for an annotation; annotations not handled here allow any value."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in _SCALARS:
         return _SCALARS[annotation]
@@ -173,7 +173,7 @@ def rule_of(annotation: Any) -> Rule:
         each = rule_of(parts[0])
         return Rule(
             lambda value: isinstance(value, tuple) and all(map(each.allows, value)),
-            f"a tuple, each of it {each.expected}",
+            f"a tuple whose items are each {each.expected}",
         )
     if origin is tuple:
         rules = [rule_of(part) for part in parts]
@@ -195,10 +195,10 @@ def rule_of(annotation: Any) -> Rule:
 
 
 def _joined(names: list[str]) -> str:
-    """Names as a sentence lists them."""
+    """Joins names as in a sentence."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def _hashable(value: Any) -> Any:
-    """A value without NumPy and JAX scalars and without lists."""
+    """Converts NumPy and JAX scalars to Python scalars and lists to tuples."""
     return tuple(map(_hashable, value)) if type(value) in (list, tuple) else plain(value)

@@ -1,4 +1,4 @@
-"""The libraries that only some features need: the extras of ``pip install 'jaxformer[EXTRA]'``."""
+"""Optional dependencies: the extras of ``pip install 'jaxformer[EXTRA]'``."""
 
 import importlib
 from types import ModuleType
@@ -28,7 +28,7 @@ EXTRAS = {
     "wandb": ("wandb", "wandb"),
     "yaml": ("pyyaml", "train"),
 }
-"""By the name of a module: the library on the package index, and the extra that installs it."""
+"""Maps a module name to its package on PyPI and the extra that installs it."""
 
 
 class MissingExtra(ImportError):
@@ -36,7 +36,7 @@ class MissingExtra(ImportError):
 
 
 def optional_module(name: str, purpose: str) -> ModuleType:
-    """Imports a module that needs the libraries of an extra."""
+    """Imports a module that needs an optional dependency."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -47,7 +47,7 @@ def optional_module(name: str, purpose: str) -> ModuleType:
 def missing_extra(
     error: ModuleNotFoundError, purpose: str, extra: str | None = None
 ) -> ImportError:
-    """Says which extra to install for a module that was not found."""
+    """Returns the error that names the extra to install for a missing module."""
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return error

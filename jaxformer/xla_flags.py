@@ -1,13 +1,13 @@
-"""The one flag of XLA that the package sets, since some releases of jaxlib sum wrongly without it.
+"""Sets an XLA flag that works around wrong sums in some releases of jaxlib.
 
-XLA's compiler for CPUs leaves sums, and what surrounds them, to a library (YNNPACK). In jaxlib
-0.10.2 such a fusion may read memory that nothing has written: the gradient of a frozen block is
-then wrong or NaN, by what the memory held before. There it sums rows of 3 wrongly as well
-(https://github.com/jax-ml/jax/issues/39103), and arrays of 7 axes kill the process, as in 0.11.0
+XLA's CPU compiler delegates reductions and fused operations to a library (YNNPACK). In jaxlib
+0.10.2 such a fusion may read uninitialized memory: the gradient of a frozen block is then wrong or
+NaN, depending on previous contents. It also sums rows of 3 wrongly
+(https://github.com/jax-ml/jax/issues/39103), and arrays with 7 axes crash the process, as in 0.11.0
 (https://github.com/jax-ml/jax/issues/39257).
 
-XLA reads the variable once, when JAX starts its devices, and obeys it in every program, also those
-of a user's own `jax.jit`; the options of an executable would protect our own programs alone.
+XLA reads the variable once, when JAX initializes its backends, and applies it to every program,
+including user code under `jax.jit`; compiler options would protect only programs of this library.
 """
 
 import logging
@@ -18,10 +18,10 @@ from importlib.metadata import version
 
 YNN_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
 NO_YNN_REDUCTIONS = f"{YNN_FUSIONS}=-reduce"
-"""All of the compiler's choices but fusions of sums; jaxlib knows it from 0.10.0 to 0.12.0."""
+"""Enables all fusion kinds except reductions; supported by jaxlib from 0.10.0 to 0.12.0."""
 
-# 0.10.0, 0.10.1 and 0.12.0 compute all that `doctor` asks of them. So did 0.11.1 and 0.11.2, but
-# others have seen wrong gradients.
+# 0.10.0, 0.10.1 and 0.12.0 pass all checks of `doctor`. So did 0.11.1 and 0.11.2, but wrong
+# gradients have been reported for them.
 _AFFECTED = ("0.10.2", "0.11.")
 
 _log = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 def avoid_wrong_sums(
     environment: MutableMapping[str, str] = os.environ, release: str = version("jaxlib")
 ) -> None:
-    """Adds the flag to XLA_FLAGS, where the release of jaxlib needs it and the user chose nothing.
+    """Adds the flag to XLA_FLAGS if the jaxlib release needs it and the user has not set it.
 
-    Where it is too late, or XLA_FLAGS names a file of flags, a warning says what to do.
+    If it is too late, or XLA_FLAGS names a file of flags, a warning says what to do.
     """
     flags = environment.get("XLA_FLAGS", "").strip()
     if not release.startswith(_AFFECTED) or YNN_FUSIONS in flags:
@@ -49,7 +49,7 @@ def avoid_wrong_sums(
 
 
 def _computes_on_a_cpu() -> bool:
-    """Whether JAX has started its devices, and they are CPUs; starts none."""
+    """Whether JAX has already initialized its CPU backend; does not initialize any."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not bridge.backends_are_initialized():
         return False

@@ -41,7 +41,7 @@ from jaxformer.functional import (
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode import filters, processors
 from jaxformer.io.components import is_concrete
-from jaxformer.io.serialization import as_saved
+from jaxformer.io.serialization import json_round_trip
 from jaxformer.models import (
     Classification,
     Contrastive,
@@ -292,7 +292,7 @@ def out_of_range(kind, name, annotation):
 
 def made(kind, fields):
     """The configuration as a run reads it."""
-    return as_saved(kind(**fields))
+    return json_round_trip(kind(**fields))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

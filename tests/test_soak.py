@@ -80,7 +80,7 @@ def raising(error):
     [
         (ConfigError("model.x = 1: must be 2"), Outcome.REFUSED),
         (DataError("rows.tsv:3: no label"), Outcome.REFUSED),
-        (Refused("error: --step 3: there is none"), Outcome.REFUSED),
+        (Refused("error: --step 3: no such checkpoint"), Outcome.REFUSED),
         (SystemExit(2), Outcome.REFUSED),
         (SystemExit(0), Outcome.SURVIVED),
         (Reached("TrainProgram"), Outcome.SURVIVED),

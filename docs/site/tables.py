@@ -43,7 +43,7 @@ def zoo(systems: Sequence[System]) -> str:
             f"`{system.recipe.replace('.py', '')}`" if system.recipe else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Where the two differ, the published number counts:", ""]
+    lines += ["", "Where they differ, the published number counts:", ""]
     lines += [f"- {system.name}: {system.note}" for system in systems if system.note]
     return "\n".join(lines) + "\n"
 

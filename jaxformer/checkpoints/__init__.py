@@ -1,1 +1,1 @@
-"""Run folders and the checkpoints in them: saved, verified, chosen, restored."""
+"""Run folders and their checkpoints: saving, verifying, selecting and restoring."""

@@ -1,12 +1,12 @@
-"""Checkpoints: saved in the background, complete or invisible.
+"""Saves checkpoints in the background; a checkpoint becomes visible only once it is complete.
 
 A checkpoint is a folder ``<step>/`` with three items: ``state`` (every array of the training state
 under a flat name such as ``params/embed/table``), ``config`` (the whole configuration as JSON) and
-``meta`` (step, versions, validation metrics). Step ``n`` means that ``n`` updates are done, hence
-the next batch is number ``n``: the data position is the step. `restore` reads them back.
+``meta`` (step, versions, validation metrics). Step ``n`` means that ``n`` updates are done, so the
+next batch is number ``n``: the step is also the data position. `restore` reads checkpoints back.
 
-Retention is not orbax's `BestN`, which ranks steps by metrics in a separate item: the best
-checkpoint of a run whose steps were saved without that item would be deleted.
+Retention does not use orbax's `BestN`, which ranks steps by metrics in a separate item: it would
+delete the best checkpoint of a run whose steps were saved without that item.
 """
 
 import contextlib
@@ -32,11 +32,13 @@ BestFn = Callable[[Mapping[str, float]], float | None]
 
 
 class CheckpointError(RunError):
-    """A checkpoint could not be saved, or none can be restored; says which ones are good."""
+    """A checkpoint could not be saved or restored; the message names the checkpoints that are
+    intact.
+    """
 
 
 class CheckpointMismatch(CheckpointError):
-    """A whole checkpoint holds other arrays than the state it is to fill."""
+    """An intact checkpoint does not contain the arrays of the state to restore."""
 
 
 def named_arrays(tree: Any) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def named_arrays(tree: Any) -> dict[str, Any]:
 
 
 def content_hash(arrays: Iterable[tuple[str, Any]]) -> str:
-    """Hashes the parameters and the optimizer state, bit for bit."""
+    """Returns a hash of the exact bits of the parameters and the optimizer state."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays, key=lambda pair: pair[0]):
         if name.split("/")[0] in ("params", "opt_state"):
@@ -57,7 +59,7 @@ def content_hash(arrays: Iterable[tuple[str, Any]]) -> str:
 
 
 def loss_of(measured: Mapping[str, float]) -> float | None:
-    """The validation loss, by which the best checkpoint is chosen unless a run says otherwise."""
+    """Returns the validation loss, the default metric for choosing the best checkpoint."""
     return measured.get("loss")
 
 
@@ -65,15 +67,16 @@ class Checkpointer:
     """Saves the training state in the background and keeps the newest and the best.
 
     Args:
-        folder: Where the checkpoints go; created if absent. All processes see the same folder.
-        config: JSON form of the configuration, saved within every checkpoint.
-        keep: How many of the newest checkpoints to keep, besides the best one.
-        best_fn: Maps the metrics measured at a step to a cost, which is lowest at the best step;
-            None where the metric was not measured.
+        folder: Where checkpoints are written; created if absent. All processes must see the same
+            folder.
+        config: The configuration as JSON, saved in every checkpoint.
+        keep: How many of the newest checkpoints to keep in addition to the best one.
+        best_fn: Maps the metrics measured at a step to a cost (lower is better), or to None if the
+            metric was not measured.
         before_save: Called before each checkpoint is begun.
-        check_owned: Raises RunError once the folder is another run's. It is called before anything
-            is committed or deleted there.
-        kept: The digests of the files that the run's model depends on, by name.
+        check_owned: Raises RunError if the folder now belongs to another run. Called before
+            anything is committed or deleted there.
+        kept: Digests of the files that the run's model depends on, by file name.
     """
 
     def __init__(
@@ -100,9 +103,9 @@ class Checkpointer:
         self._costs = {step: self._saved_cost(step) for step in self.steps()}
         atomicity = None
         if is_remote(self.folder):
-            from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, reach_object_stores
+            from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, enable_object_stores
 
-            reach_object_stores()
+            enable_object_stores()
             atomicity = COMMIT_BY_FILE
         handlers = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(atomicity_options=atomicity),
@@ -127,13 +130,13 @@ class Checkpointer:
         validation: Mapping[str, float] | None = None,
         log: Mapping[str, Any] | None = None,
     ) -> None:
-        """Starts saving; returns when the arrays are copied, so that the state may be donated.
+        """Starts saving; returns once the arrays are copied, so that the state may be donated.
 
         Args:
-            step: Updates done so far. Nothing happens where this step is saved already.
+            step: Number of updates done so far. Does nothing if this step is already saved.
             state: Pytree of arrays (and typed random keys).
-            validation: The metrics measured at this very step, if they were.
-            log: `RunLogger.state`, from which the log goes on.
+            validation: The metrics measured at this step, if any.
+            log: `RunLogger.state`, from which logging resumes.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.
@@ -172,7 +175,7 @@ class Checkpointer:
             self._writer.check_for_errors()
 
     def wait(self) -> None:
-        """Waits until everything is on disk; raises as ``check`` does."""
+        """Waits until everything is on disk; raises the same errors as ``check``."""
         unsealed, self._unsealed = self._unsealed, None
         with self._reporting():
             self._writer.wait_until_finished()
@@ -187,7 +190,7 @@ class Checkpointer:
             self._delete_doomed()
 
     def close(self) -> None:
-        """Waits, and ends the background threads."""
+        """Waits for pending saves and stops the background threads."""
         try:
             self.wait()
         finally:
@@ -204,7 +207,9 @@ class Checkpointer:
             return None
 
     def _delete_doomed(self) -> None:
-        """Deletes the steps that are not kept; those that somebody reads, the next time."""
+        """Deletes the steps that are not kept, except those being read, which are retried next
+        time.
+        """
         self._check_owned()
         there = set(self.steps()).intersection(self._doomed)
         begun = {step: files.delete_step(self.folder / str(step)) for step in there}
@@ -212,7 +217,7 @@ class Checkpointer:
         self._deletions += filter(None, begun.values())
 
     def _before_commit(self) -> None:
-        """Runs in the background on process 0, before the rename that completes a step."""
+        """Runs in the background on process 0 before the rename that completes a step."""
         self._check_owned()
         manifest.write_manifest(self.folder, self._saving)
 
@@ -222,7 +227,7 @@ class Checkpointer:
             yield
         except Exception as error:
             self._costs.pop(self._saving, None)
-            self._check_owned()  # who has lost the folder fails in many ways
+            self._check_owned()  # a lost folder makes saving fail in many ways
             full = _is_full_disk(error)
             cause = f"the disk is full ({first_line(error)})" if full else first_line(error)
             raise CheckpointError(
@@ -231,7 +236,7 @@ class Checkpointer:
             ) from error
 
     def _kept(self, full: bool) -> str:
-        """Removes what is half-written; says from which checkpoint the run can go on."""
+        """Removes half-written files; returns a sentence about where the run can resume."""
         try:
             if jax.process_index() == 0:
                 files.remove_leftovers(self.folder)
@@ -240,14 +245,14 @@ class Checkpointer:
             newest = next(whole, None)
         except StorageError:
             return (
-                "The earlier checkpoints were not touched: once the store is back, the same "
-                "command continues from the newest."
+                "The earlier checkpoints were not touched: once the store is reachable again, "
+                "rerun the same command to continue from the newest."
             )
         if newest is None:
             return "There is no earlier checkpoint."
         advice = "free some space and start" if full else "start"
         return (
-            f"The checkpoint of step {newest} is whole: {advice} the same command again to "
+            f"The checkpoint of step {newest} is intact: {advice} the same command again to "
             "continue from there."
         )
 
@@ -258,7 +263,9 @@ def is_key(leaf: Any) -> bool:
 
 
 def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Flattens the state; random keys become their words, and their kind is noted by name."""
+    """Flattens the state; random keys become their raw data, and their implementations are returned
+    by name.
+    """
     arrays = named_arrays(state)
     kinds = {name: str(jax.random.key_impl(key)) for name, key in arrays.items() if is_key(key)}
     for name in kinds:
@@ -267,5 +274,5 @@ def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    # The library that writes the arrays has no exception for this.
+    # Tensorstore, which writes the arrays, has no dedicated exception for this.
     return "RESOURCE_EXHAUSTED" in str(error) or getattr(error, "errno", None) == errno.ENOSPC

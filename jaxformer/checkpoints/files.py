@@ -1,12 +1,12 @@
 """The folder of checkpoints on disk: steps, retention, leftovers.
 
-A step is a folder named by its number. Orbax writes it under a temporary name and renames it when
-every byte is on disk, so a folder with a plain number was complete once. Whether it still is, its
-manifest says (``manifest.py``).
+Each step is a folder named by its number. Orbax writes it under a temporary name and renames it
+once every byte is on disk, so a folder with a plain number was complete when it was written. Its
+manifest tells whether it still is (``manifest.py``).
 
-In an object store nothing can be renamed. There orbax writes a step under its own number, and at
-last the object ``commit_success.txt``: a number without it is not a checkpoint. Whatever ends a
-checkpoint deletes that object first.
+Object stores cannot rename. There orbax writes a step directly under its number and writes the
+object ``commit_success.txt`` last: a folder without it is not a checkpoint. Deleting a checkpoint
+deletes that object first.
 """
 
 import fcntl
@@ -25,17 +25,17 @@ from jaxformer.io.paths import AnyPath, is_remote
 
 _TEMPORARY = ".orbax-checkpoint-tmp"
 COMMIT_FILE = "commit_success.txt"
-"""The object that completes a checkpoint in an object store."""
+"""The object that marks a checkpoint in an object store as complete."""
 _DELETING = ".deleting"
 _DAMAGED = ".damaged"
-# A step as it is written, within an optimizer's int32: nothing else with digits is a checkpoint.
+# The folder name of a step, within the range of an optimizer's int32 counter.
 _STEP = re.compile(r"0|[1-9][0-9]{0,8}")
 
 _log = logging.getLogger(__name__)
 
 
 def saved_steps(folder: AnyPath) -> list[int]:
-    """Returns the steps that were saved in ``folder``, ascending, damaged ones included."""
+    """Returns the steps saved in ``folder``, ascending, including damaged ones."""
     if not folder.is_dir():
         return []
     begun = [item for item in folder.iterdir() if _STEP.fullmatch(item.name)]
@@ -49,7 +49,7 @@ def _is_committed(step_folder: AnyPath) -> bool:
 
 
 def unfinished_step(folder: AnyPath, step: int) -> AnyPath:
-    """Returns where the files of a step lie until it is complete."""
+    """Returns the folder that holds the files of a step until it is complete."""
     if is_remote(folder):
         return folder / str(step)
     (unfinished,) = folder.glob(f"{step}{_TEMPORARY}*")
@@ -69,24 +69,24 @@ def set_aside(step_folder: AnyPath) -> AnyPath:
 
 
 def steps_to_keep(costs: Mapping[int, float | None], keep: int) -> set[int]:
-    """Chooses the checkpoints that stay."""
+    """Returns the steps of the checkpoints to keep."""
     best = best_step(costs)
     return set(sorted(costs)[-keep:]) | ({best} if best is not None else set())
 
 
 def best_step(costs: Mapping[int, float | None]) -> int | None:
-    """Returns the step with the lowest cost, or None where none was measured."""
+    """Returns the step with the lowest cost, or None if no cost was measured."""
     measured = [(cost, step) for step, cost in costs.items() if cost is not None]
     return min(measured)[1] if measured else None
 
 
-def damaged_ones(folder: AnyPath) -> list[AnyPath]:
-    """Returns the checkpoints that were set aside."""
+def damaged_checkpoints(folder: AnyPath) -> list[AnyPath]:
+    """Returns the damaged checkpoints that were set aside."""
     return sorted(folder.glob(f"*{_DAMAGED}*")) if folder.is_dir() else []
 
 
 def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what was measured at the step of a ``meta`` item, by the name of the metric."""
+    """Returns the validation metrics in a ``meta`` item, by metric name."""
     if "validation" in meta:
         return meta["validation"]
     loss = meta["validation_loss"]  # format 1 had the loss alone
@@ -94,17 +94,17 @@ def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
 
 
 class StepHold:
-    """Keeps a checkpoint from being deleted by its run while it is read; ends with the object.
+    """Keeps a run from deleting a checkpoint while it is read; released with the object.
 
-    An object store has no such thing: there a checkpoint may go while it is read.
+    Object stores have no such locks: there a checkpoint may be deleted while it is read.
 
     Args:
         step_folder: The checkpoint.
-        to_delete: Whether it is held by who deletes it, with nobody else.
+        to_delete: Whether to lock it exclusively, for deletion.
 
     Raises:
-        FileNotFoundError: It is gone already.
-        BlockingIOError: It is to be deleted, and somebody reads it.
+        FileNotFoundError: The checkpoint was already deleted.
+        BlockingIOError: The checkpoint was to be deleted but is being read.
     """
 
     def __init__(self, step_folder: AnyPath, to_delete: bool = False):
@@ -121,11 +121,13 @@ class StepHold:
         except OSError:
             pass  # a file system without locks
         if not os.path.samestat(os.fstat(folder), os.stat(step_folder)):
-            raise FileNotFoundError(f"{step_folder} was deleted meanwhile")
+            raise FileNotFoundError(f"{step_folder} was deleted in the meantime")
 
 
 def delete_step(step_folder: AnyPath) -> threading.Thread | None:
-    """Deletes in the background; a process killed meanwhile leaves nothing like a checkpoint."""
+    """Deletes a step in the background; if the process is killed meanwhile, what remains is not
+    mistaken for a checkpoint.
+    """
     if is_remote(step_folder):
         (step_folder / COMMIT_FILE).unlink(missing_ok=True)
         thread = threading.Thread(target=_remove_objects, args=(step_folder,))
@@ -149,7 +151,7 @@ def _remove_objects(step_folder: AnyPath) -> None:
 
 
 def remove_leftovers(folder: AnyPath) -> None:
-    """Removes what a killed process left half-written or half-deleted."""
+    """Removes files that a killed process left half-written or half-deleted."""
     if is_remote(folder):
         for item in folder.iterdir() if folder.is_dir() else ():
             if _STEP.fullmatch(item.name) and not _is_committed(item):
@@ -161,6 +163,6 @@ def remove_leftovers(folder: AnyPath) -> None:
 
 
 def write_json(path: AnyPath, data: object) -> None:
-    """Writes a JSON file that is never seen half-written."""
+    """Writes a JSON file atomically."""
     with replacing(path) as aside:
         aside.write_text(json.dumps(data, indent=1) + "\n")

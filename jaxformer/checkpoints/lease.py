@@ -1,9 +1,10 @@
-"""A run's lock in an object store, which has no locks: a lease that its owner renews.
+"""The lock of a run in an object store: a lease that its owner keeps renewing.
 
-The lock is the object with the highest number below ``RUN/.lock``. A store creates an object of a
-given name once, so of several processes that want the next number one gets it. The owner writes its
-object anew every few seconds; where that stops, the next process takes the next number. An owner
-that was only slow finds the higher number, and stops: `Lease.check`.
+Object stores have no locks. The lock is the object with the highest number below ``RUN/.lock``. A
+store creates an object of a given name only once, so if several processes compete for the next
+number, exactly one gets it. The owner rewrites its object every few seconds; if it stops doing so,
+another process takes the next number. An owner that was merely slow finds the higher number and
+stops (`Lease.check`).
 """
 
 import json
@@ -29,20 +30,20 @@ _POLL = 0.5
 
 _log = logging.getLogger(__name__)
 _held: set[str] = set()
-"""The leases of this process."""
+"""The leases held by this process."""
 
 
 class Lease:
     """The right to write to a run's folder, renewed in the background until it is closed.
 
-    The lock of a killed process is waited for, for `EXPIRY` seconds, or not at all where that
-    process ran on this machine. One that is renewed meanwhile belongs to a process that works.
+    The lock of a killed process expires after `EXPIRY` seconds, or immediately if that process ran
+    on this machine. A lock that is renewed in the meantime belongs to a live process.
 
     Args:
         folder: The run's folder.
 
     Raises:
-        ConfigError: Another process is at work there.
+        ConfigError: Another process is training in the folder.
         StorageError: The store cannot be reached.
     """
 
@@ -66,18 +67,18 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Checks in the store that the lease is still this process's."""
-        with suppress(StorageError):  # then nothing can be written either
+        """Checks that the store still names this process as the owner of the lease."""
+        with suppress(StorageError):  # writing would fail as well
             self._look()
         if self._lost:
             raise RunError(
-                f"stopped: {self._folder} is another process's now, or was removed. This one was "
-                f"halted or cut off for more than {EXPIRY:g} s, perhaps, and did not renew its "
-                "lock; it writes nothing more there, and the checkpoints are kept"
+                f"stopped: {self._folder} was removed or is now locked by another process. This "
+                f"one was halted or cut off for more than {EXPIRY:g} s, perhaps, and could not "
+                "renew its lock; it stops writing there, and the checkpoints are kept"
             )
 
     def close(self) -> None:
-        """Gives the lease back."""
+        """Releases the lease."""
         self._stop.set()
         self._thread.join()
         _held.discard(self._owner["id"])
@@ -87,11 +88,11 @@ class Lease:
                     self._path(number).unlink(missing_ok=True)
 
     def _taken(self) -> int:
-        """Returns the number of the new lock, once no other owner is alive."""
+        """Returns the number of the new lock once no other owner is alive."""
         while True:
             number = max(self._numbers(), default=0)
             owner = self._read(number) if number else None
-            if owner is not None and not self._expires(number, owner):
+            if owner is not None and not self._is_dead(number, owner):
                 raise ConfigError(
                     f"another process is training in {self._folder} (process {owner.get('pid')} on "
                     f"{owner.get('host')}): wait for it, or name another folder with --run-dir"
@@ -99,19 +100,21 @@ class Lease:
             if self._create(number + 1):
                 return number + 1
 
-    def _expires(self, number: int, owner: dict[str, Any]) -> bool:
-        """Whether the owner is dead: it has ended on this machine, or does not renew the lock."""
-        if owner.get("machine") == _machine() and not _works(owner):
+    def _is_dead(self, number: int, owner: dict[str, Any]) -> bool:
+        """Whether the owner is dead: its process ended on this machine, or it does not renew the
+        lock.
+        """
+        if owner.get("machine") == _machine() and not _is_alive(owner):
             return True
         _log.warning(
-            "%s has the lock of process %s on %s: waiting up to %g s for a sign that it works",
+            "%s is locked by process %s on %s: waiting up to %g s to see whether it is alive",
             *(self._folder, owner.get("pid"), owner.get("host"), EXPIRY),
         )
         until = time.monotonic() + EXPIRY
         while time.monotonic() < until:
             time.sleep(_POLL)
             now = self._read(number)
-            if now is None:  # it was given back
+            if now is None:  # it was released
                 return True
             if now != owner:
                 return False
@@ -119,7 +122,9 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(BEAT):
-            with suppress(StorageError):  # nobody else reaches the store either, or the next beat
+            with suppress(
+                StorageError
+            ):  # the store is unreachable for others too, or the next renewal succeeds
                 self._look()
                 if self._lost:
                     return
@@ -131,10 +136,10 @@ class Lease:
             self._lost = True
 
     def _create(self, number: int) -> bool:
-        """Creates the lock of a number; returns whether this process has it."""
+        """Tries to create the lock with a number; returns whether this process owns it."""
         path, data = self._path(number), self._contents()
-        # The answer to an earlier attempt of this process may have been lost, and some stores that
-        # speak S3's language let the last of several creators win; so who has it is read again.
+        # The response to an earlier attempt may have been lost, and some S3-compatible stores let
+        # the last of several creators win, so read back who owns it.
         with suppress(FileExistsError):
             attempt(path, lambda: path.store.pipe_file(str(path), data, mode="create"))
             time.sleep(_POLL)
@@ -150,7 +155,7 @@ class Lease:
         return json.dumps(self._owner | {"beats": self._beats}).encode()
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """What the owner has written; None where the object is gone."""
+        """Returns what the owner wrote, or None if the object is gone."""
         try:
             found = json.loads(self._path(number).read_bytes())
         except FileNotFoundError:
@@ -161,17 +166,17 @@ class Lease:
 
 
 def _machine() -> str:
-    """What tells machines and containers apart, in which the same number is another process."""
+    """Identifies the machine or container, since process ids are only unique within one."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    return uuid.uuid4().hex  # not known: no other is on the same one
+    return uuid.uuid4().hex  # unknown: assume that no other process shares this machine
 
 
-def _works(owner: dict[str, Any]) -> bool:
-    """Whether an owner on this machine still has its lease."""
+def _is_alive(owner: dict[str, Any]) -> bool:
+    """Whether an owner on this machine still holds its lease."""
     pid = owner.get("pid")
-    if pid == os.getpid():  # a number that is used again, unless it is this very process
+    if pid == os.getpid():  # a reused process id, unless it is this very process
         return owner.get("id") in _held
     if not isinstance(pid, int):
         return False

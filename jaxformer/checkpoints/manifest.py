@@ -1,9 +1,8 @@
-"""The manifest of a checkpoint: the size and the digest of every file, written as it was saved.
+"""The manifest of a checkpoint: the size and digest of every file at the time of saving.
 
-Each process digests the array files that it has written, in the background thread that wrote them;
-process 0 adds the few files that belong to all, right before the rename that completes the step.
-Whoever reads a checkpoint compares its files with the manifest first, so a byte that has changed
-since is found before it is used.
+Each process digests the array files that it wrote, in the background thread that wrote them;
+process 0 adds the few shared files right before the rename that completes the step. Readers compare
+the files of a checkpoint with its manifest first, so any changed byte is found before it is used.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from jaxformer.io.paths import AnyPath, any_path
 
 MANIFEST = "files.json"
 _PART = "digests.process_{}.json"
-# What orbax writes into the step's folder after the manifest; `seal` adds it.
+# Files that orbax writes into the step's folder after the manifest; `seal` adds them.
 _LATE = ("_CHECKPOINT_METADATA", COMMIT_FILE)
 _THREADS = 4
 
@@ -33,27 +32,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file as it was written."""
+    """The size and digest of one file when it was written."""
 
     bytes: int
     """Its size."""
     sha256: str | None
-    """Its digest; None in checkpoints of before digests were recorded."""
+    """SHA-256 digest; None in checkpoints saved before digests were recorded."""
 
     def problem(self, name: str, path: AnyPath) -> str | None:
-        """Says what is wrong with the file now, or None; raises OSError if it cannot be read."""
+        """Describes what is wrong with the file, or returns None; raises OSError if it cannot be
+        read.
+        """
         try:
             if (size := path.stat().st_size) != self.bytes:
                 return f"{name} has {size} bytes instead of {self.bytes}"
             if self.sha256 is not None and sha256_of(path) != self.sha256:
-                return f"{name} is not what was saved"
+                return f"{name} has changed since it was saved"
         except (FileNotFoundError, NotADirectoryError):
             return f"{name} is missing"
         return None
 
 
 class DigestingHandler(ocp.PyTreeCheckpointHandler):
-    """Writes arrays as orbax does; then each process digests the files that it has written."""
+    """Writes arrays with orbax; each process then digests the files that it wrote."""
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Starts saving; the last of the returned futures writes this process's digests."""
@@ -61,15 +62,16 @@ class DigestingHandler(ocp.PyTreeCheckpointHandler):
         return [*futures, _ProcessDigests(any_path(directory, "checkpoint"))]
 
 
-# Orbax wants a handler's arguments registered for both ways; restoring uses its own handler.
+# Orbax requires arguments to be registered for saving and restoring, although restoring uses
+# another handler.
 @ocp.args.register_with_handler(DigestingHandler, for_save=True, for_restore=True)
 @dataclass
 class DigestedSave(ocp.args.PyTreeSave):
-    """What `DigestingHandler` saves: a pytree of arrays."""
+    """Arguments of `DigestingHandler`: a pytree of arrays."""
 
 
 class _ProcessDigests:
-    """A future in orbax's sense. Its thread asks for the results in order, so all is written."""
+    """An orbax future; orbax waits for results in order, so the arrays are written when it runs."""
 
     def __init__(self, directory: AnyPath):
         self._directory = directory
@@ -82,7 +84,7 @@ class _ProcessDigests:
         write_json(self._directory / _PART.format(process), _as_json(records))
 
     def cancel(self) -> None:
-        """Nothing runs before `result` is asked for."""
+        """Does nothing, since no work starts before `result` is called."""
 
 
 def write_manifest(folder: AnyPath, step: int) -> None:
@@ -100,7 +102,7 @@ def write_manifest(folder: AnyPath, step: int) -> None:
 
 
 def seal(step_folder: AnyPath) -> None:
-    """Records the files that complete a checkpoint, which are written after its manifest."""
+    """Adds the files that orbax writes after the manifest."""
     path = step_folder / MANIFEST
     late = (step_folder / name for name in _LATE)
     records = _parsed(path.read_text()) | _records(
@@ -110,7 +112,7 @@ def seal(step_folder: AnyPath) -> None:
 
 
 def damage(step_folder: AnyPath, part: int = 0, parts: int = 1) -> str | None:
-    """Compares a checkpoint with its manifest, byte for byte."""
+    """Compares a checkpoint with its manifest byte by byte; returns the first difference."""
     with _readable(step_folder):
         return _damage(step_folder, part, parts)
 
@@ -134,7 +136,7 @@ def _damage(step_folder: AnyPath, part: int, parts: int) -> str | None:
 
 
 def read_item(step_folder: AnyPath, item: str) -> dict[str, Any]:
-    """Reads the ``config`` or the ``meta`` item of a checkpoint, if it is what was saved."""
+    """Reads the ``config`` or ``meta`` item of a checkpoint after verifying it."""
     name = f"{item}/metadata"
     with _readable(step_folder):
         record = _parsed((step_folder / MANIFEST).read_text()).get(name)
@@ -146,16 +148,16 @@ def read_item(step_folder: AnyPath, item: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _readable(step_folder: AnyPath) -> Iterator[None]:
-    """Tells what cannot be read from what is not there."""
+    """Distinguishes an unreadable checkpoint from a missing one."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StorageError(
-            f"the checkpoint {step_folder} cannot be read ({system_message(error)}), so nobody can "
-            "tell whether it is whole, and nothing was changed; make it readable, or move it out "
-            "of its folder to go on from the one before it"
+            f"the checkpoint {step_folder} cannot be read ({system_message(error)}), so it cannot "
+            "be verified; nothing was changed; make it readable, or move it out of its folder to "
+            "continue from the previous one"
         ) from error
 
 
@@ -165,7 +167,7 @@ def _files(folder: AnyPath) -> Iterable[AnyPath]:
 
 
 def _records(home: AnyPath, paths: Iterable[AnyPath]) -> dict[str, FileRecord]:
-    """The files as they are now, by their names from `home`."""
+    """Returns records of the current files by their paths relative to `home`."""
     paths = list(paths)
     with ThreadPoolExecutor(_THREADS) as threads:
         digests = threads.map(sha256_of, paths)
@@ -180,10 +182,10 @@ def _as_json(records: Mapping[str, FileRecord]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, FileRecord]:
-    """The records in a manifest."""
+    """Parses the records in a manifest."""
     data = json.loads(text)
     if not isinstance(data, dict) or not data:
-        raise ValueError("a manifest is a JSON object with an entry for each file")
+        raise ValueError("a manifest must be a JSON object with an entry for each file")
     return {name: _record(value) for name, value in data.items()}
 
 
@@ -191,7 +193,7 @@ def _record(value: Any) -> FileRecord:
     match value:
         case bool():
             pass
-        case int():  # before digests were recorded, a manifest held sizes alone
+        case int():  # older manifests contain only sizes
             return FileRecord(value, None)
         case {"bytes": int(size), "sha256": str(digest)}:
             return FileRecord(size, digest)

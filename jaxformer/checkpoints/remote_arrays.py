@@ -1,7 +1,8 @@
-"""Arrays in an object store: what tensorstore, which writes them, is told of the store.
+"""Arrays in an object store: how tensorstore, which writes them, is configured.
 
-Orbax 0.12 describes gs:// to tensorstore and not s3://, and has no place for the number of retries.
-Tensorstore has both, so the functions of orbax that describe a place are replaced by these.
+Orbax 0.12 passes gs:// URLs to tensorstore but not s3://, and has no option for the number of
+retries. Tensorstore supports both, so this module replaces the orbax functions that build
+tensorstore specs.
 """
 
 import math
@@ -17,12 +18,12 @@ from jaxformer.io.remote import RemotePath
 
 COMMIT_BY_FILE = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
 _places = sys.modules[ocp.type_handlers.get_ts_context.__module__]
-"""Where orbax describes places, wherever it has it in its release."""
+"""The orbax modules that build tensorstore specs, which depend on the release."""
 _gcs_store = _places.gcs_utils.get_kvstore_for_gcs
 
 
-def reach_object_stores() -> None:
-    """Lets orbax write to and read from s3:// and gs:// URLs; may be called again."""
+def enable_object_stores() -> None:
+    """Lets orbax read and write s3:// and gs:// URLs; may be called repeatedly."""
     _places._use_gcs_driver = is_remote
     _places._normalize_path = _normalized
     _places.gcs_utils.get_kvstore_for_gcs = _store
@@ -33,7 +34,7 @@ def _normalized(path: str) -> str:
 
 
 def _store(url: str) -> dict[str, Any]:
-    """The place of a URL in tensorstore's words."""
+    """Returns the tensorstore key-value store spec of a URL."""
     path = any_path(url, "checkpoint")
     if str(path).startswith("s3://"):
         return _s3_place(path) | {"s3_request_retries": _retries()}
@@ -41,18 +42,20 @@ def _store(url: str) -> dict[str, Any]:
 
 
 def _s3_place(path: RemotePath) -> dict[str, Any]:
-    """Where an S3 folder is: at the address and in the region that botocore finds configured."""
+    """Returns the spec of an S3 folder, with the endpoint and region configured for botocore."""
     place = {"driver": "s3", "bucket": path.bucket, "path": "/".join(path.parts[3:])}
     meta = path.store.s3.meta
     if "amazonaws.com" not in meta.endpoint_url:
         place |= {"endpoint": meta.endpoint_url, "aws_region": meta.region_name or "us-east-1"}
-    if "AWS_ACCESS_KEY_ID" in os.environ:  # otherwise tensorstore looks where botocore does
+    if (
+        "AWS_ACCESS_KEY_ID" in os.environ
+    ):  # otherwise tensorstore finds credentials as botocore does
         place["aws_credentials"] = {"type": "environment"}
     return place
 
 
 def _retries() -> dict[str, Any]:
-    """As many attempts as `attempt` makes: their pauses double from half a second to 15 s."""
+    """Returns as many retries as `attempt` makes; pauses double from half a second to 15 s."""
     seconds, first = patience(), 0.5
     doublings = math.log2(LONGEST_PAUSE / first)
     rising = math.log2(seconds / first + 1) if seconds else 0

@@ -1,4 +1,4 @@
-"""Checkpoints read back: the newest whole one, on any mesh; or array by array, on none."""
+"""Restores checkpoints: the newest intact one onto any mesh, or array by array into host memory."""
 
 import contextlib
 import warnings
@@ -36,14 +36,14 @@ def restore_newest(
     warn: Callable[[str], None] = warnings.warn,
     check: Callable[[int], object] = lambda step: None,
 ) -> tuple[int, Any] | None:
-    """Restores the newest checkpoint that is whole; sets damaged ones aside with a warning."""
+    """Restores the newest intact checkpoint; sets damaged ones aside with a warning."""
     folder = any_path(folder, "folder").absolute()
 
     def skip(step_folder: AnyPath, problem: str) -> None:
         renamed = files.set_aside(step_folder)
         warn(
             f"Skipped the damaged checkpoint {step_folder} ({problem}); it is now {renamed.name}. "
-            "Trying the one before it."
+            "Trying the previous one."
         )
 
     if (step := newest_whole(folder, skip)) is not None:
@@ -55,42 +55,43 @@ def restore_newest(
         except Exception as error:
             raise CheckpointError(
                 f"The checkpoint {folder / str(step)} could not be restored "
-                f"({first_line(error)}). Its files are those that were saved, as far as digests "
-                "were, so nothing was changed; move it out of its folder to go on from the one "
-                "before it."
+                f"({first_line(error)}). Its files match their recorded digests, so nothing was "
+                "changed; move it out of its folder to continue from the previous one."
             ) from error
-    if files.damaged_ones(folder):
+    if files.damaged_checkpoints(folder):
         raise CheckpointError(
-            f"Every checkpoint in {folder} is damaged (they are kept, renamed). Start again with "
+            f"Every checkpoint in {folder} is damaged (they are kept, renamed). Start over with "
             "--fresh, which keeps this folder under another name."
         )
     return None
 
 
 def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> int | None:
-    """Finds the newest checkpoint of which every byte is what was saved.
+    """Finds the newest checkpoint whose files all match its manifest.
 
-    In a job of several processes all of them call this together: each reads a share of the files,
-    and all get the same answer.
+    All processes of a job must call this together: each verifies a share of the files, and all get
+    the same result.
     """
     steps = files.saved_steps(folder) if jax.process_index() == 0 else []
     while (step := _of_first_process(steps.pop() if steps else -1)) >= 0:
         if (problem := damage_of(folder / str(step))) is None:
             return step
-        # What the run has deleted while it was read here is not damaged.
+        # A checkpoint that the run deleted while it was read here is not damaged.
         if jax.process_index() == 0 and step in files.saved_steps(folder):
             on_damage(folder / str(step), problem)
     return None
 
 
 def saved_config(run: RunConfig, step: int) -> Config:
-    """The configuration that a checkpoint was saved with, once it is known to be one of its run."""
+    """Returns the configuration that a checkpoint was saved with, after checking that it belongs to
+    the run.
+    """
     home = run.folder / CHECKPOINTS / str(step)
     meta = read_item(home, "meta")
     if meta["step"] != step:
         raise ConfigError(
             f"{home} is the checkpoint of step {meta['step']}, which was copied or renamed: move "
-            "it out of the run, or give it its own name back"
+            "it out of the run, or restore its name"
         )
     saved = run.build(read_item(home, "config"))
     if saved != run.config and (changes := other_fields(saved, run.config, step)):
@@ -98,22 +99,23 @@ def saved_config(run: RunConfig, step: int) -> Config:
             f"{name} was {old!r}, is {new!r}" for name, (old, new) in changes.items()
         )
         raise ConfigError(
-            f"{run.folder / CONFIG_FILE} is not what the checkpoint of step {step} was saved with: "
-            f"{listed}. Put back what was there, or move {home} out of the run if it is another's"
+            f"{run.folder / CONFIG_FILE} differs from the configuration that the checkpoint of "
+            f"step {step} was saved with: {listed}. Restore the original file, or move {home} out "
+            "of the run if it belongs to another run"
         )
-    there = meta.get("kept", {})  # older versions kept no digests of these
+    there = meta.get("kept", {})  # older versions did not record their digests
     now = kept_digests(run.folder) if there else {}
     if others := [name for name, digest in there.items() if now.get(name) != digest]:
         raise ConfigError(
-            f"{run.folder / others[0]} is not what the checkpoint of step {step} was saved with, "
-            "so its numbers would mean other tokens or labels. Put back the file that was there, "
-            f"or move {home} out of the run if it is another's"
+            f"{run.folder / others[0]} has changed since the checkpoint of step {step} was saved, "
+            "so token ids or labels would change their meaning. Restore the original file, or "
+            f"move {home} out of the run if it belongs to another run"
         )
     return saved
 
 
 def damage_of(step_folder: AnyPath) -> str | None:
-    """The damage of a checkpoint, found by all processes together; None if it is whole."""
+    """Returns the damage of a checkpoint, which all processes look for together, or None."""
     problem = damage(step_folder, jax.process_index(), jax.process_count())
     if jax.process_count() == 1:
         return problem
@@ -143,7 +145,7 @@ def restore(step_folder: AnyPath, target: Any) -> Any:
 
 
 def saved_log(folder: AnyPath, step: int) -> dict[str, Any]:
-    """Returns what `RunLogger.state` was at a step; empty at step 0 and where it was not saved."""
+    """Returns `RunLogger.state` at a step; empty at step 0 and if it was not saved."""
     return read_item(folder / str(step), "meta").get("log", {}) if step else {}
 
 
@@ -161,7 +163,7 @@ def parameter_names(arrays: Iterable[str], averaged: bool) -> dict[str, str]:
 def read_arrays(
     step_folder: AnyPath, prefixes: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[str, Any]]:
-    """Reads the arrays of a checkpoint one at a time as numpy, in the order of their names."""
+    """Yields the arrays of a checkpoint one at a time as NumPy arrays, sorted by name."""
     with _reader(step_folder) as reader:
         for name in sorted(_array_metadata(step_folder)):
             if name.startswith(prefixes):
@@ -174,14 +176,14 @@ def read_arrays(
 
 
 def array_shapes(step_folder: AnyPath) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every array of a checkpoint by its name, without reading any."""
+    """Returns the shape of every array of a checkpoint by name, without reading the arrays."""
     return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
 
 
 def read_sharded(
     step_folder: AnyPath, wanted: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-    """Reads the wanted arrays of a checkpoint, each to its sharding."""
+    """Reads some arrays of a checkpoint, each onto its sharding."""
     arguments = {
         name: ocp.ArrayRestoreArgs(
             sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype
@@ -209,22 +211,23 @@ def _array_metadata(step_folder: AnyPath) -> dict[str, Any]:
 
 def _reader(step_folder: AnyPath) -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
     if is_remote(step_folder):
-        from jaxformer.checkpoints.remote_arrays import reach_object_stores
+        from jaxformer.checkpoints.remote_arrays import enable_object_stores
 
-        reach_object_stores()
-    # The handler alone: a Checkpointer around it would look for notes that no restore needs.
+        enable_object_stores()
+    # The bare handler: a Checkpointer would look for metadata that restoring does not need.
     return contextlib.closing(ocp.PyTreeCheckpointHandler())
 
 
 def _check_same_arrays(step_folder: AnyPath, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
-    problems = [f"{name} is not in it" for name in wanted if name not in saved]
-    # Older versions also averaged parameters that do not learn.
+    problems = [f"{name} is missing in the checkpoint" for name in wanted if name not in saved]
+    # Older versions also averaged frozen parameters.
     averages = any(name.startswith("ema/") for name in wanted)
     constant = {f"ema/{name}" for name in parameter_names(wanted, False) if averages}
     unknown = [name for name in saved if name not in wanted and name not in constant]
-    problems += [f"{name} is only in it" for name in unknown]
+    problems += [f"{name} is only in the checkpoint" for name in unknown]
     problems += [
-        f"{name} has shape {tuple(saved[name].shape)} there and {tuple(leaf.shape)} here"
+        f"{name} has shape {tuple(saved[name].shape)} in the checkpoint and {tuple(leaf.shape)} "
+        "here"
         for name, leaf in wanted.items()
         if name in saved and tuple(saved[name].shape) != tuple(leaf.shape)
     ]

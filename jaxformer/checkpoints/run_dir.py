@@ -1,8 +1,8 @@
-"""The folder of a run: one experiment, one writer, and nothing of the user's ever deleted.
+"""The folder of a run: one experiment, one writer; user files are never deleted.
 
-A folder that is absent or empty starts a run; one that holds the same experiment continues it; one
-that holds another is refused with the fields that differ. Besides its checkpoints a run holds the
-files that its model and its data depend on.
+An absent or empty folder starts a run, a folder with the same experiment continues it, and a folder
+with another experiment is refused with the fields that differ. In addition to checkpoints, a run
+contains the files that its model and its data depend on.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from jaxformer.config.user_code import (
     KEPT_FILE,
     check_unchanged,
     experiment_text,
-    find_own,
+    find_user_class,
     origins,
 )
 from jaxformer.data import Data, Datasets
@@ -33,7 +33,7 @@ from jaxformer.io.files import lock_file, read_json, replacing, sha256_of
 from jaxformer.io.mirror import pull, push
 from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
-from jaxformer.io.serialization import as_saved, from_json, to_json
+from jaxformer.io.serialization import from_json, json_round_trip, to_json
 from jaxformer.io.staging import staged
 
 if TYPE_CHECKING:
@@ -43,28 +43,28 @@ CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 IMPORTED = "huggingface"
-"""The folder of a run with the other files of the checkpoint that it was imported from."""
+"""The subfolder with the remaining files of the checkpoint that a run was imported from."""
 KEPT = ("tokenizer", IMPORTED, *LABEL_FILES)
-"""Files in a run's folder that its model depends on, besides the configuration."""
+"""Files in a run's folder, other than the configuration, that its model depends on."""
 _ORIGINS = "origins"
-"""What config.json says, besides the configuration, of components that are the user's own."""
+"""The key in config.json that records where user-defined components come from."""
 _LOCK_FILE = ".lock"
 _SIZES = {"data.batch_size", "data.ramp"}
 
 
 def open_run_folder(folder: AnyPath, config: Config) -> None:
-    """Makes a folder ready for this experiment and writes its ``config.json``.
+    """Prepares a folder for an experiment and writes its ``config.json``.
 
-    Where the experiment's file defines components, the folder keeps a copy of it.
+    If the experiment file defines components, a copy of it is kept in the folder.
     """
-    as_saved(config)
+    json_round_trip(config)
     text, own = experiment_text(config), origins(config)
     if (folder / CONFIG_FILE).exists():
         _check_same_experiment(folder, config)
     elif folder.exists() and (others := _foreign_items(folder, text)):
         raise ConfigError(
-            f"{folder} is not the folder of a run: it has no {CONFIG_FILE} and holds "
-            f"{', '.join(others[:5])}. Name an empty or a new folder with --run-dir."
+            f"{folder} is not a run folder: it has no {CONFIG_FILE} but contains "
+            f"{', '.join(others[:5])}. Name an empty or new folder with --run-dir."
         )
     folder.mkdir(parents=True, exist_ok=True)
     if text is not None:
@@ -74,14 +74,14 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
 
 
 @contextmanager
-def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
+def moved_aside(folder: AnyPath) -> Iterator[AnyPath | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
-    It is renamed back if the start that needed its place fails and leaves nothing there. In an
-    object store each object is copied, and no original is deleted before all copies are there.
+    The folder is renamed back if the new run fails to start and leaves nothing in its place. In an
+    object store each object is copied, and the originals are deleted only once all copies exist.
     """
     target = None
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         if folder.exists():
             with locked(folder):
                 number = 1
@@ -100,14 +100,14 @@ def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
 
 @contextmanager
 def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
-    """Locks a run's folder against a second process; the lock ends with the process.
+    """Locks a run's folder against a second process; the lock is released when the process ends.
 
-    In an object store the lock is a `Lease`, which ends soon after the process.
+    In an object store the lock is a `Lease`, which expires soon after the process ends.
 
-    If training fails before the first checkpoint or row of metrics, the files that it has written
-    are removed, so that the next start finds the folder as it was.
+    If training fails before the first checkpoint or row of metrics, the files that it wrote are
+    removed, so that the folder is as it was.
     """
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         if is_remote(folder):
             from jaxformer.io.remote import check_writable
 
@@ -120,9 +120,9 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
             yield check
         except BaseException:
             with suppress(OSError, RunError):
-                check()  # what is another run's now stays
+                check()  # the folder may belong to another run now
                 if not _has_learned(folder):
-                    _take_back(folder, before)
+                    _restore_contents(folder, before)
             raise
 
 
@@ -136,7 +136,7 @@ def _leased(folder: "RemotePath") -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         file = lock_file(folder / _LOCK_FILE)
     with file:
         try:
@@ -152,38 +152,40 @@ def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def _check_in_place(lock: IO, folder: Path) -> None:
-    """Checks that a name still leads to the lock that this process holds."""
+    """Checks that the path still refers to the lock that this process holds."""
     with suppress(OSError):
         if os.path.samestat(os.fstat(lock.fileno()), os.lstat(folder / _LOCK_FILE)):
             return
     raise RunError(
-        f"stopped: {folder} was removed or replaced while this run trained, or its {_LOCK_FILE} "
-        "was; another run may use the name, so this one writes nothing more there. If the folder "
-        "is still this run's, the same command continues from its newest checkpoint"
+        f"stopped: {folder} or its {_LOCK_FILE} was removed or replaced while this run was "
+        "training; another run may use the name, so this one stops writing there. If the folder "
+        "still belongs to this run, rerun the same command to continue from its newest checkpoint"
     )
 
 
 def _refuse_links(folder: AnyPath) -> None:
-    """Refuses what a run would write through; a corpus may be a link, it is only read."""
+    """Refuses symbolic links that a run would write through; a corpus may be a link, since it is
+    only read.
+    """
     for item in () if is_remote(folder) else folder.iterdir():
         leads_away = item.is_symlink() and (item.name == _LOCK_FILE or not item.is_file())
         if leads_away and not item.name.startswith("corpus-"):
             raise ConfigError(
-                f"{item} is a link to {os.readlink(item)}: a run writes into its own folder alone; "
-                "remove the link, or put what it leads to in its place"
+                f"{item} is a link to {os.readlink(item)}, but a run writes only into its own "
+                "folder: remove the link, or replace it with its target"
             )
 
 
 class RunConfig:
-    """The configuration in a run's folder, read once.
+    """The configuration in a run's folder, read once when created.
 
-    User-defined components are imported from where the run says that they are.
+    User-defined components are imported from the files or modules recorded in the run.
 
     Args:
         folder: The run's folder.
 
     Raises:
-        ConfigError: There is no configuration, or it cannot be used.
+        ConfigError: The configuration is missing or invalid.
     """
 
     def __init__(self, folder: AnyPath):
@@ -197,7 +199,7 @@ class RunConfig:
         if other := _other_weights(folder):
             raise ConfigError(f"{folder} holds {other}")
         if not path.exists():
-            raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
+            raise ConfigError(f"{folder} is not a run folder: {path} does not exist")
         self.folder, self._origins = folder, {}
         try:
             saved = read_json(path)
@@ -208,36 +210,38 @@ class RunConfig:
             raise ConfigError(f"{at}{error}") from error
 
     def build(self, saved: dict[str, Any]) -> Config:
-        """The configuration that the run or one of its checkpoints has saved as JSON."""
+        """Builds the configuration from the JSON saved in the run or in one of its checkpoints."""
         kept = self.folder / KEPT_FILE
-        return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
+        return from_json(saved, Config, lambda name: find_user_class(name, self._origins, kept))
 
 
 def read_config(folder: AnyPath) -> Config:
-    """The configuration that a run was started with; raises ConfigError as `RunConfig` does."""
+    """Reads the configuration that a run was started with, like `RunConfig`."""
     return RunConfig(folder).config
 
 
 def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any, Any]]:
-    """Returns what makes a configuration another experiment, as `changed_fields` does."""
+    """Returns the changed fields that make a configuration a different experiment, as
+    `changed_fields` does.
+    """
     changes = changed_fields(before, now)
-    # The batches to come may have another size, not those of the steps that are done.
+    # The size of future batches may change, but not that of completed steps.
     if done and _SIZES & changes.keys() and same_start(before.data, now.data, done):
         return {name: pair for name, pair in changes.items() if name not in _SIZES}
     return changes
 
 
 def _refuse_pretrained(folder: AnyPath) -> None:
-    with suppress(DataError):  # a run reports the same damage
+    with suppress(DataError):  # the run itself reports the damage
         if is_hf_checkpoint(folder):
             raise ConfigError(
-                f"{folder} is a model that transformers saved, not a run: import it first: "
+                f"{folder} is a model saved by transformers, not a run: import it first with "
                 f"python -m jaxformer import {folder} RUN_DIR"
             )
 
 
 def _other_weights(folder: AnyPath) -> str | None:
-    """The sentence about the weights in a folder that is not a run; None if there are none."""
+    """Describes the weights in a folder that is not a run, or returns None."""
     is_run = (folder / CONFIG_FILE).exists() and not (folder / OLD_FOLDER).exists()
     if is_run or is_remote(folder):
         return None
@@ -252,29 +256,29 @@ def _has_learned(folder: AnyPath) -> bool:
 
 
 @contextmanager
-def accessible(folder: AnyPath) -> Iterator[None]:
-    """Turns an OSError about the folder of a run into a ConfigError that names the option."""
+def reporting_folder_errors(folder: AnyPath) -> Iterator[None]:
+    """Turns an OSError about a run's folder into a ConfigError that names the option."""
     try:
         yield
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be the folder of a run ({system_message(error)}): name another one "
+            f"{folder} cannot be used as a run folder ({system_message(error)}): name another one "
             "with --run-dir"
         ) from error
 
 
 def _contents(folder: AnyPath) -> dict[str, bytes | None]:
-    """The names in a folder; with the configuration itself, which every start writes anew."""
+    """Lists the names in a folder, except for the configuration, which every start rewrites."""
     return {
         item.name: item.read_bytes() if item.name == CONFIG_FILE else None
         for item in folder.iterdir()
     }
 
 
-def _take_back(folder: AnyPath, before: dict[str, bytes | None] | None) -> None:
-    """Leaves a folder with what was in it before, and removes it if it was not there.
+def _restore_contents(folder: AnyPath, before: dict[str, bytes | None] | None) -> None:
+    """Restores the previous contents of a folder, and removes it if it did not exist.
 
-    The shards of a large corpus stay, which the next start goes on with.
+    The shards of a large corpus are kept, since the next start continues with them.
     """
     shards = folders_of_shards(folder)
     for item in folder.iterdir() if folder.exists() else ():
@@ -303,31 +307,28 @@ def _check_same_experiment(folder: AnyPath, config: Config) -> None:
             f"  {name}: {old!r} there, {new!r} now\n" for name, (old, new) in changes.items()
         )
         raise ConfigError(
-            f"{folder} holds a run with another configuration:\n{listed}"
-            "Name another folder with --run-dir, or start anew with --fresh (the old run is kept "
-            "under another name)."
+            f"{folder} contains a run with another configuration:\n{listed}Name another folder "
+            "with --run-dir, or start over with --fresh (the old run is kept under another name)."
         )
 
 
 def _foreign_items(folder: AnyPath, text: bytes | None) -> list[str]:
-    """The files in a folder that no start of this experiment writes."""
+    """Returns the files in a folder that this experiment does not write."""
     own, kept = {_LOCK_FILE} | folders_of_shards(folder), folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:
         own.add(KEPT_FILE)
-    unfinished = tuple(
-        f".{name}." for name in (CONFIG_FILE, KEPT_FILE)
-    )  # by a start that was killed
+    unfinished = tuple(f".{name}." for name in (CONFIG_FILE, KEPT_FILE))  # left by a killed start
     names = (item.name for item in folder.iterdir())
     return sorted(name for name in names if name not in own and not name.startswith(unfinished))
 
 
 def kept_files(run: AnyPath) -> Path:
-    """Returns a folder with those files of a run that its model depends on: `KEPT`."""
+    """Returns a local folder with the files that a run's model depends on (`KEPT`)."""
     return staged(run, lambda name: name.partition("/")[0] in KEPT)
 
 
 def kept_digests(run: AnyPath) -> dict[str, str]:
-    """Returns the digests of what gives a run's tokens and labels their meaning, by file."""
+    """Returns the digests of the tokenizer and label files of a run, by file name."""
     home = kept_files(run)
     names = [*(f"tokenizer/{name}" for name in TOKENIZER_FILES), LABEL_FILES[0]]
     try:
@@ -337,11 +338,7 @@ def kept_digests(run: AnyPath) -> dict[str, str]:
 
 
 def prepared_data(data: Data, folder: AnyPath) -> Datasets:
-    """Prepares the data of a run, which are kept in its folder.
-
-    Those of a remote run are prepared in its mirror: by the first process, which puts what is new
-    into the store, and then by the others, who find it there.
-    """
+    """Prepares the data of a run, which is kept in its folder, and returns the datasets."""
     if not is_remote(folder):
         return data.prepare(folder)
     prepared = []
@@ -362,7 +359,7 @@ def prepared_data(data: Data, folder: AnyPath) -> Datasets:
 
 @contextmanager
 def _named(folder: AnyPath, mirror: Path) -> Iterator[None]:
-    """Lets messages name the run's folder, not its mirror."""
+    """Makes messages name the run's folder instead of its local mirror."""
     try:
         yield
     except (ConfigError, DataError) as error:

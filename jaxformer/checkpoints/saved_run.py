@@ -1,7 +1,7 @@
-"""A checkpoint of a run, chosen, and its parameters, read and written as plain arrays.
+"""Selects a checkpoint of a run; reads and writes its parameters as plain arrays.
 
-The checkpoint is the one that is asked for, the best, or the newest that is whole. All that opens a
-run chooses it here, so that evaluation, generation and export agree.
+The checkpoint is the requested one, the best, or the newest intact one. Everything that opens a run
+selects it here, so that evaluation, generation and export agree.
 """
 
 import logging
@@ -39,31 +39,32 @@ _log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """A checkpoint of a run as plain parameters: averaged if it keeps averages, factors merged.
+    """A checkpoint of a run as plain parameters: averaged if the run keeps averages, low-rank
+    factors merged.
 
     Args:
-        folder: The run's, or that of one of its checkpoints: RUN/checkpoints/300.
-        step: Which checkpoint, where the folder does not say; None: the newest that is whole.
-        best: Whether the one with the best value of `train.metric` is wanted.
+        folder: The run's folder, or the folder of one of its checkpoints: RUN/checkpoints/300.
+        step: Which checkpoint, if the folder does not name one; None selects the newest intact one.
+        best: Whether to select the one with the best value of `train.metric`.
 
     Raises:
-        ConfigError: The folder is no run, or has no such checkpoint.
+        ConfigError: The folder is not a run, or has no such checkpoint.
         CheckpointError: All of its checkpoints are damaged.
     """
 
     def __init__(self, folder: AnyPath, step: int | None = None, best: bool = False):
         self.folder, step = run_and_step(folder, step, best)
-        arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
+        arrays = retry_if_deleted(self.folder, lambda: self._chosen(step, best))
         self.model = self.config.model
         self._stored = parameter_names(arrays, averaged=True)
         parts = (*FACTORS, SCALES)
         self.shapes = {n: arrays[a] for n, a in self._stored.items() if not n.endswith(parts)}
-        """The shape of each parameter, by its name."""
+        """The shape of each parameter, by name."""
         self.adapted = frozenset(name for name in self.shapes if name + FACTORS[0] in self._stored)
-        """The kernels that learned through factors."""
+        """The kernels that were trained through low-rank factors."""
 
     def _chosen(self, step: int | None, best: bool) -> dict[str, tuple[int, ...]]:
-        """Chooses the checkpoint, and keeps it from being deleted; returns its arrays' shapes."""
+        """Selects the checkpoint and protects it from deletion; returns its arrays' shapes."""
         run = RunConfig(self.folder)
         self.step = chosen_step(self.folder, step, best)
         self._home = (self.folder / CHECKPOINTS / str(self.step)).absolute()
@@ -73,17 +74,17 @@ class SavedRun:
 
     @property
     def validation(self) -> dict[str, float]:
-        """What was measured at this step, if anything."""
+        """The validation metrics measured at this step, if any."""
         return files.validation_of(read_item(self._home, "meta"))
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads parameters into the host's memory."""
+        """Reads parameters into host memory."""
         names = list(names)
         found = self._read(name + part for name in names for part in ("", SCALES, *FACTORS))
         return {name: self._plain(name, found) for name in names}
 
     def read_factors(self) -> dict[str, np.ndarray]:
-        """Reads the low-rank factors, by the names of their kernels and `FACTORS`."""
+        """Reads the low-rank factors, by the name of the kernel and a name in `FACTORS`."""
         return self._read(name + part for name in self.adapted for part in FACTORS)
 
     def restore(
@@ -91,7 +92,7 @@ class SavedRun:
         shapes: Mapping[str, jax.ShapeDtypeStruct],
         shardings: Mapping[str, jax.sharding.Sharding],
     ) -> Parameters:
-        """Reads parameters to a mesh as they are stored, each device its own part."""
+        """Reads parameters onto a mesh in their stored layout; each device reads only its shard."""
         wanted = {
             self._stored[name]: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name])
             for name, x in shapes.items()
@@ -100,11 +101,11 @@ class SavedRun:
         return {name: found[self._stored[name]] for name in shapes}
 
     def close(self) -> None:
-        """Lets the run delete the checkpoint; nothing more can be read."""
+        """Lets the run delete the checkpoint again; nothing can be read afterwards."""
         self._hold.close()
 
     def _read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads those of the arrays that there are, as they are stored."""
+        """Reads the given arrays that exist, in their stored layout."""
         arrays = {self._stored[name]: name for name in names if name in self._stored}
         stored = read_arrays(self._home, tuple(arrays))
         return {arrays[array]: value for array, value in stored if array in arrays}
@@ -124,7 +125,7 @@ def write_run(
     parameters: Parameters,
     validation: Mapping[str, float] | None = None,
 ) -> None:
-    """Writes a run of one checkpoint, which has parameters and nothing else."""
+    """Writes a run with a single checkpoint that contains only parameters."""
     folder = any_path(folder, "folder")
     open_run_folder(folder, config)
     checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
@@ -135,71 +136,75 @@ def write_run(
 def run_and_step(
     folder: AnyPath, step: int | None = None, best: bool = False
 ) -> tuple[AnyPath, int | None]:
-    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is."""
+    """Splits RUN/checkpoints/300 into the run and the step; returns a run's folder unchanged."""
     folder = run_path(folder, "run_dir")
     if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
         return folder, step
     named = int(folder.name)
     if best or step not in (None, named):
         asked = "--best" if best else f"--step {step}"
-        raise ConfigError(f"{asked}: {folder} is a single checkpoint; name {folder.parent.parent}")
+        raise ConfigError(
+            f"{asked}: {folder} is a single checkpoint; name the run, {folder.parent.parent}"
+        )
     return folder.parent.parent, named
 
 
 def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> int:
-    """Returns the step of a whole checkpoint of a run; warns of damaged ones it passes over."""
+    """Returns the step of an intact checkpoint of a run; warns about damaged ones it skips."""
     run = run_path(run, "run_dir")
     folder = run / CHECKPOINTS
     if best and step is not None:
-        raise ConfigError(f"--step {step} with --best: must be one of the two; leave one out")
+        raise ConfigError(f"--step {step} and --best cannot be combined; leave one out")
     if step is None and not best:
         found = newest_whole(folder, _warn)
         if found is not None:
             return found
-        if files.saved_steps(folder) or files.damaged_ones(folder):
+        if files.saved_steps(folder) or files.damaged_checkpoints(folder):
             raise CheckpointError(f"Every checkpoint in {folder} is damaged: none can be read")
-        raise ConfigError(f"{run} holds no whole checkpoint: the run has saved none yet")
+        raise ConfigError(f"{run} has no complete checkpoint yet")
     steps = files.saved_steps(folder)
     held = ", ".join(map(str, steps)) or "none"
     asked = "--best" if best else f"--step {step}"
     if best and (step := best_step(run)) is None:
         raise ConfigError(
-            f"--best: no checkpoint in {folder} was measured by train.metric; name one with "
-            f"--step, of {held}"
+            f"--best: no checkpoint in {folder} was measured by train.metric; choose one with "
+            f"--step from {held}"
         )
     problem = damage_of(folder / str(step)) if step in steps else None
     if step not in files.saved_steps(folder):
-        raise ConfigError(f"{asked}: there is none; {folder} holds {held}")
+        raise ConfigError(f"{asked}: no such checkpoint; {folder} contains {held}")
     if problem:
         raise ConfigError(
-            f"{asked}: it is damaged ({problem}); without {asked.split()[0]}, the newest whole "
-            f"checkpoint in {folder} is read"
+            f"{asked}: the checkpoint is damaged ({problem}); leave out {asked.split()[0]} to use "
+            f"the newest intact checkpoint in {folder}"
         )
     return step
 
 
-def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
-    """Calls what chooses and reads a checkpoint; again where it failed because the run goes on."""
+def retry_if_deleted(run: AnyPath, read: Callable[[], _Read]) -> _Read:
+    """Calls a function that selects and reads a checkpoint, and retries if the run deleted it
+    meanwhile.
+    """
     for _ in range(_TRIES):
         before = files.saved_steps(run / CHECKPOINTS)
         try:
             return read()
         except Exception:
-            # Several processes choose together, and would have to fail together.
+            # Several processes select together, so they would also have to fail together.
             if jax.process_count() > 1 or files.saved_steps(run / CHECKPOINTS) == before:
                 raise
     return read()
 
 
 def best_step(run: AnyPath) -> int | None:
-    """Returns the step with the best value of the run's `train.metric`, of those it has kept."""
+    """Returns the kept step with the best value of the run's `train.metric`."""
     metric, folder = RunConfig(run).config.train.metric, run / CHECKPOINTS
     measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
     return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
 
 
 def _validation(step_folder: AnyPath) -> dict[str, float]:
-    """What was measured at a step; nothing where that cannot be read."""
+    """Returns the metrics measured at a step, or an empty mapping if they cannot be read."""
     try:
         return files.validation_of(read_item(step_folder, "meta"))
     except (FileNotFoundError, ValueError, KeyError):
@@ -207,4 +212,4 @@ def _validation(step_folder: AnyPath) -> dict[str, float]:
 
 
 def _warn(step_folder: AnyPath, problem: str) -> None:
-    _log.warning("Passing over the damaged checkpoint %s (%s).", step_folder, problem)
+    _log.warning("Skipping the damaged checkpoint %s (%s).", step_folder, problem)

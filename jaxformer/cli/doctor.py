@@ -1,4 +1,4 @@
-"""``jaxformer doctor``: whether this machine computes correctly, and what to change."""
+"""``jaxformer doctor``: checks whether this machine computes correctly."""
 
 import os
 import sys
@@ -17,13 +17,13 @@ from jaxformer.training.logging.report import print_table
 class Doctor:
     """Checks that this machine and its jaxlib compute correctly.
 
-    Shows versions, devices, memory and the variables that JAX reads, and runs computations that
-    some releases of jaxlib get wrong, each against float64. Takes about twenty seconds.
+    Shows versions, devices, memory and environment variables, and compares computations that some
+    releases of jaxlib get wrong with float64. Takes about twenty seconds.
 
-    FAIL: transformers compute this, and it is wrong here. The exit status is 1.
+    FAIL: a computation that transformers use is wrong here. The exit status is 1.
 
-    note: something is wrong or unwise that no transformer was seen to suffer from, or that is a
-    matter of choice. The exit status stays 0.
+    note: something is wrong or unwise but is not known to affect transformers, or is a matter of
+    choice. The exit status is 0.
     """
 
 
@@ -32,12 +32,12 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
     parse(Doctor, arguments, prog)
     print_table("This machine:", report.machine())
     variables = report.variables(os.environ)
-    print_table("Variables that JAX reads:", list(variables.items()) or [("none", "")])
-    examined = list(report.examined())
-    # Started only now: some accelerators serve one process at a time.
-    if examined[0].name != report.STARTS:
+    print_table("Environment variables of JAX:", list(variables.items()) or [("none", "")])
+    results = list(report.run_cases())
+    # Started only now, since some accelerators serve one process at a time.
+    if results[0].name != report.STARTS:
         print_table("Devices:", report.devices())
-    findings = [*report.judged(os.environ), *examined]
+    findings = [*report.check_variables(os.environ), *results]
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row(finding.name, finding.status)
@@ -48,6 +48,6 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
             print(f"  What to do: {finding.remedy}")
             if finding.issue:
                 print(f"  Reported: {finding.issue}")
-    if not report.is_well(findings):
+    if not report.all_correct(findings):
         sys.exit(1)
-    print("\nNothing is wrong that transformers compute.")
+    print("\nAll computations that transformers use are correct.")

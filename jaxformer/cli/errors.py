@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and one message instead of a traceback."""
+"""Exit statuses of commands, and messages instead of tracebacks."""
 
 import errno
 import logging
@@ -16,24 +16,24 @@ from jaxformer.distributed.join import leave
 from jaxformer.errors import ArgumentError, DataError, RunError, first_line, system_message
 from jaxformer.extras import MissingExtra
 
-_COMFORTABLE = 4e9  # bytes; XLA's compiler aborts where it gets no memory
+_COMFORTABLE = 4e9  # bytes; XLA's compiler aborts if it cannot allocate memory
 _log = logging.getLogger(__name__)
-# Libraries' words for threads and mappings that the system does not give.
+# How libraries report failed creation of threads and mappings.
 _LIMITED = re.compile("start new thread|unavailable|failed to map|bad_alloc", re.IGNORECASE)
 
 
 def reporting_errors(action: Callable[[], int | None]) -> int:
-    """Runs an action and reports the errors that a user can cause in one message.
+    """Runs an action and reports user errors as one message.
 
     A process of a distributed job that fails exits here, so that the others do not wait for it:
     see `distributed.join.leave`.
 
     Args:
-        action: The command; returns an exit status of its own, or None for success.
+        action: The command; returns an exit status, or None for success.
 
     Returns:
-        0 for success or the command's own status, 2 for an argument, configuration or data that
-        cannot work, 1 for a run that had to stop, 130 for Ctrl-C.
+        0 for success or the command's status, 2 for invalid arguments, configuration or data, 1 for
+        a run that had to stop, 130 for Ctrl-C.
 
     Raises:
         Exception: Any other error, which is a bug.
@@ -55,8 +55,8 @@ def reporting_errors(action: Callable[[], int | None]) -> int:
         status = _status(noted)
     except Exception as error:
         error.add_note(
-            "This is a bug in jaxformer, unless it comes from a file of yours: please report it "
-            "with the lines above."
+            "This is a bug in jaxformer, unless it is caused by your code: please report it with "
+            "the lines above."
         )
         if not jax.distributed.is_initialized():
             raise
@@ -79,7 +79,7 @@ def _status(action: Callable[[], object]) -> int:
         return _discard_output(_fail(reader, 1))
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = " What was saved before is kept: free some space and continue." if full else ""
+        advice = " Earlier files are kept: free some space and continue." if full else ""
         if (limit := _limit()) and _LIMITED.search(str(error)):
             advice = f" The {limit}."
         return _discard_output(_fail(f"{system_message(error)}.{advice}", 1))
@@ -87,7 +87,7 @@ def _status(action: Callable[[], object]) -> int:
         return _fail("interrupted", 130)
     except SystemExit:
         raise
-    except BaseException as error:  # Rust's panics are no Exceptions
+    except BaseException as error:  # panics of Rust extensions are not Exceptions
         from jaxformer.training.failures import out_of_memory
 
         limit = _limit()
@@ -99,15 +99,17 @@ def _status(action: Callable[[], object]) -> int:
 
 
 def _limit(below: float = math.inf) -> str | None:
-    """The limit on what a process may reserve, where there is one; most machines have none."""
+    """Describes the limit on the address space of a process, if there is one."""
     size, _ = resource.getrlimit(resource.RLIMIT_AS)
     if size == resource.RLIM_INFINITY or size >= below:
         return None
-    return f"limit ulimit -v allows {size / 1e9:.1f} GB of addresses, also for threads: raise it"
+    return (
+        f"limit ulimit -v allows {size / 1e9:.1f} GB of address space, including threads: raise it"
+    )
 
 
 def _report_unraisable(found: "sys.UnraisableHookArgs") -> None:
-    """Prints a traceback, but not of what TensorStore still tells a save that has failed."""
+    """Prints a traceback, except for late callbacks of TensorStore after a failed save."""
     if str(found.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(found)
 

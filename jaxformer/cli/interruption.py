@@ -1,4 +1,4 @@
-"""Ctrl-C while a command is still importing, which takes seconds."""
+"""Handles Ctrl-C while a command is still importing, which takes seconds."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def quitting_on_interrupt() -> Iterator[None]:
-    """Within it, Ctrl-C ends the process with a line instead of a traceback: nothing is lost yet.
+def exit_on_interrupt() -> Iterator[None]:
+    """Context manager in which Ctrl-C ends the process with one line instead of a traceback.
 
-    An exception would pass through the imports of others, some of which swallow it.
+    An exception would propagate through imports of other libraries, some of which swallow it.
     """
     previous = signal.getsignal(signal.SIGINT)
-    if previous is not signal.default_int_handler:  # ignored, or somebody else's
+    if previous is not signal.default_int_handler:  # ignored, or handled by someone else
         yield
         return
     signal.signal(signal.SIGINT, _quit)

@@ -1,4 +1,6 @@
-"""``jaxformer launch slurm|jobset|tpu-vm CONFIG``: writes what starts a run on a cluster."""
+"""``jaxformer launch slurm|jobset|tpu-vm CONFIG``: writes a script or manifest that starts a run on
+a cluster.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -26,14 +28,14 @@ from jaxformer.launch import (
     tpu_vm_script,
 )
 from jaxformer.launch.job import default_name, variables
-from jaxformer.plan.search import neediest
+from jaxformer.plan.search import largest_stage
 from jaxformer.plan.trace import check
 
 T = TypeVar("T")
 
 _DESCRIPTION = """\
-Writes {what} to the standard output. CONFIG is a config as `train` takes it. Options of
-`train` follow two hyphens, and are checked here, before anything is queued:
+Writes {what} to the standard output. CONFIG is the same as for `train`. Options of
+`train` follow two hyphens and are checked before anything is queued:
 
   {prog} CONFIG {example} -- --train.steps 1000 > {file}
 
@@ -42,19 +44,18 @@ Writes {what} to the standard output. CONFIG is a config as `train` takes it. Op
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """The run, on whatever cluster."""
+    """Options of a run that are common to all clusters."""
 
     run_dir: str | None = None
-    """Where the run is kept: a folder that all processes reach, or a bucket, gs://BUCKET/RUN
-    (default: runs/NAME)."""
+    """The run's folder: a shared folder or a bucket, gs://BUCKET/RUN (default: runs/NAME)."""
     name: str | None = None
-    """The name of the job (default: after the config)."""
+    """The name of the job (default: derived from the config)."""
     env: tuple[str, ...] = ()
-    """Variables of every process: NAME=VALUE."""
+    """Environment variables of every process: NAME=VALUE."""
     program: str = "python -m jaxformer"
-    """What starts jaxformer there."""
+    """The command that starts jaxformer on the cluster."""
     check_memory: bool = True
-    """Refuse what cannot fit in the memory of the devices, by the closed form of `plan`."""
+    """Refuse a run that cannot fit in device memory, according to the closed form of `plan`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +102,12 @@ def tpu_vm(arguments: Sequence[str], prog: str) -> None:
 
 
 class _Checks(NamedTuple):
-    """How the options of training are checked."""
+    """How to check the training options."""
 
     prog: str
-    """What messages call the command."""
+    """The command's name in messages."""
     memory: bool
-    """Whether the memory is checked."""
+    """Whether to check the memory."""
 
 
 def _read(
@@ -117,7 +118,7 @@ def _read(
     what: str,
     example: str,
 ) -> tuple[Job, T, _Checks]:
-    """The run and the cluster that a command line describes."""
+    """Parses a command line into the run and the cluster."""
     file = "job.yaml" if kind is JobSet else "job.sh"
     text = _DESCRIPTION.format(what=what, prog=prog, example=example, file=file)
     usage = f"{prog} CONFIG [OPTION ...] [-- OPTION_OF_TRAIN ...]"
@@ -128,7 +129,7 @@ def _read(
     misplaced = given(options) & {"run_dir", "fresh", "job.stopped_status"}
     if misplaced:
         option = sorted(misplaced)[0].replace("_", "-")
-        raise ArgumentError(f"--{option}: must come before the two hyphens, or not at all")
+        raise ArgumentError(f"--{option}: must come before the two hyphens, or be left out")
     name = default_name(config) if run.name is None else run.name
     job = Job(
         config=config,
@@ -143,10 +144,11 @@ def _read(
 
 
 def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | None) -> None:
-    """Checks the config and the options of training as the processes will, on as many devices.
+    """Checks the config and the training options as the processes will, for their number of
+    devices.
 
-    What depends on a checkpoint's model, on the data or on the cores of a CPU is checked where the
-    run starts.
+    Checks that depend on a checkpoint's model, on the data or on CPU cores happen when the run
+    starts.
     """
     defaults, options = Launch(**vars(load_config(config_spec(job.config)))), list(job.options)
     if defaults.model is None and "model" not in given(options):
@@ -160,15 +162,16 @@ def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | 
 
 
 def _check_memory(name: str, experiment: Config, slice_: Slice) -> None:
-    """Says how much memory a step needs, and refuses what cannot fit."""
-    jax.config.update("jax_platforms", "cpu")  # everything is traced, and nothing runs
+    """Reports how much memory a step needs, and refuses a run that cannot fit."""
+    jax.config.update("jax_platforms", "cpu")  # tracing only, without running anything
     check(experiment, slice_)
-    (_, memory), usable = neediest(experiment, slice_), slice_.chip.memory.value
+    (_, memory), usable = largest_stage(experiment, slice_), slice_.chip.memory.value
     needs = f"{memory.peak / GIB:.2f} of {usable / GIB:.2f} GiB on each device of {slice_.name}"
     if memory.cannot_fit(usable):
         raise ConfigError(
             f"{name} needs {needs}: `jaxformer plan {name} --chips {slice_.name}`, with the same "
-            "options, says for what and which mesh fits; --no-check-memory writes the file anyway"
+            "options, shows what needs it and which mesh fits; --no-check-memory writes the file "
+            "anyway"
         )
     verdict = memory.verdict(usable)
-    print(f"memory: {verdict}: {needs}, by closed form and without gaps", file=sys.stderr)
+    print(f"memory: {verdict}: {needs}, estimated without gaps between arrays", file=sys.stderr)

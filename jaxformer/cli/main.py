@@ -1,8 +1,8 @@
 """``jaxformer COMMAND``, the same as ``python -m jaxformer COMMAND``.
 
-A command is a function that takes its arguments and the name that messages call it by, and returns
-None or an exit status. Its module is imported when the command is asked for, so that
-``jaxformer --help`` answers at once and a command needs only the libraries that it uses.
+A command is a function that takes its arguments and its name for messages, and returns None or an
+exit status. Its module is imported only when the command runs, so that ``jaxformer --help`` is fast
+and a command needs only the libraries that it uses.
 """
 
 import importlib
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from jaxformer import __version__
-from jaxformer.cli.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import exit_on_interrupt
 from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.extras import missing_extra
 
 COMMANDS = {
     "train": ("training.train:train", "train", "train a model, or continue its run"),
-    "plan": ("plan:plan", "train", "say what a config needs on a slice, and how fast it goes"),
+    "plan": ("plan:plan", "train", "estimate memory, speed and mesh of a config on a slice"),
     "inspect": (
         "training.runs:inspect",
         "hub",
@@ -39,10 +39,10 @@ COMMANDS = {
     "merge": (
         "training.runs:merge",
         "hub",
-        "write plain weights from a run that was trained with LoRA",
+        "merge the LoRA factors of a run into plain weights",
     ),
     "compare": ("training.runs:compare", "train", "compare runs by a validation metric"),
-    "goodput": ("training.goodput:goodput", "train", "show where the wall time of a run went"),
+    "goodput": ("training.goodput:goodput", "train", "show how the wall time of a run was spent"),
     "zoo": ("hub.zoo:zoo", "hub", "list the published systems and their sizes"),
     "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
     "generate": ("inference.generate:generate", "hub", "generate text from prompts"),
@@ -52,44 +52,48 @@ COMMANDS = {
         "hub",
         "predict labels, tags, answers or embeddings of rows",
     ),
-    "embed": ("inference.embed:embed", "hub", "make vectors of texts, or score pairs of them"),
+    "embed": ("inference.embed:embed", "hub", "embed texts, or score pairs of texts"),
     "zero-shot": (
         "inference.zero_shot:zero_shot",
         "hub",
-        "predict which labels, in words, fit an image",
+        "classify images by text labels",
     ),
     "tokenize": (
         "inference.inspection:tokenize",
         "hub",
-        "show the tokens that a model reads of a text",
+        "show how a model tokenizes a text",
     ),
     "neighbours": ("inference.inspection:neighbours", "hub", "show the tokens nearest to a word"),
     "fill-mask": ("inference.inspection:fill_mask", "hub", "predict the masked tokens of a text"),
     "import": (
         "hub.checkpoints:import_checkpoint",
         "hub",
-        "make a run from a Hugging Face checkpoint",
+        "import a Hugging Face checkpoint as a run",
     ),
     "forward": (
         "hub.checkpoints:forward",
         "hub",
         "compute a model's outputs for the arrays in a file",
     ),
-    "export": ("hub.checkpoints:export", "hub", "write a run as a Hugging Face checkpoint"),
-    "push": ("hub.checkpoints:push", "hub", "put an exported checkpoint on the Hugging Face hub"),
+    "export": ("hub.checkpoints:export", "hub", "export a run as a Hugging Face checkpoint"),
+    "push": ("hub.checkpoints:push", "hub", "push an exported checkpoint to the Hugging Face hub"),
     "verify": ("hub.parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("hub.parity:parity", "parity", "compare every known system with transformers"),
-    "flax-classes": ("hub.flax:flax_classes", "hub", "list Flax classes and what they are here"),
+    "flax-classes": (
+        "hub.flax:flax_classes",
+        "hub",
+        "list Flax classes and their equivalents here",
+    ),
     "launch slurm": ("launch:slurm", "train", "write a SLURM script that trains on a cluster"),
     "launch jobset": ("launch:jobset", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
     "launch tpu-vm": ("launch:tpu_vm", "train", "write the gcloud commands for TPU machines"),
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),
-    "lab two-dogs": ("lab.experiments:two_dogs", "train", "switch a model's positions off"),
+    "lab two-dogs": ("lab.experiments:two_dogs", "train", "show a model without its positions"),
     "lab softmax": ("lab.experiments:softmax", "train", "why scores are divided by sqrt(d_k)"),
     "lab mask": ("lab.experiments:mask", "train", "why a mask comes before the softmax"),
-    "lab cache": ("lab.cache:cache", "train", "what a decoder's cache takes, and what it saves"),
+    "lab cache": ("lab.cache:cache", "train", "size and savings of a decoder's KV cache"),
     "lab cost": ("lab.experiments:cost", "train", "time and memory against the length"),
     "lab recall": ("lab.experiments:recall", "train", "attention, a GRU, a convolution on a task"),
     "lab extrapolate": ("lab.studies:extrapolate", "train", "test positions beyond training"),
@@ -98,14 +102,14 @@ COMMANDS = {
 }
 """The module and function of each command, the extra that it needs, and what it does."""
 GROUPS = ("lab", "launch")
-"""The first words of commands that have two: "lab positions"."""
+"""The groups of two-word commands, such as "lab" in "lab positions"."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-        arguments: The words after the program's name; None takes those of this process.
+        arguments: The command-line arguments; None uses those of this process.
 
     Returns:
         The exit status.
@@ -132,14 +136,14 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
 
     Args:
         name: The command.
-        arguments: The words after it.
-        prog: What messages call the program.
+        arguments: Its arguments.
+        prog: The program's name in messages.
 
     Returns:
         The exit status.
     """
-    logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library does it
-    with quitting_on_interrupt():
+    logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library configures it
+    with exit_on_interrupt():
         from jaxformer.cli.errors import reporting_errors
 
     def action() -> int | None:
@@ -152,7 +156,7 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
 
 
 def _open_streams() -> None:
-    """Lets a command run whose standard streams are closed, as those of a daemon may be."""
+    """Opens standard streams that are closed, as they may be in a daemon."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the process ends)
@@ -163,12 +167,12 @@ def _command(name: str) -> Callable[[Sequence[str], str], int | None]:
         advice = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         raise ArgumentError(f"{name!r} is not a command{advice}" if name else f"no command{advice}")
     module, _, function = COMMANDS[name][0].partition(":")
-    with quitting_on_interrupt():
+    with exit_on_interrupt():
         return getattr(importlib.import_module(f"jaxformer.cli.{module}"), function)
 
 
 def _help(group: str = "") -> str:
-    """The commands, or those of a group: "lab "."""
+    """Returns the help for all commands, or for a group such as "lab "."""
     texts = {name: text for name, (_, _, text) in COMMANDS.items() if name.startswith(group)}
     width = max(map(len, texts))
     listed = "\n".join(f"  {name:{width}}  {text}" for name, text in texts.items())

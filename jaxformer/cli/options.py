@@ -1,4 +1,4 @@
-"""What the options of several commands share."""
+"""Options shared by several commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,39 +18,41 @@ RunDirs = Annotated[
 OutDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT_DIR")]
 HFDir = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="HF_DIR")]
 ModelDir = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-"""A folder, or a name on the hub: a `Path` would make "org/name" of "./org/name"."""
+"""A folder or a hub name; a `Path` would turn "./org/name" into "org/name"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointChoice:
-    """Which checkpoint of a run is read."""
+    """Which checkpoint of a run to read."""
 
     step: int | None = None
-    """The checkpoint of this step (default: the newest)."""
+    """The step of the checkpoint (default: the newest)."""
     best: bool = False
-    """The checkpoint with the best validation metric, the run's train.metric."""
+    """Use the checkpoint with the best validation metric, the run's train.metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassChoice:
-    """Which class of a Hugging Face checkpoint is read."""
+    """Which class of a Hugging Face checkpoint to read."""
 
     architecture: str | None = None
-    """The class of a Hugging Face checkpoint, such as BertModel (default: the one that its
-    config.json names)."""
+    """The class of a Hugging Face checkpoint, such as BertModel (default: the class in its
+    config.json).
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice(CheckpointChoice, ClassChoice):
-    """Which model is read, and how."""
+    """Which model to read, and how."""
 
     strict: bool = False
     """Refuse a Hugging Face checkpoint whose config.json has fields that transformers does not
-    know, instead of a warning that names them."""
+    know, instead of logging a warning.
+    """
 
     @property
     def how(self) -> dict[str, Any]:
-        """The arguments of `jaxformer.load`."""
+        """The arguments for `jaxformer.load`."""
         return {
             "step": self.step,
             "best": self.best,
@@ -62,18 +64,18 @@ class ModelChoice(CheckpointChoice, ClassChoice):
 def split_subject(
     arguments: Sequence[str], metavar: str, usage: str, description: str
 ) -> tuple[str, list[str]]:
-    """Splits a command line into what the command works on, and the options.
+    """Splits a command line into its first argument and the options.
 
     For a command whose options depend on its first argument, such as a config or a run.
 
     Args:
         arguments: The command line without the program.
-        metavar: What the first argument is called: "RUN_DIR".
+        metavar: The name of the first argument in the help: "RUN_DIR".
         usage: The usage line of the help.
         description: The rest of the help.
 
     Returns:
-        The first argument, and the others.
+        The first argument and the remaining ones.
 
     Raises:
         ArgumentError: The command line has no first argument.

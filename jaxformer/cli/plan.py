@@ -1,4 +1,4 @@
-"""``jaxformer plan CONFIG --chips SLICE``: what a job needs and how fast it goes."""
+"""``jaxformer plan CONFIG --chips SLICE``: estimates the memory and speed of a job."""
 
 import dataclasses
 import json
@@ -28,14 +28,14 @@ from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
-from jaxformer.plan.trace import check, check_without_mesh, described
+from jaxformer.plan.trace import check, check_without_mesh, checkpoint_model
 from jaxformer.training.resolve import fill
 
 _DESCRIPTION = """\
-Says, on a laptop, whether a config fits on a slice of TPUs or on GPUs, how much memory each device
-needs and for what, the largest batch, the best mesh, and how long a step and the whole run take.
-CONFIG is what `jaxformer train` takes, and options change its fields in the same way:
---mesh.tensor 4. For TPUs the compiler confirms the memory, where libtpu is installed.
+Estimates, without accelerators, whether a config fits on a slice of TPUs or on GPUs, the memory of
+each device by purpose, the largest batch, the best mesh, and the time of a step and of the run.
+CONFIG and the options that change its fields are the same as for `jaxformer train`:
+--mesh.tensor 4. For TPUs the compiler confirms the memory if libtpu is installed.
 
   {prog} llama3_8b --chips v5p:4x4x4        a slice, by the topology of its chips
   {prog} llama3_8b --chips v6e:16x16*2      two slices, joined by the network
@@ -48,28 +48,28 @@ Configs: {names}"""
 
 @dataclass(frozen=True)
 class PlanOptions(Config):
-    """Says what a config needs on a slice, and how fast it goes."""
+    """Estimates the memory and speed of a config on a slice."""
 
     chips: str = ""
-    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; a chip alone with --find."""
+    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; only the chip with --find."""
     find: bool = False
-    """Find the smallest slice of the chip that holds the config, on the mesh that is best there."""
+    """Find the smallest slice of the chip that the config fits on, with the best mesh."""
     compile: bool = True
-    """Ask the TPU compiler, which takes a minute or two; --no-compile: by closed form alone."""
+    """Run the TPU compiler, which takes a minute or two; --no-compile uses only the closed form."""
     price_per_chip_hour: float | None = None
-    """Dollars that a chip costs an hour, for the price of the run and of a million tokens."""
+    """Dollars per chip and hour, for the price of the run and of a million tokens."""
     json: Path | None = None
     """Write the plan to this file as JSON."""
 
     @property
     def experiment(self) -> Config:
-        """The experiment alone."""
+        """The experiment without the other options."""
         parts = [field.name for field in dataclasses.fields(Config)]
         return Config(**{name: getattr(self, name) for name in parts})
 
 
 def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
-    """Prints the plan of the experiment that a command line describes."""
+    """Prints the plan of the configured experiment."""
     names = {"names": ", ".join(shipped_names()), "chips": ", ".join(CHIPS)}
     name, options = split_subject(
         arguments,
@@ -77,7 +77,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
         f"{prog} CONFIG --chips SLICE [OPTION ...]",
         _DESCRIPTION.format(prog=prog, **names),
     )
-    # Everything is traced here, and nothing runs: not on an accelerator either, if there is one.
+    # Only traces, so no accelerator is used.
     jax.config.update("jax_platforms", "cpu")
     wanted = _parsed(name, options, f"{prog} {name}")
     chooses_mesh = any(field.startswith("mesh.") for field in given(options))
@@ -91,7 +91,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     positive = price is None or 0 < price < math.inf
     check_argument("price-per-chip-hour", price, positive, "dollars above 0")
     found, slice_ = None, None if wanted.find else parse_chips(wanted.chips)
-    config = _settled(wanted.experiment)
+    config = _filled_in(wanted.experiment)
     check_without_mesh(config)
     if slice_ is None:
         chip = find_chip(wanted.chips)
@@ -109,7 +109,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
 
 
 def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
-    """The command line, whose options may change a model that a checkpoint has."""
+    """Parses the command line, whose options may change a checkpoint's model."""
     defaults = PlanOptions(**vars(load_config(config_spec(name))))
     if defaults.model is None and "model" not in given(options):
         first = parse(defaults, without(options, "model", "help"), prog)
@@ -119,11 +119,13 @@ def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
     return parse(defaults, options, prog)
 
 
-def _settled(config: Config) -> Config:
-    """The experiment with what it leaves to the checkpoint it starts from, if that is here."""
+def _filled_in(config: Config) -> Config:
+    """Fills in the experiment from its checkpoint, if that is available locally."""
     check_has_model(config)
     is_open = getattr(config.data, "sequence_length", 0) is None
-    origin, _ = (None, "") if config.init_from is None else described(config.init_from, "init_from")
+    origin, _ = (
+        (None, "") if config.init_from is None else checkpoint_model(config.init_from, "init_from")
+    )
     left_open = is_open or origin is not None
     return fill(config, labels_needed=False).config if left_open else config
 
@@ -148,7 +150,7 @@ def _print(name: str, plan: Plan, out: Console) -> None:
     )
     if plan.impossible:
         out.print(
-            f"the config's own mesh is impossible here, so this is the best one: {plan.impossible}",
+            f"the config's mesh is impossible here, so this is the best one: {plan.impossible}",
             highlight=False,
         )
     out.print()
@@ -186,7 +188,7 @@ def _print_memory(plan: Plan, out: Console) -> None:
 
 
 def _largest(plan: Plan) -> list[tuple[str, ...]]:
-    """The arrays to look at: those of the compiler, where it was asked."""
+    """Returns the largest arrays, from the compiler if it ran."""
     if plan.compiled is not None:
         found = plan.compiled.buffers[:8]
         return [(_gib(b.bytes), b.array, b.operation, b.source) for b in found]
@@ -228,10 +230,10 @@ def _print_speed(plan: Plan, out: Console) -> None:
 
 
 def _trust(plan: Plan) -> str:
-    """How far the figures can be trusted."""
+    """Describes the accuracy of the figures."""
     said = "; ".join(plan.memory.assumptions)
     if plan.compiled is None:
-        return f"By closed form alone ({plan.unconfirmed}): {said}."
+        return f"By closed form only ({plan.unconfirmed}): {said}."
     closed = plan.memory.peak
     return (
         f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s); by closed form "

@@ -22,7 +22,7 @@ from jaxformer.data.labels import shown
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
-from jaxformer.io.serialization import as_saved, diff
+from jaxformer.io.serialization import diff, json_round_trip
 from jaxformer.models import Classification, Head, ModelConfig, MultiLabel
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
@@ -30,10 +30,9 @@ from jaxformer.optim.optimizers import AdamW, Optimizer
 
 __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
 
-# A run may be continued with another value of these. They change when and how something is
-# computed, reported or kept, not what: the parameters at a given step stay the same within
-# rounding. `train.steps` and `train.patience` are among them so that a finished run can be
-# extended.
+# Fields that may differ when a run is continued. They change when and how something is computed,
+# reported or kept, but the parameters at a given step stay the same within rounding. `train.steps`
+# and `train.patience` are included so that a finished run can be extended.
 CHANGEABLE_FIELDS = (
     "data.corpus.cache_dir",
     "data.corpus.num_proc",
@@ -72,38 +71,39 @@ class Config:
 
     model: ModelConfig | None = None
     """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig or
-    DualEncoderConfig. None: that of the checkpoint that --init-from names, with the head that the
-    data teach."""
+    DualEncoderConfig. None uses the model of the checkpoint that --init-from names, with the head
+    that matches the data.
+    """
     data: Data = dataclasses.field(default_factory=DataConfig)
-    """The data, and how they become batches."""
+    """The data, and how batches are made from it."""
     optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
-    """AdamW, Adafactor, LAMB, Lion, SGD or Muon, each with its schedule."""
+    """AdamW, Adafactor, LAMB, Lion, SGD or Muon, each with a learning-rate schedule."""
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
-    """How long to train, and what to report and keep."""
+    """How long to train, what to report and what to keep."""
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    """How the work is spread over devices."""
+    """How computation is distributed over devices."""
     init_from: str | None = None
     """Where the parameters come from: a Hugging Face checkpoint (its folder, or its name on the
     hub: org/name, org/name@revision), a run, or one of its checkpoints (RUN/checkpoints/300); heads
     may differ."""
     init_layers: tuple[int, ...] | None = None
-    """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
+    """Which layers of that model, counted from 0, to use in order ("0 2 4"); None uses all."""
 
     @property
     def row_lengths(self) -> Mapping[str, int]:
-        """The tokens of a row: those of the data, or those that the model makes of an image."""
+        """Row lengths in tokens, including the tokens that the model makes from an image."""
         return self.model.row_lengths(self.data.lengths)
 
 
 def validate(config: Config, num_devices: int) -> None:
-    """Checks what the parts of a configuration demand of each other, before anything compiles.
+    """Checks the consistency of a configuration before anything is compiled.
 
     Args:
         config: The experiment.
         num_devices: Devices of all processes together.
 
     Raises:
-        ConfigError: Names the fields, their values and what would be right.
+        ConfigError: A check failed; the message names the fields, their values and a remedy.
     """
     if config.init_from is not None:
         any_path(config.init_from, "init_from")
@@ -116,8 +116,8 @@ def validate(config: Config, num_devices: int) -> None:
         _check_batch_size(name, phase.batch_size, parts, sizes["data"] * sizes["fsdp"])
     if config.train.sample_interval is not None and not writes_samples(config.model, config.train):
         raise ConfigError(
-            f"train.sample_interval = {config.train.sample_interval}: samples are of decoders that "
-            "predict the next token, where train.sample_tokens is above 0; leave it out"
+            f"train.sample_interval = {config.train.sample_interval}: samples need a decoder that "
+            "predicts the next token and train.sample_tokens above 0; leave it out"
         )
     _check_data_fits(config.model, config.data)
     _check_preference(config.model, config.data, config.train)
@@ -127,18 +127,18 @@ def validate(config: Config, num_devices: int) -> None:
     if wanted is not None and wanted > config.model.vocab_size:
         raise ConfigError(
             f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = "
-            f"{config.model.vocab_size}: every token needs a row of the embedding table"
+            f"{config.model.vocab_size}: every token needs a row in the embedding table"
         )
     if config.init_layers is not None and config.init_from is None:
-        raise ConfigError("init_layers names layers of another run: name the run with --init-from")
+        raise ConfigError(
+            "init_layers selects layers of another model: name that model with --init-from"
+        )
 
 
 def check_has_model(config: Config) -> None:
-    """Raises ConfigError where neither the experiment nor a checkpoint says what the model is."""
+    """Raises ConfigError if neither the experiment nor a checkpoint defines the model."""
     if config.model is None:
-        raise ConfigError(
-            "model = None: must be a model, or that of a checkpoint; name one with --init-from DIR"
-        )
+        raise ConfigError("model = None: set a model, or name a checkpoint with --init-from DIR")
 
 
 def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
@@ -157,11 +157,11 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
 
 
 def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:
-    """Checks that every token of the tokenizer has a row of the model's embedding table.
+    """Checks that every token of the tokenizer has a row in the model's embedding table.
 
     Args:
-        vocab_size: The rows of that table.
-        tokenizer_size: Tokens of the tokenizer as it was loaded or trained.
+        vocab_size: Number of rows of the embedding table.
+        tokenizer_size: Number of tokens of the loaded or trained tokenizer.
 
     Raises:
         ConfigError: The tokenizer has more tokens than the model.
@@ -175,33 +175,33 @@ def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:
 
 
 def check_labels(heads: Sequence[Head], labels: tuple[str, ...]) -> None:
-    """Checks that the heads that choose among labels have an output for each."""
+    """Checks that classification heads have one output per label."""
     for head in heads:
         if labels and head.num_labels not in (None, len(labels)):
             raise ConfigError(
                 f"the head {head.name!r} of model.heads has num_labels = {head.num_labels}, but "
-                f"the training data have {len(labels)} labels ({shown(labels)}): set "
-                f"num_labels = {len(labels)}"
+                f"the training data has {len(labels)} labels ({shown(labels)}): set num_labels = "
+                f"{len(labels)}"
             )
 
 
 def check_heads(heads: Sequence[Head], names: Collection[str]) -> None:
-    """Checks that the data have what the model's heads predict."""
+    """Checks that the data provides the targets of the model's heads."""
     for head in heads:
         missing = sorted(head.reads(rows=1, length=1).keys() - set(names))
         if missing:
             raise ConfigError(
                 f"the head {head.name!r} of model.heads reads {', '.join(missing)}, but the data "
-                f"have {', '.join(sorted(names))}: choose a head for these data, or other data"
+                f"provides {', '.join(sorted(names))}: choose a head for this data, or other data"
             )
 
 
 def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Returns what differs and would make a continued run another run.
+    """Returns the changed fields that may not differ when a run is continued.
 
     Args:
         old: The configuration that a run was started with.
-        new: The one it is to be continued with.
+        new: The configuration to continue it with.
 
     Returns:
         ``{"model.num_layers": (old value, new value), ...}`` without ``CHANGEABLE_FIELDS``.
@@ -211,7 +211,7 @@ def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def _is_changeable(name: str) -> bool:
-    """Whether a field, or the component that it belongs to, may differ in a continued run."""
+    """Whether a field or the component that contains it may differ when a run is continued."""
     name = re.sub(r"^model\.(encoder|decoder|text|image)\.", "model.", name)
     return any(name == field or name.startswith(f"{field}.") for field in CHANGEABLE_FIELDS)
 
@@ -220,15 +220,15 @@ def load_config(spec: str) -> Config:
     """Loads an experiment file.
 
     Args:
-        spec: ``path/to/file.py``, or ``path/to/file.py:argument`` where its ``get_config`` takes
-            one.
+        spec: ``path/to/file.py``, or ``path/to/file.py:argument`` if its ``get_config`` takes an
+            argument.
 
     Returns:
-        What its ``get_config`` returned.
+        The return value of its ``get_config``.
 
     Raises:
-        ConfigError: There is no such file, it does not define an experiment, or its code raises an
-            error; names the line.
+        ConfigError: The file does not exist, does not define an experiment, or its code raises an
+            error, whose line the message names.
     """
     name, _, argument = spec.partition(":")
     path = Path(name)
@@ -249,7 +249,7 @@ def load_config(spec: str) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"{path}: get_config() returned a {type(config).__name__}, not a Config.")
     try:
-        return as_saved(config)
+        return json_round_trip(config)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -261,17 +261,17 @@ def _check_tensor_axis(stack: TransformerConfig, tensor: int) -> None:
         raise ConfigError(
             f"model.num_kv_heads = {stack.kv_heads} is not divisible by mesh.tensor = {tensor}: "
             "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
-            "model.num_kv_heads = 1, which every device keeps"
+            "model.num_kv_heads = 1, which is replicated on every device"
         )
 
 
 def writes_samples(model: ModelConfig, train: TrainConfig) -> bool:
-    """Whether a run shows how its model continues a text."""
+    """Whether a run logs samples of its model."""
     return model.causal and model.predicts_next_token and train.sample_tokens > 0
 
 
 def _check_data_fits(model: ModelConfig, data: Data) -> None:
-    """Refuses data that a model cannot read, or from which it would learn nothing."""
+    """Refuses data that a model cannot read or learn from."""
     kind = type(model).__name__
     objective = data.objective if isinstance(data, DataConfig) else data
     name, decodes = type(objective).__name__, "decoder_inputs" in data.lengths
@@ -281,7 +281,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
             raise ConfigError(f"{kind} reads {words}, which {name} does not make")
     for array, (words, there) in made.items():
         if there and array not in model.required:
-            raise ConfigError(f"{kind} does not read {words}, which {name} makes")
+            raise ConfigError(f"{kind} does not read {words}, which {name} provides")
     of_images = (*model.input_fields, "patch_size") if data.has_images else ()
     for field in (name for name in of_images if hasattr(data, name) and hasattr(model, name)):
         there, here = getattr(data, field), getattr(model, field)
@@ -290,13 +290,14 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     has_decoder = "decoder_inputs" in model.required
     if decodes and not has_decoder:
         raise ConfigError(
-            f"{name} makes inputs for an encoder and others for a decoder, which {kind} does not "
-            "read: use an EncoderDecoderConfig"
+            f"{name} provides separate encoder and decoder inputs, which {kind} does not read: "
+            "use an EncoderDecoderConfig"
         )
     if has_decoder and not decodes:
         raise ConfigError(
-            f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
-            "or ParallelText, set data.decoder_start for labels, or take a model without one"
+            f"{kind} has a decoder, for which {name} provides no inputs: use SpanCorruption, "
+            "Denoising or ParallelText, set data.decoder_start for labels, or use a model "
+            "without a decoder"
         )
     several = [type(x) is MultiLabel for x in model.heads if isinstance(x, Classification)]
     if several and (data.head == "multi_label") != any(several):
@@ -305,26 +306,28 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     _check_pooling(model)
     if not model.causal and isinstance(objective, CausalLM | PrefixLM):
         raise ConfigError(
-            f"data.objective = {name}: it asks for the next token, which every token of an encoder "
-            f"({kind}) sees: use MaskedLM, or a DecoderConfig"
+            f"data.objective = {name}: next-token prediction needs causal attention, but every "
+            f"token of an encoder ({kind}) sees the next one: use MaskedLM, or a DecoderConfig"
         )
 
 
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
-    """Refuses preferences without their loss, and that loss without them or a decoder."""
+    """Refuses preference data without a preference loss, and that loss without such data or a
+    decoder.
+    """
     name, preference, wanted = type(data).__name__, train.preference, data.preference
     given = None if preference is None else type(preference).__name__
     if wanted is not None and given != wanted:
         raise ConfigError(
-            f"train.preference = {given}: {name} makes preferences, which no other loss compares; "
-            f"choose one with --train.preference {wanted}"
+            f"train.preference = {given}: {name} provides preferences, which need a preference "
+            f"loss; choose one with --train.preference {wanted}"
         )
     if preference is None:
         return
     if wanted is None:
         raise ConfigError(
             f"train.preference = {given}: compares {preference.compares}, which {name} does not "
-            f"make; use {preference.data}, or leave it out"
+            f"provide; use {preference.data}, or leave it out"
         )
     if not (model.causal and model.predicts_next_token):
         heads = ", ".join(head.name for head in model.heads) or "none"
@@ -335,22 +338,22 @@ def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> Non
 
 
 def _check_pooling(model: ModelConfig) -> None:
-    """Refuses a classifier that reads a token of a causal model which has not seen the text."""
+    """Refuses a classifier on a token of a causal model that has not seen the text."""
     for number, head in enumerate(model.heads):
         pooling = getattr(head, "pooling", None)
         if model.causal and pooling in ("first", "second", "first_and_mean"):
             raise ConfigError(
-                f"model.heads.{number}.pooling = {pooling!r}: must be 'last' or 'mean' in a causal "
-                "model, whose first token sees nothing of the text after it"
+                f"model.heads.{number}.pooling = {pooling!r}: must be 'last' or 'mean' in a "
+                "causal model, whose first token does not see the text after it"
             )
 
 
 def _check_batch_size(name: str, batch_size: int, parts: int, replicas: int) -> None:
     if batch_size % (parts * replicas):
         raise ConfigError(
-            f"{name} = {batch_size} is not divisible by "
-            f"train.gradient_accumulation x mesh.data x mesh.fsdp = {parts} x {replicas} = "
-            f"{parts * replicas}: every device takes the same number of rows in every part"
+            f"{name} = {batch_size} is not divisible by train.gradient_accumulation x mesh.data x "
+            f"mesh.fsdp = {parts} x {replicas} = {parts * replicas}: every device must get the "
+            "same number of rows in every part"
         )
 
 
@@ -358,8 +361,8 @@ def _check_vocabulary_divides(size: int, devices: int) -> None:
     if size % devices:
         padded = -(-size // devices) * devices
         raise ConfigError(
-            f"model.vocab_size = {size} is not divisible by mesh.tensor x mesh.fsdp = "
-            f"{devices}, over which the vocabulary is cut: pad it to {padded} (rows beyond the "
+            f"model.vocab_size = {size} is not divisible by mesh.tensor x mesh.fsdp = {devices}, "
+            f"over which the vocabulary is sharded: pad it to {padded} (rows beyond the "
             "tokenizer's tokens do no harm)"
         )
 

@@ -1,4 +1,4 @@
-"""Where the metrics of a run are shown, besides its own metrics.jsonl: TensorBoard, W&B."""
+"""Loggers that show the metrics of a run in addition to metrics.jsonl: TensorBoard and W&B."""
 
 import abc
 import logging
@@ -13,44 +13,44 @@ from jaxformer.extras import optional_module
 from jaxformer.io.files import replacing
 
 WANDB_ID = "wandb_run_id"
-"""The file of a run's folder with the id of its W&B run."""
+"""The file in a run's folder with the id of its W&B run."""
 _log = logging.getLogger(__name__)
 
 
 class LoggedRun(NamedTuple):
-    """The run that a logger shows."""
+    """The run that a logger reports."""
 
     folder: Path
     """Its folder."""
     step: int
-    """The step that training starts from; what was logged of later ones is logged anew."""
+    """The step that training starts from; metrics of later steps are logged again."""
     config: Mapping[str, Any]
-    """Its configuration as JSON."""
+    """The configuration as JSON."""
 
 
 class RunWriter(abc.ABC):
-    """Shows what a run measures."""
+    """Writes the metrics of a run to a logging service."""
 
     @abc.abstractmethod
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        """Shows a row of metrics of "train" or "validation"."""
+        """Logs a row of metrics of the "train" or "validation" split."""
 
     @abc.abstractmethod
     def text(self, name: str, step: int, text: str) -> None:
-        """Shows a text, such as a sample."""
+        """Logs a text, such as a sample."""
 
     @abc.abstractmethod
     def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
-        """Shows the final metrics and the loss curve, if there is one."""
+        """Logs the final metrics and the loss curve, if any."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Writes what is left."""
+        """Flushes pending data and closes the writer."""
 
 
 @dataclass(frozen=True)
 class Logger(abc.ABC):
-    """A program that shows the metrics of runs; subclasses are frozen dataclasses."""
+    """Base class of loggers, which show the metrics of runs; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -58,7 +58,7 @@ class Logger(abc.ABC):
 
     @abc.abstractmethod
     def open(self, run: LoggedRun) -> RunWriter:
-        """Returns what shows a run, which may have been shown before."""
+        """Returns a writer for a run, which may have been logged before."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _TensorBoardWriter(RunWriter):
         self._events.add_text(name, indented, step)
 
     def conclude(self, step, metrics, picture):
-        """Adds nothing: TensorBoard draws the curves itself."""
+        """Does nothing: TensorBoard draws the curves itself."""
 
     def close(self):
         self._events.close()
@@ -97,18 +97,18 @@ class _TensorBoardWriter(RunWriter):
 class WeightsAndBiases(Logger):
     """Weights & Biases: metrics, the configuration, samples, the loss curve.
 
-    A run that is continued continues its W&B run, whose id is in RUN/wandb_run_id. If W&B cannot
-    be reached, a warning says so and training goes on.
+    Continuing a run also continues its W&B run, whose id is stored in RUN/wandb_run_id. If W&B
+    cannot be reached, a warning is logged and training continues.
     """
 
     project: str = "jaxformer"
     """The project."""
     name: str | None = None
-    """The name of the run there (None: that of its folder)."""
+    """The name of the W&B run; None uses the name of the folder."""
     entity: str | None = None
-    """The user or the team (None: the one that `wandb login` chose)."""
+    """The user or team; None uses the default of `wandb login`."""
     group: str | None = None
-    """The group of runs that it belongs to, such as a sweep."""
+    """The group of runs that the run belongs to, such as a sweep."""
     tags: tuple[str, ...] = ()
     """Tags."""
     mode: Literal["online", "offline", "disabled"] = "online"
@@ -148,7 +148,7 @@ class _WandbWriter(RunWriter):
         if known is None:
             with replacing(file) as aside:
                 aside.write_text(self._run.id + "\n", encoding="utf-8")
-        # By its own number: a run that was killed logs the steps after its last checkpoint again.
+        # Uses an explicit step: a killed run logs the steps after its last checkpoint again.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
@@ -170,7 +170,7 @@ class _WandbWriter(RunWriter):
 
 
 class Guarded(RunWriter):
-    """A writer whose failures are warnings: no run is lost because a logger is.
+    """A writer that turns failures into warnings, so that no run fails because of a logger.
 
     Args:
         logger: The logger.
@@ -199,10 +199,10 @@ class Guarded(RunWriter):
             return
         try:
             action()
-        except Exception as error:  # whatever a service or its library can raise
+        except Exception as error:  # a service or its library can raise anything
             if not self._warned:
                 _log.warning(
-                    "%s could not %s (%s); training goes on, and metrics.jsonl has everything",
+                    "%s could not %s (%s); training continues, and metrics.jsonl is complete",
                     self._name,
                     what,
                     str(error).splitlines()[0] if str(error) else type(error).__name__,
@@ -214,6 +214,6 @@ def check_loggers(loggers: tuple[Logger, ...]) -> None:
     """Checks that loggers can be used together, and that their libraries are installed."""
     kinds = [type(logger).__name__ for logger in loggers]
     if len(set(kinds)) < len(kinds):
-        raise ConfigError(f"train.loggers = {', '.join(kinds)}: must be different ones")
+        raise ConfigError(f"train.loggers = {', '.join(kinds)}: must be distinct")
     for logger in loggers:
         logger.check()

@@ -1,4 +1,4 @@
-"""The options of a command line, each with the values that follow it, and their fields."""
+"""Command-line options with the values that follow them, and the fields they set."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -9,13 +9,13 @@ from jaxformer.io.notices import warn_once
 
 
 def given(arguments: Sequence[str]) -> set[str]:
-    """Returns the names of the fields that a command line sets; do_sample for --no-do-sample."""
+    """Returns the names of the fields that a command line sets; --no-do-sample sets do_sample."""
     names = {".".join(path_of(option)) for option, _ in groups(arguments) if option}
     return names | {name.removeprefix("no_") for name in names}
 
 
 def without(arguments: Sequence[str], *names: str) -> list[str]:
-    """Returns a command line without the options of some fields, those of their parts included."""
+    """Returns a command line without the options of some fields and their subfields."""
     kept = [
         [option, *values] if option else values
         for option, values in groups(arguments)
@@ -40,19 +40,19 @@ def groups(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def path_of(option: str) -> list[str]:
-    """Returns the names of the fields on the way to that of an option."""
+    """Returns the field names on the path to an option's field."""
     return option.removeprefix("--").replace("-", "_").split(".")
 
 
 def child(owner: Any, name: str) -> Any:
-    """A field of a dataclass or an item of a tuple, or None."""
+    """Returns a field of a dataclass or an item of a tuple, or None."""
     if isinstance(owner, tuple):
         return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
     return getattr(owner, name, None)
 
 
 def current_name(tree: Any, option: str) -> str:
-    """An option, by the name that its field has now if it has moved; says so."""
+    """Returns an option under the current name of its field, and warns if the field has moved."""
     owner, path = tree, path_of(option)
     for place, name in enumerate(path):
         moved = moved_fields(type(owner)) if dataclasses.is_dataclass(owner) else {}
@@ -67,8 +67,8 @@ def current_name(tree: Any, option: str) -> str:
     return option
 
 
-def keep_moved(owner: Any, name: str, new: Any) -> None:
-    """Keeps in a component what were fields of its owner when another one was in its place."""
+def keep_moved_fields(owner: Any, name: str, new: Any) -> None:
+    """Keeps the values of moved fields when the component that holds them is replaced."""
     settings = [path.split(".") for path in moved_fields(type(owner)).values()]
     old = getattr(owner, name)
     shared = _field_names(old) & _field_names(new)

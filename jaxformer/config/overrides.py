@@ -1,4 +1,4 @@
-"""The command line of a frozen dataclass, or of a tree of them; tyro does the parsing.
+"""The command line of a tree of frozen dataclasses, parsed by tyro.
 
 ``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` replaces a component by another
 concrete dataclass with the same base, after which ``--model.position.FIELD`` sets the fields of the
@@ -20,7 +20,7 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from jaxformer.config.options import child, current_name, groups, keep_moved, path_of
+from jaxformer.config.options import child, current_name, groups, keep_moved_fields, path_of
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
@@ -41,7 +41,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
                 args=remaining,
                 prog=prog,
                 config=(tyro.conf.AvoidSubcommands,),
-                registry=_words_as_options(tree) if asks_help else None,
+                registry=_literals_as_options(tree) if asks_help else None,
             )
         check_paths(parsed)
         return parsed
@@ -50,18 +50,18 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
             _print_components(tree)
 
 
-def _words_as_options(tree: Any) -> ConstructorRegistry:
-    """How the help shows fields that hold a word or a component: as options, like all others."""
+def _literals_as_options(tree: Any) -> ConstructorRegistry:
+    """Makes the help show fields with a word or a component as options, like all others."""
     registry = ConstructorRegistry()
     for _, owner in _owners(tree, "--"):
         hints = typing.get_type_hints(type(owner))
         for name in _field_names(owner):
             if isinstance(getattr(owner, name), str) and (found := component_choices(owner, name)):
-                registry.primitive_rule(functools.partial(_as_word, hints[name], tuple(found)))
+                registry.primitive_rule(functools.partial(_as_literal, hints[name], tuple(found)))
     return registry
 
 
-def _as_word(
+def _as_literal(
     hint: Any, choices: tuple[str, ...], info: PrimitiveTypeInfo
 ) -> PrimitiveConstructorSpec | None:
     if info.type != hint:
@@ -79,7 +79,7 @@ def _as_word(
 
 @contextlib.contextmanager
 def _short_errors() -> Iterator[None]:
-    """Raises what a dataclass says of its values; shortens what tyro says, which repeats them."""
+    """Re-raises validation errors of a dataclass; shortens tyro's messages, which repeat them."""
     written = io.StringIO()
     try:
         with contextlib.redirect_stderr(written):
@@ -89,7 +89,7 @@ def _short_errors() -> Iterator[None]:
         while error is not None and not isinstance(error, ArgumentError):
             error = error.__cause__ or error.__context__
         if error is not None:
-            written = io.StringIO()  # tyro's frame around the same sentence
+            written = io.StringIO()  # tyro's box around the same sentence
             raise error from None
         raise
     finally:
@@ -99,7 +99,7 @@ def _short_errors() -> Iterator[None]:
 
 
 def component_choices(owner: Any, name: str) -> dict[str, Any]:
-    """Returns the values that a component field allows, by name; empty for any other field."""
+    """Returns the components that a field allows, by name; empty for other fields."""
     hint = typing.get_type_hints(type(owner))[name]
     members = typing.get_args(hint) if _is_tuple(hint) else union_members(hint)
     found: dict[str, Any] = {}
@@ -117,10 +117,10 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
 
 
 def _has_models(kind: type) -> bool:
-    """Whether a class must be given components that have lists of others, as composites must."""
+    """Whether a class requires components that contain lists of components, as composites do."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     needed = [field.name for field in fields if _is_needed(field)]
-    # A user's annotations need not be understood where nothing asks for them.
+    # Annotations of user code are only evaluated when needed.
     hints = typing.get_type_hints(kind) if needed else {}
     parts = [part for name in needed for part in union_members(hints[name]) if all_types(part)]
     return any(_is_tuple(hint) for part in parts for hint in typing.get_type_hints(part).values())
@@ -140,15 +140,12 @@ def _is_positional(owner: Any, name: str) -> bool:
 
 
 def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Applies every ``--path.to.field Name`` that names a component, outer ones first.
-
-    Where a field is None and allows one component only, an option of that component chooses it.
-    """
+    """Applies every ``--path.to.field Name`` that names a component, outer ones first."""
     remaining, chosen = [], []
     given = [(current_name(tree, option), values) for option, values in groups(arguments)]
     for option, values in sorted(given, key=lambda group: group[0].count(".")):
         path = path_of(option)
-        if (meant := _own_names(tree, path)) != path:
+        if (meant := _canonical_path(tree, path)) != path:
             path, option = meant, "--" + ".".join(meant).replace("_", "-")
         owner = tree
         for name in path[:-1]:
@@ -160,17 +157,17 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
             words = values if several else [" ".join(values)]
             picked = tuple(_chosen(option, word, choices) for word in words)
             if not several:
-                keep_moved(owner, path[-1], picked[0])
+                keep_moved_fields(owner, path[-1], picked[0])
             tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
-            tree = _with_implied(tree, path, chosen)
+            tree = _with_only_components(tree, path, chosen)
             remaining += [option, *values] if option else values
     return tree, remaining
 
 
-def _own_names(tree: Any, path: list[str]) -> list[str]:
-    """The path of an option, with the names that fields have besides those in `also_called`."""
+def _canonical_path(tree: Any, path: list[str]) -> list[str]:
+    """Returns the path of an option with the aliases in `also_called` replaced by field names."""
     owner, names = tree, []
     for name in path:
         fields = _field_names(owner) if dataclasses.is_dataclass(owner) else []
@@ -180,8 +177,8 @@ def _own_names(tree: Any, path: list[str]) -> list[str]:
     return names
 
 
-def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
-    """Replaces None on the path of an option by the one component that its field allows."""
+def _with_only_components(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
+    """Replaces None on the path of an option by the only component that the field allows."""
     owner = tree
     for depth, name in enumerate(path[:-1], 1):
         is_field = dataclasses.is_dataclass(owner) and name in _field_names(owner)
@@ -190,7 +187,7 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
-            return _with_implied(tree, path, chosen)
+            return _with_only_components(tree, path, chosen)
         owner = child(owner, name)
     return tree
 
@@ -203,13 +200,13 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
             return source
         hint = did_you_mean(given, choices)
         if any(hasattr(kind, "reads") for kind in choices.values()):
-            hint = hint or "; or the path of a file or a folder, which this is not"
+            hint = hint or ", or the path of an existing file or folder"
         raise ConfigError(f"{option}: got {given!r}; choose one of {', '.join(choices)}{hint}")
     return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
 
 
 def _unvalidated(kind: type) -> Any:
-    """An instance whose required fields are still missing; tyro sets them and validates."""
+    """Returns an instance without its required fields, which tyro sets before validation."""
     instance = object.__new__(kind)
     for field in dataclasses.fields(kind):
         value: Any = tyro.MISSING
@@ -222,7 +219,7 @@ def _unvalidated(kind: type) -> Any:
 
 
 def _replaced(tree: Any, path: list[str], value: Any) -> Any:
-    """A copy of the tree with one field changed, not validated."""
+    """Returns a copy of the tree with one field changed, without validation."""
     if not path:
         return value
     if isinstance(tree, tuple):
@@ -238,7 +235,7 @@ def _check_names(tree: Any, arguments: Sequence[str]) -> None:
     has_positionals = any(_is_positional(tree, name) for name in _field_names(tree))
     for option, values in groups(arguments):
         if has_positionals and not option:
-            has_positionals = False  # these are they, and none may follow a flag
+            has_positionals = False  # values follow a flag, which takes none
             continue
         name = "--" + ".".join(path_of(option or values[0])).replace("_", "-")
         if name not in flags:
@@ -251,9 +248,9 @@ def _check_names(tree: Any, arguments: Sequence[str]) -> None:
 
 
 def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
-    """The message for an unknown option, with the nearest spelling, compared by last word first."""
+    """Returns the message for an unknown option, with the most similar options."""
     if not allowed:
-        return f"Unknown option {option}; there are none, see --help"
+        return f"Unknown option {option}; no options are available, see --help"
     group, word = _split(name)
     likeness = {item: _likeness(word, _split(item)[1]) for item in allowed}
     closest = max(likeness.values())
@@ -264,11 +261,13 @@ def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
         return f"Unknown option {option}; did you mean {' or '.join(best[:4])}?"
     siblings = [item for item in allowed if _split(item)[0] == group]
     listed = ", ".join((siblings or allowed)[:12])
-    return f"Unknown option {option}; there are {listed}; --help lists them all."
+    return f"Unknown option {option}; available options are {listed}; --help lists them all."
 
 
 def _likeness(given: str, word: str) -> float:
-    """The similarity of two spellings, 0 to 1; high for `lr` or `rate` and `learning-rate`."""
+    """Returns the similarity of two names, from 0 to 1; high for `lr` or `rate` and
+    `learning-rate`.
+    """
     parts = word.split("-")
     if len(given) > 1 and given == "".join(part[:1] for part in parts):
         return 0.9
@@ -278,13 +277,13 @@ def _likeness(given: str, word: str) -> float:
 
 
 def _split(option: str) -> tuple[str, str]:
-    """An option's group and its last word: ``--model.num-layers`` -> model, num-layers."""
+    """Splits an option into its group and its name: ``--model.num-layers`` -> model, num-layers."""
     group, _, word = option.removeprefix("--").rpartition(".")
     return group, word
 
 
 def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
-    """Every option that tyro makes of the tree, with the type of its field."""
+    """Yields every option that tyro derives from the tree, with the type of its field."""
     hints = typing.get_type_hints(type(tree))
     for name in _field_names(tree):
         if _is_positional(tree, name):
@@ -299,7 +298,7 @@ def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
 
 
 def _spellings(flag: str) -> tuple[str, str]:
-    """The two options of a boolean field."""
+    """Returns the two options of a boolean field."""
     group, word = _split(flag)
     return flag, f"--{group}.no-{word}" if group else f"--no-{word}"
 
@@ -326,7 +325,7 @@ def _owners(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
-    """The components in a field, each with its option; those of a tuple are numbered."""
+    """Returns the components in a field with their options; items of a tuple are numbered."""
     if dataclasses.is_dataclass(value):
         return [(option, value)]
     several = isinstance(value, tuple) and all(dataclasses.is_dataclass(item) for item in value)

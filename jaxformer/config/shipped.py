@@ -1,21 +1,21 @@
-"""The configs that come with the library, by name."""
+"""The configs shipped with the library, by name."""
 
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
-# In a wheel the configs are inside of the package, in the repository beside it.
+# In a wheel the configs are inside the package, in the repository next to it.
 _FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 
 
 def shipped_names() -> list[str]:
-    """Returns the names of the configs that come with the library: "tiny_decoder", ..."""
+    """Returns the names of the shipped configs: "tiny_decoder", ..."""
     return sorted(path.stem for path in _folder().glob("*.py"))
 
 
 def config_spec(name: str) -> str:
-    """Finds the config that a user names."""
+    """Resolves a config name or path to an experiment file."""
     stem, colon, argument = name.partition(":")
     path = Path(stem)
     if path.is_file():

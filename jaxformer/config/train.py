@@ -1,4 +1,4 @@
-"""How long to train, what to watch and what to keep: the settings of the training loop."""
+"""The settings of the training loop: how long to train, what to monitor and what to keep."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -23,36 +23,36 @@ from jaxformer.models.heads.base import LossFunction
 from jaxformer.models.lora import LoRA
 
 _WITHOUT_LOSS = {
-    "label_smoothing": "0 with train.loss, which replaces the cross-entropy and its terms",
-    "z_loss": "0 with train.loss, which replaces the cross-entropy and its terms",
-    "loss_chunk": "None with train.loss, which sees whole rows",
+    "label_smoothing": "0 with train.loss, which replaces the cross-entropy and its extra terms",
+    "z_loss": "0 with train.loss, which replaces the cross-entropy and its extra terms",
+    "loss_chunk": "None with train.loss, which needs whole rows",
 }
 _WITHOUT_PREFERENCE = {
-    "label_smoothing": "0 with preference, which has its own (train.preference.label_smoothing)",
+    "label_smoothing": "0 with preference; use train.preference.label_smoothing",
     "z_loss": "0 with preference",
-    "loss": "None with preference: a run has one of the two",
-    "distillation": "None with preference: a run has one of the two",
+    "loss": "None with preference, since the two cannot be combined",
+    "distillation": "None with preference, since the two cannot be combined",
 }
-# All other metrics are shares or correlations.
+# All other metrics are fractions or correlations.
 _LOWER_IS_BETTER = ("loss", "perplexity", "squared_error", "bits_per_byte", "wer")
 
 
 @dataclass(frozen=True)
 class Distillation:
-    r"""A finished run as the teacher of this one.
+    r"""Knowledge distillation from a trained teacher.
 
     .. math::
       L = w_{soft}\, \tau^2\, \mathrm{KL}(p^{teacher}_\tau \,\|\, p^{student}_\tau)
           + w_{hard}\, L_{heads} + w_{cos}\, (1 - \cos(h^{student}, h^{teacher}))
 
-    Each term is a mean over the places where it counts. The cosine counts at all real tokens. The
-    soft predictions of masked tokens do so too, masked or not, as in DistilBERT's released
-    training: the teacher has something to say about each. Those of a language model count where
-    the batch weighs the next token, those of a classifier where it weighs the label: elsewhere (a
-    prompt, padding) nothing is predicted when the student is used.
+    Each term is a mean over the positions where it applies. The cosine term applies to all real
+    tokens. With a masked language model the soft predictions do too, whether a token is masked or
+    not, as in DistilBERT's released training. With a causal language model they apply where the
+    batch weights the next token, with a classifier where it weights the label: no other positions
+    (prompt, padding) are predicted when the student is used.
 
-    The teacher reads the same batches, without dropout. Its averaged parameters are taken, where
-    it has them.
+    The teacher reads the same batches, without dropout. Its averaged parameters are used if it has
+    them.
 
     References:
         Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108);
@@ -61,16 +61,19 @@ class Distillation:
     """
 
     teacher: str
-    """The teacher's run folder, whose newest checkpoint is read, or RUN/checkpoints/STEP; or the
-    folder or the name on the hub of a Hugging Face checkpoint."""
+    """The teacher: a run folder, whose newest checkpoint is read, RUN/checkpoints/STEP, or the
+    folder or hub name of a Hugging Face checkpoint.
+    """
     temperature: float = 2.0
-    """What both sides' logits are divided by in the soft predictions."""
+    """Temperature that divides the logits of teacher and student in the soft predictions."""
     soft_weight: float = 5.0
     """Weight of the divergence from the teacher's soft predictions."""
     hard_weight: float = 2.0
     """Weight of the heads' own losses."""
     cosine_weight: float = 1.0
-    """Weight of the hidden states' distance; it needs a teacher of the same width. 0: no term."""
+    """Weight of the distance of hidden states, which needs a teacher of the same width; 0 disables
+    it.
+    """
 
     def __post_init__(self):
         check_types(self)
@@ -78,18 +81,23 @@ class Distillation:
         weights = ("soft_weight", "hard_weight", "cosine_weight")
         check_fields(self, temperature=POSITIVE, **dict.fromkeys(weights, NOT_NEGATIVE))
         some = self.soft_weight > 0 or self.cosine_weight > 0
-        check_field(self, "soft_weight", some, "positive, or cosine_weight be: nothing is learned")
+        check_field(
+            self,
+            "soft_weight",
+            some,
+            "positive unless cosine_weight is: otherwise nothing is learned",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preference:
-    """What the losses of preferences share: a policy that is compared with a reference."""
+    """Base class of preference losses, which compare a policy with a reference."""
 
     disable_dropout: bool = True
-    """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
+    """Disable dropout in the policy, as in the reference."""
     reference: str | None = None
     """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
-    its name on the hub); None: the model that the run starts from."""
+    its hub name); None uses the initial model of the run."""
 
     def __post_init__(self):
         check_types(self)
@@ -116,11 +124,11 @@ class DPO(Preference):
     data: ClassVar[str] = "PreferenceData"
 
     beta: float = 0.1
-    """The strength of the pull towards the reference; IPO's paper calls it tau."""
+    """Strength of the regularization towards the reference; called tau in the IPO paper."""
     loss_type: LossType = "sigmoid"
-    """The shape of the loss: "sigmoid" (DPO), "robust" (robust DPO), "hinge" (SLiC-HF), "ipo"."""
+    """The loss function: "sigmoid" (DPO), "robust" (robust DPO), "hinge" (SLiC-HF), "ipo"."""
     label_smoothing: float = 0.0
-    """The probability that a preference is the wrong way round, below 0.5."""
+    """Probability that the labels of a preference pair are flipped, below 0.5."""
     sft_weight: float = 0.0
     """Weight of the mean token loss of the chosen answers, as in supervised fine-tuning."""
 
@@ -140,9 +148,9 @@ class KTO(Preference):
     """Kahneman-Tversky optimisation: the loss of a run on `UnpairedPreferenceData`.
 
     The loss is the mean of `functional.kto_loss` over the answers of a batch. Its divergence is a
-    mean over the rows that are computed together: with gradient accumulation, those of a part. The
-    log-probabilities of the reference are computed once, before the first step, and kept in the
-    run's folder.
+    mean over the rows computed together; with gradient accumulation these are the rows of a
+    micro-batch. The log-probabilities of the reference are computed once, before the first step,
+    and kept in the run's folder.
 
     References:
         Ethayarajh et al., KTO (https://arxiv.org/abs/2402.01306).
@@ -152,7 +160,7 @@ class KTO(Preference):
     data: ClassVar[str] = "UnpairedPreferenceData"
 
     beta: float = 0.1
-    """The strength of the pull towards the reference."""
+    """Strength of the regularization towards the reference."""
     desirable_weight: float = 1.0
     """Weight of desirable answers. With d of them and u others, the paper advises a ratio
     d x desirable_weight / (u x undesirable_weight) from 1 to 4/3."""
@@ -175,72 +183,78 @@ class TrainConfig:
     """The training loop."""
 
     steps: int | None = 1000
-    """Optimizer updates in the whole run; None: as many as `epochs` take."""
+    """Number of optimizer updates in the whole run; None derives it from `epochs`."""
     epochs: float | None = None
-    """Passes over the training rows in the whole run, where `steps` is None."""
+    """Passes over the training rows in the whole run, if `steps` is None."""
     seed: int = 0
-    """Seed of the initial parameters and of dropout; the order of the data is data.seed."""
+    """Seed of the initial parameters and dropout; data.seed determines the order of the data."""
     gradient_accumulation: int = 1
-    """Parts in which a batch is computed; the update equals that of the whole batch."""
+    """Number of micro-batches per update; the update equals that of the whole batch."""
     clip_norm: float | None = 1.0
-    """Largest global norm of the gradient; None: no clipping."""
+    """Maximum global norm of the gradient; None disables clipping."""
     ema_decay: float | None = None
-    """Decay of the moving average of the parameters that evaluation uses; None: no average."""
+    """Decay of the moving average of parameters that evaluation uses; None disables it."""
     loss: LossFunction | None = None
-    """The loss of the heads that choose among classes; None: the cross-entropy. The validation loss
-    is the cross-entropy in any case, as it is with label smoothing."""
+    """The loss of classification heads; None uses the cross-entropy. The validation loss is always
+    the cross-entropy, also with label smoothing.
+    """
     z_loss: float = 0.0
     """Weight of the squared log-partition function in the loss."""
     label_smoothing: float = 0.0
-    """Probability mass spread over the whole vocabulary in the training targets."""
+    """Probability mass spread uniformly over the vocabulary in the training targets."""
     frozen: tuple[str, ...] = ()
-    """Parameters that do not learn, as patterns of their names: "embedding.*", "*.stack.*"."""
+    """Parameters to freeze, as patterns of their names: "embedding.*", "*.stack.*"."""
     lora: LoRA | None = None
-    """Low-rank factors that learn in place of the model's own parameters; None: no factors."""
+    """Low-rank factors to train instead of the model's parameters; None disables them."""
     distillation: Distillation | None = None
-    """A finished run as the teacher; None: no teacher."""
+    """Knowledge distillation from a teacher; None disables it."""
     preference: DPO | KTO | None = None
-    """The loss of preferences: DPO for pairs of answers, KTO for judged ones; None: the data have
-    none."""
+    """The preference loss: DPO for pairs of answers, KTO for individually rated answers; None for
+    other data.
+    """
     loss_chunk: int | None = None
-    """Positions whose logits exist at a time in the loss; None: all of a batch at once, or an
-    eighth of the positions where tokens are masked, of which the others are not computed."""
+    """Number of positions whose logits are in memory at a time in the loss. None computes a whole
+    batch at once; with masked tokens, an eighth of the positions, which holds all masked ones.
+    """
     max_nonfinite_steps: int = 10
-    """Updates with a non-finite loss or gradient, in a row, that stop the run."""
+    """Number of consecutive updates with a non-finite loss or gradient that stop the run."""
     eval_interval: int = 250
     """Steps between evaluations."""
     metric: str = "loss"
-    """The validation metric by which the best checkpoint is chosen and that patience watches."""
+    """The validation metric that selects the best checkpoint and that patience monitors."""
     patience: int | None = None
-    """Evaluations in a row without a better metric that end the run; None: it takes all steps."""
+    """Number of consecutive evaluations without improvement that end the run; None disables it."""
     checkpoint_interval: int = 250
     """Steps between checkpoints."""
     keep: int = 2
-    """Newest checkpoints to keep; the one with the best validation metric is kept besides."""
+    """Number of newest checkpoints to keep in addition to the one with the best validation metric.
+    """
     log_interval: int = 10
-    """Steps between rows of metrics."""
+    """Steps between logged rows of metrics."""
     compiler_options: tuple[str, ...] = ()
-    """Options of XLA for the training step, "NAME=VALUE" each, besides those of
-    `distributed.compiler_options` or in their place; another platform's are ignored."""
+    """XLA options for thetraining step as "NAME=VALUE", which extend or override those of
+    `distributed.compiler_options`; options of other platforms are ignored.
+    """
     loggers: tuple[Logger, ...] = (TensorBoard(),)
-    """Where metrics are shown besides metrics.jsonl: TensorBoard, WeightsAndBiases, or both."""
+    """Where to log metrics in addition to metrics.jsonl: TensorBoard, WeightsAndBiases, or both."""
     profile_steps: tuple[int, int] | None = None
-    """First and last step to trace with the JAX profiler, into the run's folder; None: no trace."""
+    """First and last step to trace with the JAX profiler into the run's folder; None disables it.
+    """
     sample_prompt: str = ""
-    """Start of the text that the trained model continues; empty: the start of a document."""
+    """Prompt of the logged samples; empty starts a new document."""
     sample_tokens: int = 200
-    """Tokens of that sample; 0: no sample."""
+    """Number of tokens of a sample; 0 disables samples."""
     sample_temperature: float = 0.8
-    """Temperature of that sample; 0: the most likely token each time."""
+    """Sampling temperature of samples; 0 selects the most likely token."""
     sample_interval: int | None = None
-    """Steps between such samples during training, as text in TensorBoard; None: at the end."""
+    """Steps between samples during training, logged as text; None samples only at the end."""
 
     def for_rows(self, rows: int, data: Data) -> "TrainConfig":
-        """Returns the same with the steps that the epochs take.
+        """Returns a copy with `steps` computed from `epochs`.
 
         Args:
-            rows: Of the training data.
-            data: How many of them a step reads.
+            rows: Number of rows of the training data.
+            data: The data settings, which determine how many rows a step reads.
         """
         if self.steps is not None:
             return self
@@ -285,10 +299,10 @@ class TrainConfig:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a metric, perhaps that of one head ("tags_loss"), is better where it is smaller."""
+    """Whether lower values of a metric ("loss", "tags_loss") are better."""
     return any(metric == name or metric.endswith("_" + name) for name in _LOWER_IS_BETTER)
 
 
 def cost(metric: str, value: float | None) -> float | None:
-    """A metric as a number that is better where it is smaller; None where it was not measured."""
+    """Returns a metric as a cost (lower is better), or None if it was not measured."""
     return value if value is None or lower_is_better(metric) else -value

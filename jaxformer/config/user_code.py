@@ -1,9 +1,9 @@
-"""The user's Python: experiment files, and modules that define components.
+"""User-defined Python code: experiment files, and modules that define components.
 
-A run whose configuration has such components keeps what is needed to find them again: a copy of the
-experiment's file if they are defined there, else the folder that their module is imported from.
-Opening that run executes the code, and a warning says so. A run of the library's own components
-executes nothing.
+A run whose configuration contains user-defined components records where to find them: a copy of the
+experiment file if they are defined there, otherwise the folder that their module is imported from.
+Opening such a run executes this code and logs a warning. A run that uses only library components
+executes no user code.
 """
 
 import ast
@@ -27,16 +27,16 @@ from jaxformer.io.paths import AnyPath
 from jaxformer.io.staging import staged
 
 KEPT_FILE = "experiment.py"
-"""The copy of the experiment's file in a run's folder, where that defines components."""
+"""The copy of an experiment file that defines components, in a run's folder."""
 _EXPERIMENT = "experiment@"
-"""An experiment's module is named so, and by a digest of its text."""
+"""Prefix of the module name of an experiment, followed by a digest of its source."""
 _LIBRARY = Path(__file__).parents[1]
 
 _log = logging.getLogger(__name__)
 
 
 class _Experiment(importlib.abc.SourceLoader):
-    """Loads a module from a text that is kept: what was executed is what is copied."""
+    """Loads a module from source that it keeps, so that the executed source is what is copied."""
 
     def __init__(self, path: Path, source: bytes, folder: Path):
         self.path, self.source, self.folder = path, source, folder
@@ -49,7 +49,7 @@ class _Experiment(importlib.abc.SourceLoader):
 
 
 def import_file(path: Path, folder: Path | None = None) -> ModuleType:
-    """Imports an experiment's file; the same text is the same module, wherever it is kept."""
+    """Imports an experiment file; files with the same source become the same module."""
     source = _text(path)
     name, folder = _module_name(source), folder or path.absolute().parent
     _search(folder)
@@ -68,7 +68,7 @@ def import_file(path: Path, folder: Path | None = None) -> ModuleType:
 
 @contextlib.contextmanager
 def in_one_sentence(path: Path) -> Iterator[None]:
-    """Turns what the user's code raises into one sentence that says where."""
+    """Turns exceptions of user code into a one-sentence error with the file and line."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -81,29 +81,29 @@ def in_one_sentence(path: Path) -> Iterator[None]:
 
 
 def origins(config: Any) -> dict[str, dict[str, str]]:
-    """Says where those components of a configuration come from that are not the library's."""
-    return {type_name(kind): _origin(kind) for kind in _own_classes(config)}
+    """Returns the origins of the user-defined components of a configuration."""
+    return {type_name(kind): _origin(kind) for kind in _user_classes(config)}
 
 
 def experiment_text(config: Any) -> bytes | None:
-    """The text of the experiment's file, if that defines components of a configuration."""
-    names = {kind.__module__ for kind in _own_classes(config)}
+    """Returns the source of the experiment file if it defines components of a configuration."""
+    names = {kind.__module__ for kind in _user_classes(config)}
     loaders = [sys.modules[name].__loader__ for name in names if name.startswith(_EXPERIMENT)]
     if len(loaders) > 1:
         raise ConfigError(
             f"{' and '.join(str(loader.path) for loader in loaders)} both define components of "
-            "this run, which can keep one of them: define the components in a module that both "
-            "import"
+            "this run, but a run can keep only one experiment file: define the components in a "
+            "module that both import"
         )
     return loaders[0].source if loaders else None
 
 
 def check_unchanged(config: Any, kept: AnyPath) -> None:
-    """Checks that an experiment defines its components as it did when a run was started."""
+    """Checks that the components of an experiment are unchanged since the run was started."""
     now = experiment_text(config)
     if now is None or not kept.is_file() or kept.read_bytes() == now:
         return
-    kinds = [kind for kind in _own_classes(config) if kind.__module__ == _module_name(now)]
+    kinds = [kind for kind in _user_classes(config) if kind.__module__ == _module_name(now)]
     before = kept.read_bytes()
     with in_one_sentence(kept):
         changed = [
@@ -113,17 +113,17 @@ def check_unchanged(config: Any, kept: AnyPath) -> None:
         ]
     if changed:
         raise ConfigError(
-            f"the code of {', '.join(changed)} is not that of {kept}, with which this run was "
-            "started, and a changed component makes another run: name another folder with "
-            "--run-dir, or, if it computes the same as before, copy the experiment's file there"
+            f"the code of {', '.join(changed)} differs from {kept}, with which this run was "
+            "started, and a changed component makes a different run: name another folder with "
+            "--run-dir, or, if it computes the same as before, copy the experiment file there"
         )
 
 
-def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -> Any:
-    """Finds a class that is not the library's, which executes the code that defines it."""
+def find_user_class(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -> Any:
+    """Finds a user-defined class by name, which executes the code that defines it."""
     origin = known.get(name) if isinstance(known, Mapping) else None
     if not isinstance(origin, Mapping) or not all(isinstance(x, str) for x in origin.values()):
-        raise ConfigError(f"{name} is not of the library, and nothing says where it comes from")
+        raise ConfigError(f"{name} is not a library class, and its origin is not recorded")
     folder, home = Path(origin.get("folder", "")), origin.get("module", kept.stem)
     is_kept = "module" not in origin
     module = _import_kept(kept, folder, name) if is_kept else _import(home, folder, name)
@@ -134,7 +134,7 @@ def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -
         raise ConfigError(f"{module.__file__} does not define {name.removeprefix(f'{home}.')}")
     if "digest" in origin and isinstance(found, type) and origin["digest"] != _digest(found):
         _log.warning(
-            "%s is not what it was when this run was started: its code in %s has changed",
+            "%s has changed since this run was started: see its code in %s",
             name,
             module.__file__,
         )
@@ -163,16 +163,16 @@ def _import(home: str, folder: Path, name: str) -> ModuleType:
         ) from error
 
 
-def _own_classes(config: Any) -> list[type]:
-    """The classes of a tree of dataclasses that are not the library's, each once."""
+def _user_classes(config: Any) -> list[type]:
+    """Returns the distinct user-defined classes in a tree of dataclasses."""
     if isinstance(config, tuple | list):
-        return list(dict.fromkeys(kind for item in config for kind in _own_classes(item)))
+        return list(dict.fromkeys(kind for item in config for kind in _user_classes(item)))
     if not dataclasses.is_dataclass(config):
         return []
     kind = type(config)
     own = [] if is_library(kind.__module__) else [kind]
     values = [getattr(config, field.name) for field in dataclasses.fields(config) if field.init]
-    return list(dict.fromkeys(own + _own_classes(values)))
+    return list(dict.fromkeys(own + _user_classes(values)))
 
 
 def _origin(kind: type) -> dict[str, str]:
@@ -180,8 +180,8 @@ def _origin(kind: type) -> dict[str, str]:
     if "<locals>" in name or kind.__module__ == "__main__" or not hasattr(module, "__file__"):
         place = "in a function" if "<locals>" in name else f"in {kind.__module__}"
         raise ConfigError(
-            f"{name.rpartition('.')[2]} is defined {place}, where it is not found when the run is "
-            "opened again: define it at the top of the experiment's file or in a module"
+            f"{name.rpartition('.')[2]} is defined {place}, where it cannot be found when the run "
+            "is opened again: define it at the top level of the experiment file or of a module"
         )
     if isinstance(module.__loader__, _Experiment):
         return {"folder": str(module.__loader__.folder)}
@@ -191,7 +191,7 @@ def _origin(kind: type) -> dict[str, str]:
 
 
 def _digest(kind: type) -> str:
-    """A digest of the code of a class and of those of the user's that it derives from."""
+    """Returns a digest of the code of a class and its user-defined base classes."""
     own = [
         (base.__qualname__, Path(sys.modules[base.__module__].__file__))
         for base in kind.__mro__
@@ -204,7 +204,7 @@ def _digest(kind: type) -> str:
 
 
 def _definition(source: bytes, name: str) -> str:
-    """The code that a class is made of, without comments: its own, and what that refers to."""
+    """Returns the code of a class and of everything that it refers to, without comments."""
     statements: dict[str, list[ast.stmt]] = {}
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -224,7 +224,7 @@ def _definition(source: bytes, name: str) -> str:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a module gives a meaning to."""
+    """Returns the names that a top-level statement binds."""
     if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return {statement.name}
     names = set()
@@ -243,7 +243,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """FILE:LINE of the last call in the user's code, or the file."""
+    """Returns FILE:LINE of the last frame in user code, or the file."""
     file, own = path.absolute(), [f"{path}"]
     for call in traceback.extract_tb(error.__traceback__):
         name = Path(call.filename)
@@ -265,6 +265,6 @@ def _text(path: Path) -> bytes:
 
 
 def _search(folder: Path) -> None:
-    """Lets modules be imported from a folder, after all others."""
+    """Appends a folder to the import path."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

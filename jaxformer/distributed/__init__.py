@@ -1,4 +1,4 @@
-"""The device mesh, and the processes that train together."""
+"""The device mesh, and jobs of several processes."""
 
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 

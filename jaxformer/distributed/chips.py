@@ -1,4 +1,4 @@
-"""What accelerators can do: peaks, memory and links, each number with its source and date."""
+"""Accelerator specifications: peak FLOP/s, memory and links, each with its source and date."""
 
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ GIB = 2**30
 
 
 class Figure(NamedTuple):
-    """A number, and where it comes from."""
+    """A number and its source."""
 
     value: float
     """In bytes, bytes per second or FLOP per second."""
@@ -21,38 +21,38 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """An accelerator. Figures are those of one JAX device, of which a chip may have two."""
+    """An accelerator. Figures are per JAX device, of which a chip may have two."""
 
     name: str
-    """What users call it: "v5p", "h100"."""
+    """The name: "v5p", "h100"."""
     kind: Literal["tpu", "gpu"]
-    """What it is, and its platform in JAX."""
+    """The kind, which is its platform in JAX."""
     device_kind: str
-    """A part of `jax.Device.device_kind`."""
+    """A substring of `jax.Device.device_kind`."""
     devices_per_chip: int = 1
-    """JAX devices of a chip: 2 where each core is a device."""
+    """JAX devices per chip: 2 if each core is a device."""
     chips_per_host: int
-    """Chips of a machine in slices of several machines."""
+    """Chips per machine in slices of several machines."""
     peak_flops: Figure
     """Dense bfloat16 FLOP/s, without sparsity."""
     memory: Figure
     """Bytes of device memory that a program may use."""
     memory_bandwidth: Figure
-    """Bytes per second that the device reads or writes of its memory."""
+    """Memory bandwidth of the device in bytes per second."""
     link_bandwidth: Figure
     """Bytes per second one way: of one ICI link of a TPU, of all NVLinks of a GPU together."""
     network_bandwidth: Figure
     """Bytes per second one way through the data centre's network."""
     vector_memory: Figure | None = None
-    """Bytes of memory on the chip that a program's arrays may use; None: there are none."""
+    """Bytes of on-chip memory available to a program's arrays, or None."""
     torus_dimensions: int = 0
-    """Dimensions of a TPU's torus, with two links each; 0: a switch joins all devices."""
+    """Dimensions of a TPU's torus, with two links each; 0 if a switch connects all devices."""
     link_domain: int | None = None
-    """Chips that NVLink joins; None for a TPU, whose links join a whole slice."""
+    """Number of chips connected by NVLink; None for a TPU, whose links connect a whole slice."""
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """Every number that has a source, by the name of its field."""
+        """Every figure with a source, by field name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Figure)}
 
@@ -64,7 +64,7 @@ _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
 _COMPILER = "the limit in libtpu 0.0.52's message E1000 (CompileTimeHbmOom)"
 _ASSIGNED = "the most that libtpu 0.0.52 assigns of it to the arrays of a training step"
 GPU_MEMORY_FRACTION = 0.9
-"""Of a GPU's memory, what JAX takes where XLA_PYTHON_CLIENT_MEM_FRACTION is set to it."""
+"""The fraction of GPU memory that JAX may use, as set by XLA_PYTHON_CLIENT_MEM_FRACTION."""
 _SHARE = (
     f"of it, XLA_PYTHON_CLIENT_MEM_FRACTION={GPU_MEMORY_FRACTION} as in "
     "https://github.com/NVIDIA/JAX-Toolbox/blob/main/docs/GPU_performance.md"
@@ -72,12 +72,12 @@ _SHARE = (
 
 
 def _compiled(gib: float) -> Figure:
-    """Memory as the TPU compiler states it when a program does not fit."""
+    """Returns memory as reported by the TPU compiler when a program does not fit."""
     return Figure(gib * GIB, _COMPILER, "2026-11")
 
 
 def _assigned(mib: float) -> Figure:
-    """Vector memory as the TPU compiler fills it."""
+    """Returns vector memory as used by the TPU compiler."""
     return Figure(mib * 2**20, _ASSIGNED, "2026-11")
 
 
@@ -141,7 +141,7 @@ _TPUS = (
         vector_memory=_assigned(96),
         torus_dimensions=2,
     ),
-    # A chip's two cores, each a device, share its memory, links and network.
+    # The two cores of a chip, each a device, share its memory, links and network.
     Chip(
         name="tpu7x",
         kind="tpu",
@@ -167,7 +167,7 @@ def _gpu(
     chips_per_host: int = 8,
     link_domain: int = 8,
 ) -> Chip:
-    """A GPU, with the figures of a page of NVIDIA's in the order of the table."""
+    """Returns a GPU with the figures of an NVIDIA page, in the order of the table."""
     flops, memory, bandwidth, link, network = figures
 
     def figure(value: float, page: str = page) -> Figure:
@@ -196,11 +196,11 @@ _GPUS = (
     _gpu("gb200", _NVL72, 2500e12, 186e9, 8000e9, 900e9, 400e9, chips_per_host=4, link_domain=72),
 )
 CHIPS = {chip.name: chip for chip in (*_TPUS, *_GPUS)}
-"""Every chip that can be planned for, by name."""
+"""Every chip known to the planner, by name."""
 
 
 def find_chip(name: str) -> Chip:
-    """The chip of this name."""
+    """Returns the chip with a name."""
     if name.lower() not in CHIPS:
         hint = did_you_mean(name.lower(), CHIPS)
         raise ArgumentError(f"chip = {name!r}: must be one of {', '.join(CHIPS)}{hint}")

@@ -1,4 +1,4 @@
-"""Which processes train together, from options and from the environment of a launcher."""
+"""Determines the processes of a job from options and from a launcher's environment."""
 
 import re
 from collections.abc import Sequence
@@ -12,35 +12,38 @@ from jaxformer.errors import ConfigError
 
 @dataclass(frozen=True)
 class DistributedConfig:
-    """The processes that train together.
+    """The processes of a job.
 
-    Under SLURM (srun), Open MPI (mpirun), on TPU pods and in Kubernetes Jobs they find each other
-    by the variables of the launcher. Elsewhere start the same command once per process, with an
-    address of process 0 that all can reach, the number of processes and each one's own index.
+    Under SLURM (srun), Open MPI (mpirun), on TPU pods and in Kubernetes Jobs, processes find each
+    other by environment variables of the launcher. Elsewhere, start the same command once per
+    process, with a reachable address of process 0, the number of processes and the index of each
+    process.
     """
 
     coordinator: str | None = None
     """HOST:PORT of process 0 (or JAX_COORDINATOR_ADDRESS)."""
     num_processes: int | None = None
-    """How many processes (or JAX_NUM_PROCESSES); 1: this one alone, whatever started it."""
+    """Number of processes (or JAX_NUM_PROCESSES); 1 ignores launchers."""
     process_id: int | None = None
-    """This one's index, from 0 (or JAX_PROCESS_ID)."""
+    """Index of this process, from 0 (or JAX_PROCESS_ID)."""
     auto: bool = False
-    """Let JAX ask the cluster, where no variable says what it is."""
+    """Let JAX detect the cluster if no environment variable identifies it."""
     initialization_timeout: int = 300
-    """Seconds to wait at the start until all processes are there."""
+    """Seconds to wait for all processes at the start."""
     heartbeat_timeout: int = 180
-    """Seconds without a sign of life after which a process counts as lost. The library that counts
-    them reads the clock, which may be set forward: by less than half of them without harm."""
+    """Seconds without a heartbeat after which a process counts as lost. They are measured with the
+    system clock, which may be set forward by less than half of them.
+    """
     stopped_status: int = 0
-    """The exit status of a run that a signal stopped before its end; not 0, so that a scheduler
-    starts it again (`jaxformer launch` writes 75)."""
+    """The exit status of a run that was stopped by a signal; if not 0, a scheduler can restart it
+    (`jaxformer launch` sets 75).
+    """
 
 
 def find_processes(
     job: DistributedConfig, variables: Variables, launchers: Sequence[Launcher] = LAUNCHERS
 ) -> Processes | None:
-    """Reads who trains together; options come before JAX's variables and those of a launcher."""
+    """Determines the processes; options take precedence over variables of JAX and launchers."""
     address, count, index = _given(job, variables)
     if count == 1 and address is None:
         return None
@@ -51,7 +54,7 @@ def find_processes(
         if count is not None or index is not None:
             raise ConfigError(
                 "a job of several processes needs --job.coordinator HOST:PORT (or "
-                "JAX_COORDINATOR_ADDRESS) besides their number and index"
+                "JAX_COORDINATOR_ADDRESS) in addition to their number and index"
             )
         refuse_lone_process(variables)
         return None
@@ -72,7 +75,7 @@ def find_processes(
 def _given(
     job: DistributedConfig, variables: Variables
 ) -> tuple[str | None, int | None, int | None]:
-    """Address, number and index from the options, and from JAX's variables where they lack."""
+    """Returns address, number and index from the options or from JAX's environment variables."""
     least = {"num_processes": 1, "process_id": 0, "stopped_status": 0}
     least |= {"initialization_timeout": 1, "heartbeat_timeout": 1}
     for field, smallest in least.items():
@@ -101,15 +104,14 @@ def _check_complete(address: str | None, count: int | None, index: int | None) -
     if count is None and index is not None:
         first = "" if address else "--job.coordinator HOST:PORT and "
         raise ConfigError(
-            f"this is process {index} of a job, and nothing says of how many, as in a pod of an "
-            f"indexed Job (JOB_COMPLETION_INDEX): give {first}--job.num-processes (or "
-            f"JAX_NUM_PROCESSES), or install jax[k8s], with which JAX asks the cluster; {ALONE} "
-            "trains alone"
+            f"this is process {index} of a job of unknown size, as in a pod of an indexed Job "
+            f"(JOB_COMPLETION_INDEX): give {first}--job.num-processes (or JAX_NUM_PROCESSES), or "
+            f"install jax[k8s], with which JAX asks the cluster; {ALONE} trains alone"
         )
     if address is None:
         raise ConfigError(
-            f"{count} processes were started together, and nothing says where process 0 is: name "
-            "it with --job.coordinator HOST:PORT"
+            f"{count} processes were started together, but the address of process 0 is unknown: "
+            "set it with --job.coordinator HOST:PORT"
         )
     if count is None or index is None:
         raise ConfigError(

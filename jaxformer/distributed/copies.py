@@ -1,4 +1,4 @@
-"""Sums over the copies of a model: each copy adds up its own rows, and all of them meet once."""
+"""Sums over model replicas: each replica sums its rows, followed by a single reduction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,36 +6,36 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.arrays import rows_of_copies
+from jaxformer.functional.arrays import replica_rows
 
 COPIES = "data"
-"""The mesh axis along which the copies of a model lie."""
+"""The mesh axis of model replicas."""
 
 
-def summed_over_copies(function: Callable, arguments: Sequence[Any], cut: int) -> Any:
-    r"""What `function` sums over rows, with one reduction over the copies of the model at its end.
+def sum_over_replicas(function: Callable, arguments: Sequence[Any], cut: int) -> Any:
+    r"""Computes a function that sums over rows, with one final reduction over model replicas.
 
     .. math:: f(x) = \sum_{c} f(x_c)
 
-    where :math:`x_c` are the rows of copy c. Left to the compiler, a loop inside `function` would
-    reduce over the copies in every turn.
+    where :math:`x_c` are the rows of replica c. Otherwise the compiler would reduce over replicas
+    in every iteration of a loop inside `function`.
 
     Args:
-        function: A sum over rows, of arrays and pytrees of them.
+        function: A sum over rows, taking arrays and pytrees of arrays.
         arguments: Its arguments.
-        cut: The place of the argument whose arrays have rows: `[parts, rows, ...]`.
+        cut: The index of the argument whose arrays have rows: `[parts, rows, ...]`.
 
     Returns:
-        `function(*arguments)`, up to the order of the sums.
+        `function(*arguments)`, up to the order of summation.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    # Where "fsdp" cuts rows too, the chunked loss adds up unreduced arrays, which JAX (0.10) does
-    # not do inside `jax.shard_map`.
+    # If "fsdp" also shards rows, the chunked loss adds unreduced arrays, which JAX (0.10) does not
+    # support inside `jax.shard_map`.
     if mesh.empty or mesh.shape[COPIES] == 1 or mesh.shape["fsdp"] > 1:
         return function(*arguments)
 
     def of_copy(*arguments):
-        with rows_of_copies(COPIES):
+        with replica_rows(COPIES):
             return jax.lax.psum(function(*arguments), COPIES)
 
     specs = [PartitionSpec()] * len(arguments)

@@ -21,8 +21,8 @@ from jaxformer.errors import ConfigError
 __all__ = ["DistributedConfig", "join", "leave", "make_cpu_devices"]
 
 LOST = (
-    "another process of this job has ended or cannot be reached, or a clock has jumped by minutes; "
-    "its own output says why"
+    "another process of this job has ended or cannot be reached, or a clock has jumped by "
+    "minutes; see the output of that process"
 )
 _leaving = threading.Event()
 
@@ -31,10 +31,10 @@ def join(job: DistributedConfig) -> int:
     """Connects to the other processes of a job.
 
     Returns:
-        The number of processes as far as it is known before JAX starts; 1 where there is no job.
+        The number of processes if known before JAX starts; 1 without a job.
 
     Raises:
-        ConfigError: The job is described in part only, or its processes do not find each other.
+        ConfigError: The job is described incompletely, or its processes do not find each other.
     """
     found = find_processes(job, os.environ)
     if found is None:
@@ -43,44 +43,45 @@ def join(job: DistributedConfig) -> int:
     if found.coordinator is not None:
         _wait_for_host(found.coordinator, job.initialization_timeout)
     try:
-        with _ending_when_broken():
+        with _exit_on_disconnect():
             jax.distributed.initialize(
                 found.coordinator,
                 found.count,
                 found.index,
                 found.devices,
-                # Else JAX takes one GPU for each process of a launcher, however many there are.
+                # Otherwise JAX uses one GPU per process of a launcher, no matter how many there
+                # are.
                 cluster_detection_method=None if asks else "deactivate",
                 initialization_timeout=job.initialization_timeout,
                 heartbeat_timeout_seconds=job.heartbeat_timeout,
             )
-    except Exception as error:  # the libraries that ask a cluster raise their own kinds
+    except Exception as error:  # libraries for cluster detection raise various errors
         _leaving.set()
         if asks:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
-                f"JAX does not find the other processes by itself ({reason}): give "
-                "--job.coordinator HOST:PORT, --job.num-processes and --job.process-id"
+                f"JAX cannot detect the other processes ({reason}): set --job.coordinator "
+                "HOST:PORT, --job.num-processes and --job.process-id"
             ) from error
         if not isinstance(error, RuntimeError | ValueError | TypeError | LookupError | OSError):
             raise
         raise ConfigError(
-            f"process {found.index} of {found.count} did not meet the others at "
+            f"process {found.index} of {found.count} could not connect to the others at "
             f"{found.coordinator} within job.initialization_timeout = "
-            f"{job.initialization_timeout} s: is process 0 there, is its port free and reachable, "
-            "and were all processes started?"
+            f"{job.initialization_timeout} s: check that process 0 is running, that its port is "
+            "free and reachable, and that all processes were started"
         ) from error
     return found.count or 1
 
 
 def leave(status: int, failed: bool) -> int:
-    """Ends this process's part in a job of several, if there is one.
+    """Leaves the job of several processes, if there is one.
 
     Args:
         status: The exit status.
-        failed: Whether this process ends before its time. It then exits here: the others, which
-            may be waiting for it in the middle of a step, learn of it at once. So it does where
-            the others are gone before their time, with status 1.
+        failed: Whether this process ends early. It then exits here, so that the others, which may
+            be waiting for it in the middle of a step, are notified at once. It also exits, with
+            status 1, if the others ended early.
 
     Returns:
         The status.
@@ -94,7 +95,7 @@ def leave(status: int, failed: bool) -> int:
             return status
         except RuntimeError:
             status = _say_lost()
-    time.sleep(1)  # where all fail for the same reason, each says so before the first is gone
+    time.sleep(1)  # if all fail for the same reason, each reports it before the first one is gone
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -102,10 +103,10 @@ def leave(status: int, failed: bool) -> int:
 
 
 def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
-    """Lets a mesh run on a CPU as typed, with a virtual device per core where it needs several.
+    """Creates a virtual device per CPU core if a mesh needs several devices.
 
-    A number of devices that the user has set stays, and a mesh larger than the cores is left to
-    fail with the message that says how to get more. Accelerators are not affected.
+    A number of devices set by the user is kept, and a mesh larger than the number of cores fails
+    later with a message that explains how to get more devices. Accelerators are not affected.
 
     Args:
         mesh: The mesh to run on.
@@ -120,17 +121,20 @@ def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
 
 
 @contextlib.contextmanager
-def _ending_when_broken() -> Iterator[None]:
-    """Connections made within end this process with a message when another one is lost.
+def _exit_on_disconnect() -> Iterator[None]:
+    """Context manager: connections made within it end this process with a message when another one
+    is lost.
 
-    By default JAX's client ends the process with a stack trace of C++. It takes a callback, which
-    `jax.distributed.initialize` has no argument for. Where jaxlib cannot convert the callback's
-    argument for Python (0.10), the exception for that reaches the terminate handler of C++.
+    By default JAX's client ends the process with a C++ stack trace. It supports a callback, for
+    which `jax.distributed.initialize` has no argument. If jaxlib cannot convert the callback's
+    argument to Python (0.10), the resulting exception reaches the C++ terminate handler.
     """
     if "JAX_LOGGING_LEVEL" not in os.environ:
         jax.config.update("jax_logging_level", "CRITICAL")
     create = runtime.get_distributed_runtime_client
-    runtime.get_distributed_runtime_client = partial(create, missed_heartbeat_callback=_end_as_lost)
+    runtime.get_distributed_runtime_client = partial(
+        create, missed_heartbeat_callback=_exit_as_lost
+    )
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc++.1.dylib" if sys.platform == "darwin" else "libstdc++.so.6")
         library._ZSt13set_terminatePFvvE(_TERMINATE)  # std::set_terminate
@@ -140,18 +144,18 @@ def _ending_when_broken() -> Iterator[None]:
         runtime.get_distributed_runtime_client = create
 
 
-def _end_as_lost(*_: object) -> None:
-    """Ends this process, unless it is about to say more itself: a step may have failed as well."""
+def _exit_as_lost(*_: object) -> None:
+    """Ends this process, unless it is about to report a failed step itself."""
     if _leaving.wait(timeout=3):
         time.sleep(60)
     os._exit(_say_lost())
 
 
-_TERMINATE = ctypes.CFUNCTYPE(None)(_end_as_lost)  # kept, as long as C++ may call it
+_TERMINATE = ctypes.CFUNCTYPE(None)(_exit_as_lost)  # kept alive, since C++ may call it
 
 
 def _wait_for_host(address: str, timeout: float) -> None:
-    """Waits until the name of process 0's host is known: that of a pod is, once the pod runs."""
+    """Waits until the host name of process 0 resolves; a pod's name does once it runs."""
     host = address.rpartition(":")[0].strip("[]")
     end = time.monotonic() + timeout
     while True:
@@ -161,14 +165,15 @@ def _wait_for_host(address: str, timeout: float) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise ConfigError(
-                    f"job.coordinator = {address!r}: must name a host that can be found from here; "
-                    f"{host} was not within job.initialization_timeout = {timeout} s "
-                    f"({error.strerror or error}): is process 0 there, and is its name spelled so?"
+                    f"job.coordinator = {address!r}: must name a host that can be resolved; "
+                    f"{host} was not found within job.initialization_timeout = {timeout} s "
+                    f"({error.strerror or error}): check that process 0 is running and that the "
+                    "name is correct"
                 ) from error
         time.sleep(min(1.0, timeout / 10))
 
 
 def _say_lost() -> int:
-    resume = "a run that has checkpoints: the same command continues from the newest"
+    resume = "if the run has checkpoints, rerun the same command to continue from the newest"
     print(f"error: {LOST} ({resume})", file=sys.stderr, flush=True)
     return 1

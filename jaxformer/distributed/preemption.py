@@ -1,4 +1,4 @@
-"""Stopping in time: a signal (preemption, Ctrl-C, a lost terminal) ends a run after its step."""
+"""Graceful stopping: a signal (preemption, Ctrl-C, hangup) ends a run after the current step."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from jax.experimental import multihost_utils
 
 
 class StopSignal:
-    """A context that turns SIGTERM, SIGINT, SIGHUP and SIGQUIT into a question after each step.
+    """A context manager that turns SIGTERM, SIGINT, SIGHUP and SIGQUIT into a stop request.
 
-    The first signal asks for a clean end; the second one acts at once, as without this context.
-    A SIGHUP that is ignored stays so: that is what nohup asks for.
-    In a job of several processes JAX's preemption service listens for SIGTERM and makes all of
-    them stop after the same step, whichever of them was told; the others are passed on to it.
+    The first signal requests a clean stop; the second one takes effect at once, as without this
+    context. An ignored SIGHUP stays ignored, as under nohup. In a job of several processes, JAX's
+    preemption service listens for SIGTERM and makes all processes stop after the same step; other
+    signals are forwarded to it.
     """
 
     def __enter__(self):
@@ -34,7 +34,7 @@ class StopSignal:
         self._restore()
 
     def requested(self, step: int) -> bool:
-        """Whether to stop after this step; to be asked once for every step, by every process."""
+        """Whether to stop after this step; every process must call this once per step."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._received

@@ -1,4 +1,4 @@
-"""Processes that train together: which one writes, and which rows each one feeds."""
+"""Coordination of processes: which one writes, and which rows each one feeds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError
 
 
 def is_first() -> bool:
-    """Whether this process prints and writes what only one may."""
+    """Whether this is the process that prints and writes."""
     return jax.process_index() == 0
 
 
@@ -27,35 +27,35 @@ def first_process_only(action: Callable[[], Any]) -> None:
     if jax.process_count() > 1:
         failed = multihost_utils.broadcast_one_to_all(np.asarray(failure is not None))
         if failed and failure is None:
-            raise ConfigError("the first process refused to start; its message says why")
+            raise ConfigError("the first process refused to start; see its error message")
     if failure is not None:
         raise failure
 
 
 def agreed(decision: bool) -> bool:
-    """The decision of the first process, which all processes follow."""
+    """Broadcasts the decision of the first process to all processes."""
     if jax.process_count() == 1:
         return decision
     return bool(multihost_utils.broadcast_one_to_all(np.asarray(decision)))
 
 
 def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
-    """Returns the rows of a global batch that this process's devices need."""
+    """Returns the rows of a global batch that the devices of this process need."""
     indices = sharding.addressable_devices_indices_map((num_rows,)).values()
     return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in indices]))
 
 
 def placed(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """An array that every process has, on the mesh: each device gets its own part."""
+    """Puts an array that every process has on the mesh; each device gets its shard."""
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 class DeviceBatches:
-    """Batches of numpy arrays with this process's rows, as global arrays on the mesh.
+    """Converts batches of NumPy arrays with this process's rows to global arrays on the mesh.
 
     Args:
         batches: Yields dictionaries of arrays, ``[local rows, ...]``.
-        sharding: Of the rows of a batch.
+        sharding: The sharding of the rows of a batch.
         num_rows: B.
     """
 

@@ -1,4 +1,4 @@
-"""The device mesh, and the one table from logical axes to mesh axes."""
+"""The device mesh, and the mapping from logical axes to mesh axes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ from jaxformer.functional.arrays import mesh_axes, place, without
 MESH_AXES = ("data", "fsdp", "tensor")
 _MOST_VIRTUAL_DEVICES = 1024
 
-# Where each logical axis lives. The vocabulary is the only sharded axis of its tables: a table cut
-# along both axes makes the partitioner rematerialise the whole of it at the lookup.
+# The mesh axes of each logical axis. The vocabulary is the only sharded axis of its tables: with a
+# table sharded along both axes, the partitioner would rematerialize all of it at the lookup.
 RULES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
     "seq": None,
@@ -54,26 +54,29 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How many devices each mesh axis takes; -1 (one axis at most) takes what is left."""
+    """The size of each mesh axis; -1 (for at most one axis) uses the remaining devices."""
 
     data: int = 1
-    """Copies of the model, each with its own rows of the batch."""
+    """Number of model replicas, each with different rows of the batch."""
     fsdp: int = 1
-    """Devices over which the rows of the batch, the parameters and the optimizer state are cut."""
+    """Number of devices that shard the rows of the batch, the parameters and the optimizer state.
+    """
     tensor: int = 1
-    """Devices over which heads, feed-forward units and the vocabulary are cut."""
+    """Number of devices that shard heads, feed-forward units and the vocabulary."""
 
     def __post_init__(self):
         check_types(self, "mesh")
         for name in MESH_AXES:
             size = getattr(self, name)
             if size != -1 and size < 1:
-                raise ConfigError(f"mesh.{name} = {size}: give a positive size, or -1 to fill")
+                raise ConfigError(
+                    f"mesh.{name} = {size}: must be positive, or -1 for the remaining devices"
+                )
         if [self.data, self.fsdp, self.tensor].count(-1) > 1:
             raise ConfigError("mesh: only one axis may be -1")
 
     def sizes(self, num_devices: int) -> tuple[int, int, int]:
-        """The sizes of the axes on `num_devices` devices.
+        """Returns the sizes of the axes on `num_devices` devices.
 
         Returns:
             The sizes of the data, fsdp and tensor axes.
@@ -87,7 +90,8 @@ class MeshConfig:
         if given > num_devices:
             are = "is" if num_devices == 1 else "are"
             virtual = (
-                f" To try it on a CPU, make virtual devices: JAX_NUM_CPU_DEVICES={given} python ..."
+                f" To try it on a CPU, create virtual devices: JAX_NUM_CPU_DEVICES={given} python "
+                "..."
             )
             raise ConfigError(
                 f"{shape} needs {given} devices, {num_devices} {are} here."
@@ -101,14 +105,14 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -> Mesh:
-    """The mesh over the first devices (all of them in a job of several processes).
+    """Creates the mesh over the first devices (all devices in a job of several processes).
 
     Returns:
         The mesh, with explicit axis types.
 
     Raises:
-        ConfigError: The mesh does not fit the devices, leaves some of several processes idle, or
-            has an axis other than data across the slices of a TPU.
+        ConfigError: The mesh does not fit the devices, leaves some processes idle, or has an axis
+            other than data across TPU slices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = config.sizes(len(devices))
@@ -122,20 +126,20 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
 
 
 def check_slices(data: int, slices: int) -> None:
-    """Raises ConfigError unless the data axis alone can cross the slices of a TPU."""
+    """Raises ConfigError unless only the data axis crosses TPU slices."""
     if data % slices:
         raise ConfigError(
             f"mesh.data = {data}: must be a multiple of the {slices} slices, because the network "
-            f"between them is too slow for other axes; give --mesh.data {slices}"
+            f"between them is too slow for other axes; set --mesh.data {slices}"
         )
 
 
 def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
-    """The devices in the order of the mesh."""
-    # GPUs have slices, too, one for each machine: any axis may cross those.
+    """Returns the devices in the order of the mesh."""
+    # GPUs also have slices, one per machine, which any axis may cross.
     is_tpu = devices[0].platform == "tpu"
     slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
-    # jax.make_mesh refuses sizes that cut through an axis of a TPU's torus.
+    # jax.make_mesh refuses sizes that split an axis of a TPU's torus.
     if slices == 1:
         return create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     check_slices(sizes[0], slices)
@@ -144,14 +148,14 @@ def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
 
 
 def spec(*axes: str | None) -> PartitionSpec | None:
-    """The partition spec of an array with these logical axes; None where no mesh is set."""
+    """Returns the partition spec of an array with these logical axes, or None without a mesh."""
     rules = [None if axis is None else RULES[axis] for axis in axes]
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty else PartitionSpec(*(_cut(mesh, rule) for rule in rules))
 
 
 def on_rows(arrays: Any) -> Any:
-    """A tree of arrays `[B, ...]`, each row where the model reads it; scalars are everywhere."""
+    """Puts a tree of arrays `[B, ...]` in the batch sharding; scalars are replicated."""
 
     def placed(x: jax.Array) -> jax.Array:
         return place(x, spec("batch", *[None] * (x.ndim - 1))) if x.ndim else x
@@ -160,7 +164,7 @@ def on_rows(arrays: Any) -> Any:
 
 
 def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
-    """Where programs run, or are traced, whose parameters lie over a mesh; None: on one device."""
+    """Context manager to run or trace programs on a mesh; None means a single device."""
     if mesh is None:
         return nullcontext()
     abstract = isinstance(mesh, AbstractMesh)
@@ -168,22 +172,22 @@ def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
 
 
 def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:
-    """The mesh over which all of them lie; None without a mesh, or where they are traced."""
+    """Returns the mesh of all arrays; None without a mesh, or if they are traced."""
     sharding = getattr(next(iter(arrays.values())), "sharding", None)
     return sharding.mesh if isinstance(sharding, NamedSharding) else None
 
 
 def row_multiple(mesh: Mesh | None) -> int:
-    """Into how many parts the rows of a batch are cut: it has a multiple of them."""
+    """Returns the number of shards of a batch's rows, which must divide their number."""
     return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def check_rows(mesh: Mesh | None, rows: int) -> None:
-    """Raises ConfigError unless so many rows can be cut over the mesh."""
+    """Raises ConfigError unless a number of rows can be sharded over the mesh."""
     parts = row_multiple(mesh)
     if rows % parts:
         raise ConfigError(
-            f"{rows} rows cannot be cut over data x fsdp = {parts} devices: give a multiple"
+            f"{rows} rows cannot be sharded over data x fsdp = {parts} devices: use a multiple"
         )
 
 
@@ -192,7 +196,7 @@ def parameter_shardings(
     axes: Mapping[str, tuple[str, ...]],
     shapes: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, Sharding]:
-    """Where each parameter lives: `parameter_sharding` of all; without a mesh, on one device."""
+    """Returns the sharding of each parameter, or a single device without a mesh."""
     if mesh is None:
         return dict.fromkeys(axes, SingleDeviceSharding(jax.devices()[0]))
     return {name: parameter_sharding(mesh, name, axes[name], shapes[name].shape) for name in axes}
@@ -201,7 +205,7 @@ def parameter_shardings(
 def parameter_sharding(
     mesh: Mesh | AbstractMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> NamedSharding:
-    """A parameter's sharding. An axis of size 1 is whole."""
+    """Returns the sharding of a parameter. Axes of size 1 are not sharded."""
     used: set[str] = set()
     entries = []
     for axis, size in zip(axes, shape, strict=True):
@@ -215,7 +219,7 @@ def parameter_sharding(
         if size != 1 and size % parts:
             over = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in mesh_axes(RULES[axis]))
             raise ConfigError(
-                f"the parameter {name} {tuple(shape)} cannot be cut as {axes} over a mesh of "
+                f"the parameter {name} {tuple(shape)} cannot be sharded as {axes} over a mesh of "
                 f"{dict(mesh.shape)}: {axis!r} = {size} is not divisible by {over} = {parts}; "
                 "choose sizes that divide it"
             )
@@ -224,14 +228,14 @@ def parameter_sharding(
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
-    """Where the rows of a batch live."""
+    """Returns the sharding of the rows of a batch."""
     return NamedSharding(mesh, PartitionSpec(_cut(mesh, RULES["batch"])))
 
 
 def _cut(
     mesh: Mesh | AbstractMesh, rule: str | tuple[str, ...] | None
 ) -> str | tuple[str, ...] | None:
-    # JAX refuses some reshapes of arrays whose type names a mesh axis, even one of a single device.
-    # Inside `jax.shard_map` a type does not name the axes over which arrays are cut by hand.
+    # JAX refuses some reshapes of arrays whose type names a mesh axis, even of size 1. Inside
+    # `jax.shard_map` a type does not name manual axes.
     manual = set(getattr(mesh, "manual_axes", ()))
     return without(rule, manual | {axis for axis in mesh_axes(rule) if mesh.shape[axis] == 1})

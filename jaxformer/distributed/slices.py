@@ -1,4 +1,4 @@
-"""Slices of a machine: which chips, in which topology, how many slices joined by the network."""
+"""Slices: the chip, the topology, and the number of slices."""
 
 import math
 import re
@@ -9,12 +9,13 @@ from itertools import combinations_with_replacement, islice
 from jaxformer.distributed.chips import Chip, find_chip
 from jaxformer.errors import ArgumentError
 
-# A cube of a 3D torus is 4x4x4 chips. Smaller slices, and those of a 2D torus, are listed;
-# larger ones are boxes of whole cubes.
+# A cube of a 3D torus has 4x4x4 chips. Smaller slices, and those of a 2D torus, are listed; larger
+# ones consist of whole cubes.
 # https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read 2026-11.
 _SMALL_3D = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _ALL_2D = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-# Chips of the largest slice: https://docs.cloud.google.com/tpu/docs/{v4,v5p,tpu7x}, read 2026-11.
+# Number of chips of the largest slice: https://docs.cloud.google.com/tpu/docs/{v4,v5p,tpu7x}, read
+# 2026-11.
 _LARGEST = {"v4": 4096, "v5p": 6144, "tpu7x": 9216}
 _LARGEST_GPUS = 2**15
 _CUBE = 4
@@ -23,41 +24,41 @@ _FORM = '"v5p:4x4x4", "v6e:16x16*2" (two slices) or "h100:64"'
 
 @dataclass(frozen=True)
 class Slice:
-    """Chips that train together: slices of a TPU pod, or GPUs."""
+    """The chips of a job: slices of a TPU pod, or GPUs."""
 
     chip: Chip
-    """What they are."""
+    """The kind of chip."""
     topology: tuple[int, ...]
-    """Chips along each dimension of the torus of one slice; the number of GPUs."""
+    """Chips along each dimension of one slice's torus, or the number of GPUs."""
     num_slices: int = 1
-    """TPU slices, which the data centre's network joins."""
+    """Number of TPU slices, connected by the data center network."""
 
     @property
     def chips(self) -> int:
-        """Chips of all slices."""
+        """Number of chips in all slices."""
         return math.prod(self.topology) * self.num_slices
 
     @property
     def num_devices(self) -> int:
-        """JAX devices of all slices."""
+        """Number of JAX devices in all slices."""
         return self.chips * self.chip.devices_per_chip
 
     @property
     def hosts(self) -> int:
-        """Machines of all slices: processes of the job."""
+        """Number of machines of all slices, which is the number of processes."""
         return math.ceil(math.prod(self.topology) / self.chip.chips_per_host) * self.num_slices
 
     @property
     def name(self) -> str:
-        """As `parse_chips` reads it: "v5p:4x4x4*2"."""
+        """The name in the format of `parse_chips`: "v5p:4x4x4*2"."""
         several = f"*{self.num_slices}" if self.num_slices > 1 else ""
         return f"{self.chip.name}:{_written(self.topology)}{several}"
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Whether the links along each dimension of the topology close to a ring.
+        """Whether the links along each dimension of the topology form a ring.
 
-        A 3D torus closes in slices of whole cubes, a 2D one along 16 chips:
+        A 3D torus wraps around in slices of whole cubes, a 2D torus along 16 chips:
         https://jax-ml.github.io/scaling-book/tpus/.
         """
         if self.chip.torus_dimensions == 3:
@@ -66,16 +67,17 @@ class Slice:
 
 
 def parse_chips(text: str) -> Slice:
-    """The slice that a text names.
+    """Parses the name of a slice.
 
     Args:
-        text: A chip and its topology, "v5p:4x4x4"; "*2" at the end: two slices; "h100:64": GPUs.
+        text: A chip and its topology, "v5p:4x4x4"; a suffix "*2" for two slices; "h100:64" for
+            GPUs.
 
     Returns:
         The slice.
 
     Raises:
-        ArgumentError: The chip or the topology does not exist; names the nearest.
+        ArgumentError: The chip or the topology does not exist; the message names the nearest ones.
     """
     name, colon, rest = text.partition(":")
     chip = find_chip(name)
@@ -99,7 +101,7 @@ def parse_chips(text: str) -> Slice:
 
 
 def slices_of(chip: Chip) -> Iterator[Slice]:
-    """Every slice of a chip, smallest first; of those of equal size the most compact."""
+    """Yields every slice of a chip, smallest first; for each size the most compact."""
     if chip.kind == "gpu":
         sizes = [2**power for power in range(_LARGEST_GPUS.bit_length())]
         yield from (Slice(chip, (size,)) for size in sizes)
@@ -125,7 +127,7 @@ def _gpus(text: str, chip: Chip, topology: tuple[int, ...], num_slices: int) -> 
 
 
 def _topologies(chip: Chip) -> list[tuple[int, ...]]:
-    """Those of one slice, smallest first; of those of equal size the most compact first."""
+    """Returns the topologies of one slice, smallest first, then most compact first."""
     if chip.torus_dimensions == 2:
         return list(_ALL_2D)
     largest = _LARGEST[chip.name]
@@ -142,7 +144,7 @@ def _boxes(sides: range, largest: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _canonical(topology: tuple[int, ...]) -> tuple[int, ...]:
-    """The order in which the documentation writes a topology."""
+    """Returns a topology in the order of the documentation."""
     return topology if sorted(topology) == [1, 2, 2] else tuple(sorted(topology))
 
 
@@ -153,7 +155,7 @@ def _exists(chip: Chip, topology: tuple[int, ...]) -> bool:
 
 
 def _nearest(chip: Chip, topology: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The topologies whose number of chips is closest, compact ones first."""
+    """Returns the topologies with the closest number of chips, compact ones first."""
     size = math.prod(topology)
     compact: dict[int, tuple[int, ...]] = {}
     for each in _topologies(chip):

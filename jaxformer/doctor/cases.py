@@ -1,7 +1,7 @@
-"""Computations that some releases of jaxlib get wrong, each with the right result in float64.
+"""Computations that some releases of jaxlib get wrong, with correct results in float64.
 
 ``python -m jaxformer.doctor.cases NAME ...`` runs cases and prints a line of JSON before and after
-each, so that a case that kills or hangs the process is the last one that began.
+each, so that a case that crashes or hangs the process is the last one that started.
 """
 
 import faulthandler
@@ -38,25 +38,25 @@ _JAX = "https://github.com/jax-ml/jax/issues/"
 _XLA = "https://github.com/openxla/xla/issues/"
 
 _PRECISION = jax.config.jax_default_matmul_precision
-"""The user's setting, which one case tests; the others set their own."""
+"""The user's matmul precision, which one case tests; the others override it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A computation that is known to go wrong on some machines."""
+    """A computation that is known to be wrong on some machines."""
 
     name: str
     meaning: str
-    """What a wrong result means for the user."""
+    """The consequence of a wrong result for the user."""
     remedy: str
-    """What to set or change."""
+    """The remedy: what to set or change."""
     issue: str
-    """Where it is reported."""
+    """The issue where it is reported."""
     tolerance: float
-    """The largest error that is accepted, relative to the largest value."""
+    """The maximum accepted error, relative to the largest value."""
     run: Callable[[], Pairs]
     in_transformers: bool = True
-    """Whether transformers compute this; if not, a wrong result is a note and not a failure."""
+    """Whether transformers use this computation; if not, a wrong result is only a note."""
 
     def error(self) -> float:
         """Runs the case; returns the largest error relative to the largest value."""
@@ -71,7 +71,7 @@ def _distance(computed: Any, truth: Any) -> float:
     return float(np.abs(computed - truth).max() / max(np.abs(truth).max(), 1e-30))
 
 
-# What transformers compute ----------------------------------------------------------------------
+# Used by transformers ----------------------------------------------------------------------
 
 
 def _one_operation_at_a_time() -> Pairs:
@@ -165,7 +165,7 @@ def _angles() -> Pairs:
     frequencies = np.asarray([1.0, 0.1, 1e-3, 1e-6], np.float32)
     angles = np.asarray(jax.jit(rotary_angles)(positions, frequencies), np.float64)
     exact = np.outer(positions.astype(np.longdouble), frequencies.astype(np.longdouble))
-    # Their sine and cosine: an angle just below pi and one just above -pi are the same.
+    # Compares sine and cosine, since angles just below pi and just above -pi are equivalent.
     yield np.sin(angles), np.sin(exact)
     yield np.cos(angles), np.cos(exact)
 
@@ -178,7 +178,7 @@ def _not_a_number() -> Pairs:
         yield jax.jit(lambda x: jnp.isnan(jnp.max(jax.nn.softmax(x))))(spoiled), 1
 
 
-# What they do not compute -------------------------------------------------------------------------
+# Not used by transformers -------------------------------------------------------------------------
 
 
 def _float32_products() -> Pairs:
@@ -204,7 +204,7 @@ def _seven_axes() -> Pairs:
 
 
 def _packed_offsets() -> Pairs:
-    # No public function packs documents for cuDNN: this one tells it where each of them begins.
+    # No public function packs documents for cuDNN, so pass the start of each document directly.
     cudnn = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     lengths, starts = np.array([[3, 5], [8, -1]]), np.array([[0, 3, 8], [0, 8, -1]])
     query, key = jnp.zeros((2, 8, 6, 16)), jnp.zeros((2, 8, 2, 16))
@@ -223,7 +223,7 @@ _OTHER_RELEASE = "another release of jaxlib"
 CASES = (
     Case(
         "operations outside jit",
-        "the first of several small kernels reads what another kernel has left",
+        "the first of several small kernels reads leftovers of another kernel",
         f"{_OTHER_RELEASE}: 0.11.0 and 0.11.1 do this on some GPUs, libtpu 0.0.42 on TPUs",
         _JAX + "40633",
         1e-6,
@@ -238,7 +238,7 @@ CASES = (
         _bfloat16_products,
     ),
     Case(
-        "a product with a bias",
+        "a matrix product with a bias",
         "x W + b is scaled without its bias, or b is added along the wrong axis",
         "XLA_FLAGS=--xla_gpu_autotune_level=3",
         _XLA + "46110",
@@ -255,7 +255,7 @@ CASES = (
     ),
     Case(
         "queries without a key",
-        "padding turns into NaN or into a mean of the values",
+        "padding becomes NaN or a mean of the values",
         _OTHER_RELEASE,
         _JAX + "38486",
         0.0,
@@ -279,7 +279,7 @@ CASES = (
     ),
     Case(
         "gradients through frozen blocks",
-        "gradients depend on what memory held before, or are NaN",
+        "gradients depend on previous memory contents, or are NaN",
         NO_YNN_REDUCTIONS,
         _JAX + "39103",
         0.02,
@@ -295,7 +295,7 @@ CASES = (
     ),
     Case(
         "sums over devices",
-        "devices do not receive what others send",
+        "devices do not receive data from others",
         "NCCL_P2P_DISABLE=1, or turn the IOMMU off in the firmware",
         "https://github.com/NVIDIA/nccl/issues/257",
         1e-5,
@@ -339,8 +339,8 @@ CASES = (
     ),
     Case(
         "packed documents in cuDNN",
-        "keys of packed documents are read from wrong places where query heads share them; "
-        "jaxformer packs by masks, which are not affected",
+        "keys of packed documents are read from wrong positions with grouped-query attention; "
+        "jaxformer packs with masks, which are not affected",
         "JAX 0.12 or newer",
         "https://github.com/jax-ml/jax/pull/39521",
         0.0,
@@ -349,7 +349,8 @@ CASES = (
     ),
     Case(
         "sums in arrays of 7 axes",
-        "a sum in an array of 7 axes or more kills the process or hangs; transformers have 5",
+        "a sum over an array with 7 axes or more crashes the process or hangs; transformers use "
+        "at most 5",
         NO_YNN_REDUCTIONS,
         _JAX + "39257",
         1e-6,
@@ -360,7 +361,7 @@ CASES = (
 
 
 def main(names: list[str]) -> None:
-    """Runs the cases with these names; prints the start and the outcome of each."""
+    """Runs the named cases and prints the start and the outcome of each."""
     chosen = {case.name: case for case in CASES}
     jax.devices()  # if JAX cannot start, the process ends before any case begins
     for name in names:

@@ -1,4 +1,4 @@
-"""The gradients among the computations that some releases of jaxlib get wrong."""
+"""Gradients that some releases of jaxlib compute wrongly."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,16 +11,16 @@ from jaxformer.functional import attention, feed_forward, gelu, layer_norm
 from jaxformer.functional.masks import causal
 
 Pairs = Iterable[tuple[Any, Any]]
-"""Pairs of what JAX computed and the right result."""
+"""Pairs of JAX's result and the correct result."""
 
 
 def normal(*shape: int) -> np.ndarray:
-    """Random numbers, the same for each call with that shape."""
+    """Returns normal random numbers, deterministic for each shape."""
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
 def attention_gradients() -> Pairs:
-    """Of queries, keys and values, of which each query sees those before it."""
+    """Computes gradients of causal attention with respect to queries, keys and values."""
     for batch, length, heads, channels in ((2, 64, 2, 16), (512, 10, 4, 32)):
         arrays = [normal(batch, length, heads, channels) for _ in range(3)]
         arrays[1] = arrays[1][::-1].copy()
@@ -49,7 +49,7 @@ def _true_attention_gradients(query, key, value, upstream) -> list[np.ndarray]:
 
 
 def norm_gradients() -> Pairs:
-    """Of a norm's inputs, scale and bias, summed over many rows."""
+    """Computes gradients of a norm's inputs, scale and bias, summed over many rows."""
     x, scale, upstream = normal(40_000, 32), normal(32), normal(40_000, 32)[::-1].copy()
 
     def weighted(x, scale, bias):
@@ -66,7 +66,7 @@ def norm_gradients() -> Pairs:
 
 
 def frozen_gradients() -> Pairs:
-    """Through two frozen blocks, with NaN in the memory that is free when they are computed."""
+    """Computes gradients through two frozen blocks, after filling free memory with NaN."""
     up, down, scales = normal(2, 64, 128) / 8, normal(2, 128, 64) / 11, 1 + normal(2, 2, 64) / 9
 
     def block(x, kernels):

@@ -1,4 +1,4 @@
-"""Reports the machine, the variables that JAX reads, and whether jaxlib computes correctly."""
+"""Reports the machine, JAX's environment variables, and whether jaxlib computes correctly."""
 
 import importlib.metadata
 import json
@@ -26,14 +26,14 @@ PACKAGES = (
     *("torch", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
 STARTS = "JAX starts"
-"""The name of the finding if JAX does not start, so that no case can run."""
+"""The name of the finding if JAX does not start and no case can run."""
 
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16", "sve")
-"""Features that decide which of XLA's kernels multiplies matrices on a CPU, and how fast."""
+"""CPU features that determine XLA's matrix multiplication kernel and its speed."""
 
 _PREFIXES = ("XLA_", "JAX_", "LIBTPU_", "TPU_", "NCCL_", "TF_GPU_")
 _SINGLE = ("GLIBC_TUNABLES", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "NNX_GRAPH_MODE")
-# Variables that JAX reads in addition to one for each of its options.
+# Environment variables that JAX reads in addition to those of its configuration options.
 _JAX_VARIABLES = (
     *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT"),
     *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_FORCE_TPU_INIT"),
@@ -41,7 +41,7 @@ _JAX_VARIABLES = (
 )
 _OFF = ("", "0", "false", "off", "no")
 
-# A variable or an XLA flag, its harmful values (None: all but "off"), and what they do.
+# Environment variables and XLA flags, their harmful values (None: all but "off"), and effects.
 _HARMFUL: tuple[tuple[str, str | None, str], ...] = (
     (
         "JAX_ENABLE_X64",
@@ -75,15 +75,15 @@ class Finding:
     name: str
     status: Status
     meaning: str = ""
-    """What is wrong, and what that means."""
+    """What is wrong, and its consequence."""
     remedy: str = ""
-    """What to set or change."""
+    """The remedy: what to set or change."""
     issue: str = ""
-    """Where it is reported."""
+    """The issue where it is reported."""
 
 
 def machine() -> list[tuple[str, str]]:
-    """Returns names and values: versions, processor, memory. Starts no device."""
+    """Returns versions, processor and memory as name-value pairs, without initializing devices."""
     found = {name: _version(name) for name in PACKAGES}
     memory = " of ".join(f"{size / 2**30:.1f} GiB" for size in _memory())
     return [
@@ -95,7 +95,7 @@ def machine() -> list[tuple[str, str]]:
 
 
 def devices() -> list[tuple[str, str]]:
-    """Returns the platform and its devices, with their memory; starts them."""
+    """Initializes the devices; returns the platform and its devices with their memory."""
     rows = []
     for device in jax.local_devices():
         memory = device.memory_stats() or {}
@@ -108,7 +108,7 @@ def devices() -> list[tuple[str, str]]:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that change what JAX does."""
+    """Returns the environment variables that affect JAX."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -116,8 +116,8 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def judged(environment: Mapping[str, str]) -> list[Finding]:
-    """Returns a finding for each variable that JAX does not know or that is harmful."""
+def check_variables(environment: Mapping[str, str]) -> list[Finding]:
+    """Returns a finding for each unknown or harmful environment variable."""
     found = []
     known = {name.upper() for name in jax.config.values} | set(_JAX_VARIABLES)
     for name in environment:
@@ -133,8 +133,8 @@ def judged(environment: Mapping[str, str]) -> list[Finding]:
     return found
 
 
-def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
-    """Runs cases in other processes: if one kills its process, a new one runs the rest."""
+def run_cases(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
+    """Runs cases in a separate process; if a case crashes it, a new process runs the rest."""
     left = list(cases)
     while left:
         run = subprocess.run(
@@ -156,7 +156,7 @@ def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
 
 
 def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
-    """Makes a finding from the outcome of a case: its ``error``, or else a ``message``."""
+    """Converts the outcome of a case, an ``error`` or a ``message``, to a finding."""
     error = outcome.get("error", float("inf"))
     if error <= case.tolerance:
         return Finding(case.name, "PASS")
@@ -165,8 +165,8 @@ def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
     return Finding(case.name, status, f"{what}: {case.meaning}", case.remedy, case.issue)
 
 
-def is_well(findings: Iterable[Finding]) -> bool:
-    """Whether everything that a transformer computes is right."""
+def all_correct(findings: Iterable[Finding]) -> bool:
+    """Whether all computations that transformers use are correct."""
     return all(found.status != "FAIL" for found in findings)
 
 
@@ -178,7 +178,7 @@ def _version(name: str) -> str | None:
 
 
 def _cpu() -> list[str]:
-    """The processor's name, and which of CPU_FEATURES it has."""
+    """Returns the processor's name and its CPU_FEATURES."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -190,7 +190,7 @@ def _cpu() -> list[str]:
 
 
 def _memory() -> list[float]:
-    """Free bytes, if they are known, and the total."""
+    """Returns the free bytes, if known, and the total bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         free = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -200,7 +200,7 @@ def _memory() -> list[float]:
 
 
 def _flags(text: str) -> dict[str, str]:
-    """``--xla_a=1 --xla_b`` as names and values; a flag without a value is true."""
+    """Parses ``--xla_a=1 --xla_b``; a flag without a value is true."""
     parts = (flag.partition("=") for flag in text.split() if flag.startswith("--"))
     return {name: value if equals else "true" for name, equals, value in parts}
 
@@ -216,7 +216,7 @@ def _how_it_ended(run: subprocess.CompletedProcess) -> str:
 
 
 def _failure_message(run: subprocess.CompletedProcess) -> str:
-    """Why a process failed: XLA's own message, or the last line of a traceback."""
+    """Returns why a process failed: XLA's message, or the last line of a traceback."""
     lines = [line.strip() for line in run.stderr.splitlines() if line.strip()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
     return (fatal or lines or [_how_it_ended(run)])[-1][:300]

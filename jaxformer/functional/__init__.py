@@ -1,4 +1,4 @@
-"""Pure functions: arrays in, arrays out. No mesh, no config, no trainer, no parameters."""
+"""Pure functions of arrays, without meshes, configs, trainers or parameter containers."""
 
 from jaxformer.functional.arrays import per_device
 from jaxformer.functional.attention.api import attention

@@ -1,14 +1,15 @@
-"""Activations by name: record or replace what a function computes on its way.
+"""Named activations: record or replace intermediate values of a function.
 
 `tap` gives an intermediate value a name. It returns the value itself, unless the function runs
 under `with_cache`, which records values, or `with_hooks`, which replaces them. Both wrap a pure
 function and return a pure function, so `jit`, `vmap` and `grad` of the wrapped function work.
-Where nothing is asked, a tap adds nothing to the program.
+Outside of both, a tap adds nothing to the program.
 
 `flax.nnx.capture` records what modules sow and adds perturbations for gradients, but cannot replace
-a value, loses the number of a layer inside a scan, and needs a module; these work on any function.
+a value, loses layer indices inside a scan, and needs a module; these functions work on any
+function.
 
-The names that models give are those of TransformerLens: "blocks.3.attn.hook_pattern".
+Models use the names of TransformerLens: "blocks.3.attn.hook_pattern".
 """
 
 import functools
@@ -29,19 +30,20 @@ from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.functional.arrays import place, spec_of
 
 Hook = Callable[[jax.Array], jax.Array]
-"""Maps an activation to the value that takes its place, of the same shape."""
+"""Maps an activation to its replacement, of the same shape."""
 Names = str | Iterable[str] | None
-"""A pattern, as of `fnmatch`, or several; None: every activation."""
+"""One or several `fnmatch` patterns; None matches every activation."""
 
 
 class _State(NamedTuple):
-    """What is active: the frames, outermost first, and the prefix of names."""
+    """The active frames, outermost first, and the prefix of names."""
 
     frames: "tuple[_Frame, ...]"
     prefix: str = ""
 
 
-# A part of the key of JAX's caches: a function that was traced with hooks is never reused without.
+# Part of the key of JAX's caches, so that a function traced with hooks is never reused without
+# them.
 _ACTIVE = jax.make_user_context(None)
 
 
@@ -49,23 +51,24 @@ def tap(name: str, value: jax.Array) -> jax.Array:
     """Gives a value a name under which `with_cache` and `with_hooks` find it.
 
     Args:
-        name: The name; the scopes around it are put before it.
+        name: The name, which is prefixed with the enclosing scopes.
         value: The value.
 
     Returns:
-        The value, or what the innermost hook for its name, and then those around it, make of it.
+        The value, or its replacement by the hooks for its name, applied from the innermost to the
+        outermost.
     """
     state = _ACTIVE.value
     if state is None:
         return value
-    with _ACTIVE(None):  # A hook's own computations have no names.
+    with _ACTIVE(None):  # Computations inside a hook are not named.
         for frame in reversed(state.frames):
             value = frame.receive(state.prefix + name, value)
     return value
 
 
 def scope(name: str) -> AbstractContextManager:
-    """Puts `name` and a dot before all names that are given inside.
+    """Prefixes all names given inside with `name` and a dot.
 
     Args:
         name: The prefix, such as "blocks.3" or "attn".
@@ -92,7 +95,7 @@ def is_active() -> bool:
 
 
 def is_wanted(*names: str) -> bool:
-    """Whether someone records or replaces one of these activations, which cost extra to compute.
+    """Whether one of these activations is recorded or replaced; use it to skip extra computation.
 
     Args:
         *names: Names as for `tap`, in the current scope.
@@ -104,7 +107,7 @@ def is_wanted(*names: str) -> bool:
     if state is None:
         return False
     full = [state.prefix + name for name in names]
-    # Every frame is to see every name, so this does not stop at the first.
+    # Every frame must see every name, so do not stop at the first match.
     return sum(frame.matches(name) for frame in state.frames for name in full) > 0
 
 
@@ -144,13 +147,12 @@ def with_cache(function: Callable, names: Names = None, *, required: bool = True
 
 
 def with_hooks(function: Callable, hooks: Mapping[str, Hook], *, required: bool = True) -> Callable:
-    """Makes a function compute with other values of some activations.
+    """Makes a function compute with replaced values of some activations.
 
     Args:
         function: A function of arrays.
-        hooks: By pattern, such as "blocks.3.attn.hook_z": a function from the activation to the
-            value that takes its place. If several patterns match a name, their hooks are applied in
-            order.
+        hooks: Maps a pattern, such as "blocks.3.attn.hook_z", to a function from the activation to
+            its replacement. If several patterns match a name, their hooks are applied in order.
         required: Whether every pattern has to match an activation.
 
     Returns:
@@ -184,7 +186,7 @@ def check_hooks(hooks: Any) -> None:
 
 
 class _Frame:
-    """What one call of a wrapped function does with activations."""
+    """The handling of activations during one call of a wrapped function."""
 
     def __init__(self, patterns: Iterable[str]):
         self.patterns = tuple(patterns)
@@ -208,7 +210,7 @@ class _Recording(_Frame):
 
     def __init__(self, patterns: Iterable[str]):
         super().__init__(patterns)
-        # JAX sorts the keys of other dictionaries; these stay in the order of computation.
+        # Unlike with other dictionaries, JAX keeps the order of keys: the order of computation.
         self.recorded: OrderedDict[str, jax.Array] = OrderedDict()
         self.trace = get_opaque_trace_state()
 
@@ -250,7 +252,7 @@ def _run(frame: _Frame, function: Callable, arguments: tuple, options: dict[str,
 
 
 def _replaced(pattern: str, name: str, value: jax.Array, result: Any) -> jax.Array:
-    """A hook's result with the dtype and the sharding of the activation."""
+    """Returns a hook's result with the dtype and sharding of the activation."""
     shape = getattr(result, "shape", None)
     if shape != value.shape:
         found = f"an array {shape}" if shape is not None else f"a {type(result).__name__}"
@@ -261,7 +263,7 @@ def _replaced(pattern: str, name: str, value: jax.Array, result: Any) -> jax.Arr
 
 
 def as_tuple(names: Names) -> tuple[str, ...] | None:
-    """Names as something that can be hashed.
+    """Returns names as a hashable tuple.
 
     Args:
         names: As for `with_cache`.
@@ -270,19 +272,19 @@ def as_tuple(names: Names) -> tuple[str, ...] | None:
         The names; None for None.
 
     Raises:
-        ArgumentError: They are not names.
+        ArgumentError: The argument is not a name or a sequence of names.
     """
     return None if names is None else _patterns("names", names)
 
 
 def as_pytree(hook: Hook) -> Hook:
-    """A hook as an argument of a compiled function.
+    """Converts a hook to an argument of a compiled function.
 
     Args:
-        hook: A function, or a pytree that can be called, such as those of `functional.hooks`.
+        hook: A function, or a callable pytree such as those of `functional.hooks`.
 
     Returns:
-        A pytree that can be called; a plain function is its structure.
+        A callable pytree; a plain function is part of its structure.
     """
     return jax.tree_util.Partial(hook) if jax.tree_util.all_leaves([hook]) else hook
 
@@ -290,16 +292,16 @@ def as_pytree(hook: Hook) -> Hook:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Hooks:
-    """Hooks by pattern, in their order, as an argument of a compiled function."""
+    """Ordered hooks by pattern, as an argument of a compiled function."""
 
     values: tuple[Hook, ...] = ()
-    """The hooks; their arrays are arguments, so hooks of other arrays need no new program."""
+    """The hooks; their arrays are arguments, so hooks with other arrays do not recompile."""
     patterns: tuple[str, ...] = field(default=(), metadata={"static": True})
     """The pattern of each."""
 
     @classmethod
     def of(cls, hooks: Mapping[str, Hook]) -> "Hooks":
-        """Hooks by pattern, checked.
+        """Checks hooks by pattern.
 
         Args:
             hooks: As for `with_hooks`.
@@ -308,7 +310,7 @@ class Hooks:
             The same.
 
         Raises:
-            ArgumentError: They are not a mapping to functions.
+            ArgumentError: The hooks are not a mapping to functions.
         """
         check_hooks(hooks)
         return cls(tuple(map(as_pytree, hooks.values())), tuple(hooks))
@@ -330,7 +332,7 @@ def _patterns(argument: str, names: Any) -> tuple[str, ...]:
 
 
 def _nearest(pattern: str, names: list[str]) -> str:
-    """The names that are spelled like a pattern, or else some of them."""
+    """Describes the names that are similar to a pattern, or some names."""
     if not names:
         return "; no activation has a name here"
     return did_you_mean(pattern, names, 3) or f", such as {', '.join(map(repr, names[:5]))}"
@@ -350,19 +352,20 @@ SAVEABLE: dict[Saveable, str] = {
     "block_input": "the residual stream that a block reads, [B, T, D]",
     "query_key_value": "queries [B, T, N, H], keys and values [B, S, K, H], before norm and "
     "rotation",
-    "attention_context": "the weighted values [B, T, N, H], and what the kernel needs to go back: "
-    "a float32 number for each query [B, N, T]; the reference implementation keeps neither",
+    "attention_context": "the weighted values [B, T, N, H], and the kernel's residual for the "
+    "backward pass: a float32 number for each query [B, N, T]; the reference implementation has "
+    "neither",
     "attention_output": "the attention's output projection, [B, T, D]",
-    "mlp_input": "what the feed-forward layer reads, [B, T, D]",
+    "mlp_input": "the input of the feed-forward layer, [B, T, D]",
     "mlp_hidden": "the feed-forward layer's hidden units before their activation, [B, T, F], and "
     "those of the gate",
-    "mlp_output": "what the feed-forward layer returns, [B, T, D]",
+    "mlp_output": "the output of the feed-forward layer, [B, T, D]",
 }
-"""The names, and what bears them; each attention of a block has its own of each."""
+"""The names and their activations; each attention layer of a block has separate ones."""
 
 
 def saveable(name: Saveable, x: jax.Array) -> jax.Array:
-    """Gives an activation a name for `jax.checkpoint` policies; the values stay as they are.
+    """Names an activation for `jax.checkpoint` policies; the values are unchanged.
 
     Args:
         name: A key of `SAVEABLE`.

@@ -1,10 +1,10 @@
-"""What a trace knows of arrays: axes and dtypes, which are asserted, and how they are sharded.
+"""Static properties of arrays: assertions about axes and dtypes, and shardings.
 
-Arrays are checked by the letters of the package docstring, numbers by their range.
+Axes are named by the letters of the package docstring; numbers are checked by range.
 
-Shapes and dtypes are checked for every array. A trace knows them, so the compiled program does not
-change. Values are checked only on the host, for Python numbers and NumPy arrays, never for a
-`jax.Array`: a trace does not have them, and reading them would wait for a device.
+Shapes and dtypes are checked for every array while tracing, so the compiled program does not
+change. Values are checked only for Python numbers and NumPy arrays, never for a `jax.Array`, since
+they are unknown while tracing and reading them would block on the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,25 +20,25 @@ from jax.sharding import PartitionSpec
 from jaxformer.checks import Rule, at_least, check_argument, one_of, plain
 from jaxformer.errors import ArgumentError, ConfigError
 
-# The mesh axis along which a program is written for each copy of the model; None: for all of them.
+# The manual mesh axis of model replicas, or None.
 _COPIES = jax.make_user_context(None)
 
 
 def assert_axes(
     known: Mapping[str, int] | None = None, /, **arrays: tuple[Any, str]
 ) -> dict[str, int]:
-    """Asserts that arrays have the axes that a function documents.
+    """Asserts that arrays have the documented axes.
 
-    A letter stands for the same size in all arrays of a call and takes its size from the first
-    that has it. ``1`` is that size, ``B/1`` is B or 1, ``_`` is any size, and a leading ``...``
-    any number of axes.
+    A letter stands for the same size in all arrays of a call, which the first array with it
+    determines. ``1`` is that size, ``B/1`` is B or 1, ``_`` is any size, and a leading ``...`` any
+    number of axes.
 
     Example:
       ``sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))``
 
     Args:
-        known: Sizes of letters that no array gives.
-        **arrays: Each argument's name, with its array and the letters of its axes.
+        known: Sizes of letters that do not come from an array.
+        **arrays: For each argument name, its array and the letters of its axes.
 
     Returns:
         The size of each letter.
@@ -75,7 +75,7 @@ def assert_axes(
 
 
 def _expected(letter: str, sizes: Mapping[str, int]) -> Any:
-    """What chex compares the size of one axis with."""
+    """Returns the expectation for one axis in chex's format."""
     if letter == "...":
         return ...
     letter, _, alternative = letter.partition("/")
@@ -145,15 +145,15 @@ def assert_ids(size: int, /, **arrays: Any) -> None:
 
 
 def check_result(part: object, result: Any, like: jax.Array | jax.ShapeDtypeStruct) -> None:
-    """Checks the shape and dtype of what a part of a model returns.
+    """Checks the shape and dtype of the result of a model part.
 
     Args:
-        part: The part, of which the message has the name of the class.
-        result: What it returned.
-        like: What has the shape and dtype that it must have, most often what the part read.
+        part: The part, whose class is named in the message.
+        result: The result of the part.
+        like: An array with the required shape and dtype, usually the input of the part.
 
     Raises:
-        ConfigError: It returned something else.
+        ConfigError: The shape or dtype differs.
     """
     found = (getattr(result, "shape", None), getattr(result, "dtype", None))
     if found == (like.shape, like.dtype):
@@ -213,8 +213,8 @@ def attended(name: str, array: jax.Array) -> jax.Array:
         return array
     if jnp.issubdtype(array.dtype, jnp.floating):
         raise ArgumentError(
-            f"{name} has dtype {array.dtype}: must be bool, True = attend; give {name} == 0 where "
-            f"0 and -inf are added to the logits, {name} > 0 where 1 stands for True"
+            f"{name} has dtype {array.dtype}: must be bool, True = attend; use {name} == 0 for a "
+            f"mask of 0 and -inf that is added to the logits, or {name} > 0 if 1 stands for True"
         )
     assert_integers(**{name: array})
     if isinstance(array, np.ndarray) and not np.isin(array, (0, 1)).all():
@@ -231,7 +231,7 @@ def check_numbers(**numbers: tuple[Any, Rule]) -> None:
       ``check_numbers(eps=(eps, NOT_NEGATIVE))``
 
     Raises:
-        ArgumentError: Names the argument, its value and what would be right.
+        ArgumentError: Names the argument, its value and the allowed values.
     """
     for name, (value, rule) in numbers.items():
         if isinstance(value, jax.Array):
@@ -254,7 +254,7 @@ def static(name: str, value: Any, rule: Rule) -> Any:
         The number.
 
     Raises:
-        ArgumentError: Names the argument, its value and what would be right.
+        ArgumentError: Names the argument, its value and the allowed values.
     """
     known = not isinstance(value, jax.core.Tracer)
     check_argument(name, value, known, f"{rule.expected}, known while tracing")
@@ -274,7 +274,7 @@ def static_pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
         (rows, columns).
 
     Raises:
-        ArgumentError: They are not two integers of at least 1, or are traced.
+        ArgumentError: The argument is not a pair of integers of at least 1, or is traced.
     """
     two = isinstance(sizes, Sequence | np.ndarray) and len(sizes) == 2
     check_argument(name, sizes, two, "two integers, (rows, columns)")
@@ -287,7 +287,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
     Args:
         name: The argument.
-        value: What was given.
+        value: The given value.
         choices: The allowed names.
 
     Raises:
@@ -297,13 +297,13 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     check_argument(name, value, rule.allows(value), rule.expected)
 
 
-def rows_of_copies(axis: str) -> AbstractContextManager:
-    """Says that arrays have the rows of one copy of the model, as inside `jax.shard_map`.
+def replica_rows(axis: str) -> AbstractContextManager:
+    """Declares that arrays contain the rows of one model replica, as inside `jax.shard_map`.
 
-    What depends on the number of a row (dropout) is then what it is for the rows of all copies.
+    Functions of the row index (dropout) then use the index among the rows of all replicas.
 
     Args:
-        axis: The mesh axis along which the copies lie; their rows follow one another.
+        axis: The mesh axis of replicas, whose rows are contiguous.
 
     Returns:
         A context manager.
@@ -312,22 +312,22 @@ def rows_of_copies(axis: str) -> AbstractContextManager:
 
 
 def first_row(rows: int) -> jax.Array:
-    """uint32: the number of the first of this many rows among those of all copies of the model."""
+    """Returns the uint32 index of the first of these rows among the rows of all model replicas."""
     axis = _COPIES.value
     copy = 0 if axis is None else jax.lax.axis_index(axis)
     return jnp.uint32(rows) * jnp.asarray(copy, jnp.uint32)
 
 
-def is_cut_by_hand() -> bool:
-    """Whether arrays have the rows of one copy of the model, see `rows_of_copies`."""
+def is_manually_sharded() -> bool:
+    """Whether arrays contain the rows of one model replica, see `replica_rows`."""
     return _COPIES.value is not None
 
 
 def spec_of(x: jax.Array) -> PartitionSpec | None:
     """Returns the partition spec in the type of `x`, one entry per axis.
 
-    None if no mesh is set or its axes are not explicit: then the compiler decides or, inside
-    `shard_map`, the array is the part of one device.
+    Returns None if no mesh is set or its axes are not explicit: then the compiler decides or,
+    inside `shard_map`, the array is the shard of one device.
     """
     sharding = jax.typeof(x).sharding
     return sharding.spec if sharding.mesh.explicit_axes else None
@@ -336,16 +336,16 @@ def spec_of(x: jax.Array) -> PartitionSpec | None:
 def platform() -> str:
     """Returns the platform that the computation is traced for: "cpu", "gpu" or "tpu".
 
-    It is that of the mesh in use, which differs from this machine's in ahead-of-time compilation,
-    or else that of JAX's default backend.
+    This is the platform of the current mesh, which may differ from the local one in ahead-of-time
+    compilation, or otherwise of JAX's default backend.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
-    # jax 0.10.0 does not say which platform the devices of a mesh belong to.
+    # jax 0.10.0 does not expose the platform of an abstract mesh's devices.
     return getattr(device, "platform", None) or jax.default_backend()
 
 
 def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Returns the mesh axes of one entry of a spec: none, one or several."""
+    """Returns the mesh axes of one entry of a spec as a tuple."""
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)
@@ -363,18 +363,21 @@ def place(x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
 
 
 def per_device(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-    """Applies a function to each device's own rows and heads.
+    """Applies a function to the rows and heads of each device.
 
     In an explicit mesh JAX refuses some operations on sharded axes, such as a reshape that splits
-    or merges heads, because it cannot know where the result should be. Within `function` nothing is
-    sharded. It must treat rows and heads separately: `per_device(lambda x: x[:, :, ::2], query)`.
+    or merges heads, because the sharding of the result is ambiguous. Within `function` arrays are
+    not sharded. It must treat rows and heads separately: `per_device(lambda x: x[:, :, ::2],
+    query)`.
 
     Args:
-        function: From arrays to an array whose leading axes are sharded as those of the first.
-        *arrays: Activations `[B, T, N, H]`, or others with the batch or heads in the same places.
+        function: Maps arrays to an array whose leading axes are sharded like those of the first
+            argument.
+        *arrays: Activations `[B, T, N, H]`, or arrays with the batch and head axes at the same
+            positions.
 
     Returns:
-        The result, sharded as the first array; without a mesh `function(*arrays)`.
+        The result, sharded like the first array; without a mesh `function(*arrays)`.
     """
     specs = tuple(spec_of(x) for x in arrays)
     if specs[0] is None:

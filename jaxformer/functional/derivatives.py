@@ -1,8 +1,8 @@
-"""Functions with derivative rules of their own, in both modes and of every order.
+"""Functions with custom derivative rules, for both modes and every order.
 
-`jax.custom_vjp` gives a function a fast gradient and takes forward mode from it. Here a function
-has a rule for each mode, `push` and `pull`, and both are functions that JAX differentiates again.
-The linear map between them is one primitive: evaluated, it is `push`; transposed, it is `pull`.
+`jax.custom_vjp` provides a fast gradient but disables forward mode. Here a function has a rule for
+each mode, `push` and `pull`, which JAX can differentiate again. The linear map is a single
+primitive: evaluating it calls `push`, and transposing it calls `pull`.
 """
 
 from collections.abc import Callable
@@ -21,23 +21,23 @@ from jax.interpreters import ad, batching, mlir
 def differentiable(
     function: Callable, linearize: Callable, push: Callable, pull: Callable
 ) -> Callable:
-    r"""`function` with rules for its derivatives.
+    r"""Attaches derivative rules to a function.
 
     .. math:: \dot y = J(x)\, \dot x = \mathrm{push}(r, \dot x), \qquad
               \bar x = J(x)^\top \bar y = \mathrm{pull}(r, \bar y)
 
-    Derivatives of a higher order are those of `linearize`, `push` and `pull`, so these are made of
-    functions that JAX can differentiate in both modes. `linearize` may call the result itself.
+    Higher-order derivatives are those of `linearize`, `push` and `pull`, which must therefore be
+    differentiable by JAX in both modes. `linearize` may call the result itself.
 
     Args:
-        function: From pytrees of arrays, and keyword arguments that are static, to a pytree.
-        linearize: From a tuple that says which leaves of the arguments have a tangent, and the
-            arguments, to the result and the residuals r, a pytree of arrays. Reverse mode keeps
-            nothing else.
-        push: From the residuals and the tuple of tangents to the tangents of the result. A leaf
-            without a tangent has a `SymbolicZero`, see `is_zero`; None stands for zeros, of a leaf
-            or of a whole subtree, in what `push` and `pull` return.
-        pull: From the residuals and the cotangents of the result to the tuple of cotangents; those
+        function: Maps pytrees of arrays and static keyword arguments to a pytree.
+        linearize: Maps a tuple of flags for the leaves of the arguments that have a tangent, and
+            the arguments, to the result and the residuals r, a pytree of arrays. Reverse mode
+            stores only the residuals.
+        push: Maps the residuals and the tuple of tangents to the tangents of the result. A leaf
+            without a tangent has a `SymbolicZero`, see `is_zero`; in the results of `push` and
+            `pull`, None stands for zeros of a leaf or of a whole subtree.
+        pull: Maps the residuals and the cotangents of the result to the tuple of cotangents; those
             of leaves without a tangent are dropped.
 
     Returns:
@@ -85,14 +85,15 @@ def differentiable(
 
 
 def reversed_by(plain: Callable, fast: Callable) -> Callable:
-    """`fast`, which JAX can differentiate in forward mode only, with the reverse mode of `plain`.
+    """Combines `fast`, which JAX can only differentiate in forward mode, with the reverse mode of
+    `plain`.
 
-    A loop whose length is not static is such a function.
+    An example of such a function is a loop of dynamic length.
 
     Args:
         plain: A function that JAX can differentiate.
-        fast: A function with the same arguments and results; those results that `plain` gives as
-            None have no derivative in reverse mode.
+        fast: A function with the same arguments and results; results for which `plain` returns None
+            have no derivative in reverse mode.
 
     Returns:
         A function with the signature of both.
@@ -115,14 +116,14 @@ def reversed_by(plain: Callable, fast: Callable) -> Callable:
 
 
 def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callable:
-    """The value and the gradient of `fast`, and every other derivative of `plain`.
+    """Combines the value and gradient of `fast` with all other derivatives of `plain`.
 
     Args:
-        fast: A function with a gradient that JAX cannot differentiate again, nor has in forward
-            mode: an accelerator kernel.
-        plain: A function of the same values that JAX can differentiate.
-        named: Gives a name to the value of `fast` and to what else it leaves for its gradient, so
-            that a checkpoint policy can keep them: see `saveable`.
+        fast: A function with a gradient that supports neither forward mode nor further
+            differentiation, such as an accelerator kernel.
+        plain: An equivalent function that JAX can differentiate.
+        named: Names the value of `fast` and its other residuals, so that a checkpoint policy can
+            save them: see `saveable`.
 
     Returns:
         A function with the signature of both.
@@ -131,7 +132,7 @@ def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callab
     def gradient(args, _, cotangents):
         return _pulled_floats(plain, args, cotangents)
 
-    # Each is the kernel's where it is evaluated, and has the derivatives of `plain`.
+    # Both evaluate the kernel and have the derivatives of `plain`.
     value_and_rest = differentiable(
         lambda *args: _value_and_rest(fast, args),
         lambda _, *args: (value_and_rest(*args), args),
@@ -161,22 +162,22 @@ def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callab
 @partial(jax.tree_util.register_dataclass, data_fields=("own",), meta_fields=("tree", "sources"))
 @dataclass(frozen=True)
 class _Rest:
-    """What a function's pullback holds besides the function's arguments and its value."""
+    """The residuals of a function's pullback other than the arguments and the value."""
 
     own: list[jax.Array]
     tree: Any
     sources: tuple[int, ...]
 
     def pullback(self, args, value) -> Callable:
-        """The pullback itself."""
+        """Returns the pullback."""
         held = jax.tree.leaves((args, value, self.own))
         return self.tree.unflatten([held[source] for source in self.sources])
 
 
 def _value_and_rest(function, args) -> tuple[Any, _Rest]:
-    """`function(*args)`, and what its pullback holds that is neither an argument nor the value.
+    """Returns `function(*args)`, and the residuals of its pullback other than arguments and value.
 
-    A kernel keeps its arguments and its value for its gradient: here each is there once.
+    The residuals of a kernel include its arguments and value, which are thereby stored only once.
 
     Returns:
         The value, and the rest of the pullback.
@@ -189,7 +190,7 @@ def _value_and_rest(function, args) -> tuple[Any, _Rest]:
     count = value_tree.num_leaves
     variables = jaxpr.jaxpr.outvars
     known = [*jaxpr.jaxpr.invars, *variables[:count]]
-    # A literal, which stands for itself, cannot be hashed.
+    # A literal cannot be hashed.
     places = {id(variable): place for place, variable in enumerate(known)}
     results = jaxpr_as_fun(jaxpr)(*leaves)
     own, sources = [], []
@@ -202,19 +203,19 @@ def _value_and_rest(function, args) -> tuple[Any, _Rest]:
 
 
 def is_zero(tangent) -> bool:
-    """Whether a tangent, or a cotangent, is known to be zero without a look at its numbers."""
+    """Whether a tangent or cotangent is symbolically zero."""
     known = tangent is None or isinstance(tangent, SymbolicZero | ad.Zero)
     return known or tangent.dtype == float0
 
 
 def pushed(function: Callable, args: tuple, tangents: tuple):
-    """The tangents of a function's result, from those of its arguments; see `differentiable`."""
+    """Returns the tangents of a function's result, see `differentiable`."""
     places, given = _given(args, tangents)
     return _pushed_at(function, args, given, places=places)
 
 
 def pulled(function: Callable, args: tuple, cotangents) -> tuple:
-    """The cotangents of a function's arguments, from those of its result."""
+    """Computes the cotangents of a function's arguments from those of its result."""
     return _with_zeros(args, _pulled_floats(function, args, cotangents))
 
 
@@ -225,7 +226,7 @@ def _pulled_floats(function, args, cotangents) -> list[jax.Array]:
 
 
 def _vjp(function, args):
-    """`jax.vjp` with respect to the leaves of the arguments that hold floating-point numbers."""
+    """Computes `jax.vjp` with respect to the floating-point leaves of the arguments."""
     leaves, places = jax.tree.leaves(args), _floats(args)
     return jax.vjp(_in_leaves(function, args, places), *[leaves[i] for i in places])
 
@@ -236,14 +237,14 @@ def _floats(args) -> list[int]:
 
 
 def _with_zeros(args, cotangents):
-    """The cotangents of the leaves that hold floating-point numbers, in the arguments' tree."""
+    """Returns the cotangents of the floating-point leaves, in the structure of the arguments."""
     leaves, tree = jax.tree.flatten(args)
     zeros = [zero_from_primal(x, symbolic_zeros=True) for x in leaves]
     return tree.unflatten(_at(_floats(args), cotangents, zeros))
 
 
 def _given(args, tangents) -> tuple[list[int], list[jax.Array]]:
-    """The leaves of the arguments that have a tangent, by their places, and the tangents."""
+    """Returns the leaves of the arguments that have a tangent, by index, and the tangents."""
     tangents = enumerate(_leaves_up_to(jax.tree.structure(args), tangents))
     given = {i: tangent for i, tangent in tangents if not is_zero(tangent)}
     return list(given), list(given.values())
@@ -255,19 +256,21 @@ def _pushed_at(function, args, given, *, places):
 
 
 def _in_leaves(function, args, places: list[int]):
-    """`function` of the leaves of its arguments at some places."""
+    """Returns `function` as a function of some leaves of its arguments."""
     leaves, tree = jax.tree.flatten(args)
     return lambda *chosen: function(*tree.unflatten(_at(places, chosen, leaves)))
 
 
 def _at(places, values, others) -> list[Any]:
-    """`others`, with values of their own at some places."""
+    """Replaces the items of `others` at some indices."""
     given = dict(zip(places, values, strict=True))
     return [given.get(i, x) for i, x in enumerate(others)]
 
 
 def _leaves_up_to(tree, prefix) -> list[Any]:
-    """The leaves of a pytree of the structure `tree`, in which None may stand for a subtree."""
+    """Returns the leaves of a pytree with the structure `tree`, in which None may replace a
+    subtree.
+    """
     leaves, prefix_tree = jax.tree.flatten(prefix, is_leaf=lambda x: x is None)
     subtrees = prefix_tree.flatten_up_to(tree.unflatten([object()] * tree.num_leaves))
     return [x for x, of in zip(leaves, subtrees, strict=True) for _ in jax.tree.leaves(of)]
@@ -279,9 +282,8 @@ def _zeros(aval):
 
 # The function -------------------------------------------------------------------------------------
 
-# JAX drops the rule of a `jax.custom_jvp` where it evaluates some arguments before others, as in a
-# scan; a primitive stays whole. Parameters: the function as a `jaxpr`, and `rule`, on lists of
-# arrays.
+# JAX drops the rule of a `jax.custom_jvp` when it partially evaluates a function, as in a scan; a
+# primitive is kept. Parameters: the function as a `jaxpr`, and `rule`, on lists of arrays.
 _call = Primitive("call_with_derivatives")
 _call.multiple_results = True
 
@@ -326,7 +328,7 @@ batching.primitive_batchers[_call] = _batch_call
 # The linear map -----------------------------------------------------------------------------------
 
 # Operands: `kept` residuals, then the tangents. Parameters: `push` and `pull` on lists of arrays,
-# and the types of the result.
+# and the result types.
 _linear = Primitive("linear_with_transpose")
 _linear.multiple_results = True
 
@@ -341,7 +343,7 @@ _linear.def_abstract_eval(lambda *_, types, **__: list(types))
 
 
 def _differentiate(primals, tangents, *, push, kept, **rest):
-    """Linear in its tangents, and any function of its residuals."""
+    """Differentiates the map, which is linear in its tangents and nonlinear in its residuals."""
     residuals, given = primals[:kept], primals[kept:]
     outputs = _linear.bind(*primals, push=push, kept=kept, **rest)
     parts = []
@@ -367,7 +369,7 @@ def _batch(operands, axes, *, push, pull, kept, **_):
 
     def pull_rows(residuals, cotangents):
         found = jax.vmap(pull, (of_kept, 0))(tuple(residuals), cotangents)
-        # A tangent that all rows share receives the sum of their cotangents.
+        # A tangent shared by all rows receives the sum of their cotangents.
         return [
             x if x is None else jnp.sum(x, 0) if axis is None else jnp.moveaxis(x, 0, axis)
             for x, axis in zip(found, of_given, strict=True)

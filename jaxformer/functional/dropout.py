@@ -1,4 +1,4 @@
-"""Dropout with an explicit key: of the elements of an array, and of the pairs of attention."""
+"""Dropout with an explicit key, for array elements and for attention pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxformer.functional.arrays import (
     assert_floating,
     assert_keys,
     first_row,
-    is_cut_by_hand,
+    is_manually_sharded,
     spec_of,
     static,
 )
@@ -49,10 +49,10 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
-    """`jax.random.bernoulli(key, share)` at the places of these rows among those of all copies."""
+    """Returns `jax.random.bernoulli(key, share)` for these rows among those of all replicas."""
     shape = x.shape
-    if not is_cut_by_hand():
-        # Without a sharding every device would draw the numbers of all devices.
+    if not is_manually_sharded():
+        # Without a sharding every device would draw the random numbers of all devices.
         return jax.random.bernoulli(key, share, shape, out_sharding=spec_of(x))
     size = math.prod(shape[1:])
     rows = first_row(shape[0]) + jnp.arange(shape[0], dtype=jnp.uint32)
@@ -67,7 +67,7 @@ def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
 
 
 def _product(x: jax.Array, factor: int) -> tuple[jax.Array, jax.Array]:
-    """The high and the low 32 bits of uint32 `x` times a factor below 2^32."""
+    """Returns the high and low 32 bits of uint32 `x` times a factor below 2^32."""
     half, mask = 16, jnp.uint32(2**16 - 1)
     high, low = x >> half, x & mask
     factor_high, factor_low = jnp.uint32(factor >> half), jnp.uint32(factor & (2**16 - 1))
@@ -77,7 +77,7 @@ def _product(x: jax.Array, factor: int) -> tuple[jax.Array, jax.Array]:
 
 
 def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
-    """Returns `count` independent keys, or as many None without a key (evaluation)."""
+    """Returns `count` independent keys, or a list of None without a key (evaluation)."""
     return [None] * count if key is None else list(jax.random.split(key, count))
 
 
@@ -88,7 +88,7 @@ def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
 class Dropout:
     """The dropout of pairs: a function of the key and the global (b, n, t, s) index alone.
 
-    So all implementations, in both passes and under any sharding, drop the same pairs.
+    All implementations therefore drop the same pairs, in both passes and under any sharding.
     """
 
     key: jax.Array  # uint32 [2]
@@ -119,5 +119,5 @@ class Dropout:
 
 
 def _threefry(key_high, key_low, counter_high, counter_low):
-    """One threefry-2x32 block for every element of the broadcast arguments."""
+    """Computes a threefry-2x32 block for every element of the broadcast arguments."""
     return threefry2x32_p.bind(*jnp.broadcast_arrays(key_high, key_low, counter_high, counter_low))

@@ -19,18 +19,20 @@ from jaxformer.functional.norms import ParameterTable
 
 Elementwise = Callable[[jax.Array], jax.Array]
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"]
-"""The activations that a configuration names."""
+"""The activation names in configurations."""
 
 
 @dataclass(frozen=True)
 class Activation(abc.ABC):
-    """An activation of one's own, in place of a name: its parameters and its computation."""
+    """Base class of user-defined activations, which replace a name."""
 
     def __post_init__(self):
         check_types(self)
 
     def parameters(self, dim: int, axis: str = "mlp") -> ParameterTable:
-        """The parameters over an axis of size `dim` whose logical name is `axis`; none."""
+        """Returns the parameters over an axis of size `dim` with logical name `axis`; none by
+        default.
+        """
         del dim, axis
         return {}
 
@@ -40,7 +42,7 @@ class Activation(abc.ABC):
 
         Args:
             x: `[..., D]`; float32 in the feed-forward layer.
-            **parameters: Those that `parameters` declares, by their names.
+            **parameters: The parameters that `parameters` declares, by name.
 
         Returns:
             `[..., D]` in the dtype of `x`.
@@ -48,12 +50,12 @@ class Activation(abc.ABC):
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    r"""The Gaussian error linear unit itself.
+    r"""The exact Gaussian error linear unit.
 
     .. math:: y = \frac{x}{2} \left(1 + \mathrm{erf} \frac{x}{\sqrt 2}\right)
 
-    `jax.nn.gelu` writes the bracket as the complement of erf, which keeps the digits of values
-    below 1e-6 and takes twice the time on a CPU.
+    `jax.nn.gelu` computes the parentheses with erfc, which is more accurate for values below 1e-6
+    but takes twice as long on a CPU.
 
     Args:
         x: Any shape.
@@ -98,7 +100,7 @@ ACTIVATIONS: dict[str, Elementwise] = {
 
 
 def activation(name: str) -> Elementwise:
-    """The activation of that name.
+    """Returns the activation with a name.
 
     Args:
         name: A key of `ACTIVATIONS`.
@@ -107,7 +109,7 @@ def activation(name: str) -> Elementwise:
         An elementwise function.
 
     Raises:
-        ConfigError: The activation is unknown; names the nearest spelling.
+        ConfigError: The activation is unknown; the message suggests a similar name.
     """
     if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name]
@@ -126,7 +128,7 @@ def feed_forward(
     gate_bias: jax.Array | None = None,
     down_bias: jax.Array | None = None,
 ) -> jax.Array:
-    r"""Two linear maps with an activation between them, or three with a gate.
+    r"""Position-wise feed-forward layer: two linear maps with an activation, or three with a gate.
 
     .. math::
       y = a(x W_{up} + b_{up}) \, W_{down} + b_{down}
@@ -134,13 +136,13 @@ def feed_forward(
       y = \left(a(x W_{gate} + b_{gate}) \odot (x W_{up} + b_{up})\right) W_{down} + b_{down}
 
     With a gate, `relu`, `gelu` and `silu` give ReGLU, GeGLU and SwiGLU. The activation and the
-    product with the gate are in float32 and are rounded once.
+    product with the gate are computed in float32 and rounded once.
 
     Args:
         x: `[..., D]`.
         up: `[D, F]`; each kernel may have any form of `functional.linear`.
         down: `[F, D]`.
-        activation: A, elementwise.
+        activation: The elementwise activation a.
         gate: `[D, F]`, or None for the form without a gate.
         up_bias: `[F]` or None.
         gate_bias: `[F]` or None; only with a gate.
@@ -150,7 +152,7 @@ def feed_forward(
         `[..., D]` in the dtype of `x`.
 
     Raises:
-        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        AssertionError: Shapes do not fit together, or an array is not floating-point.
         ArgumentError: A gate's bias is given without a gate, or the activation is not a function.
 
     References:
@@ -179,7 +181,7 @@ def feed_forward(
 
     if gate is None:
         if gate_bias is not None:
-            raise ArgumentError("gate_bias is given, but there is no gate: give both or neither")
+            raise ArgumentError("gate_bias is given, but there is no gate: pass both or neither")
         hidden = _activated(activation, tap("hook_pre", hidden_units(up, up_bias)))
     else:
         gated = tap("hook_pre", hidden_units(gate, gate_bias))
@@ -188,7 +190,7 @@ def feed_forward(
 
 
 def _activated(activation, x, factor=None):
-    """`activation(x) * factor` in float32, rounded once; the backward pass recomputes it."""
+    """Returns `activation(x) * factor`, computed in float32 and recomputed in the backward pass."""
 
     def rounded_once(x, factor):
         wide = jnp.promote_types(x.dtype, jnp.float32)

@@ -1,7 +1,7 @@
 """Hooks for `with_hooks`: ablate, patch and steer activations by name.
 
-Each function returns a hook, a pytree that can be called: programs compiled for one serve all
-others of the same kind, and gradients flow to its arrays. They compose::
+Each function returns a hook, a callable pytree: hooks of the same kind share compiled programs, and
+gradients flow to their arrays. Hooks compose::
 
     at_positions((3, 4), replace_with(cache["blocks.5.hook_resid_pre"]))
 """
@@ -21,7 +21,7 @@ HEADS, POSITIONS = -2, 1
 
 
 def zero() -> Hook:
-    """A hook that replaces an activation by zeros.
+    """Returns a hook that replaces an activation with zeros.
 
     Returns:
         The hook.
@@ -30,16 +30,17 @@ def zero() -> Hook:
 
 
 def zero_head(*heads: int) -> Hook:
-    """A hook that replaces heads by zeros (ablation): for hook_q, hook_k, hook_v and hook_z.
+    """Returns a hook that replaces heads with zeros (ablation), for hook_q, hook_k, hook_v and
+    hook_z.
 
     Args:
-        *heads: Their numbers.
+        *heads: The head indices.
 
     Returns:
         The hook.
 
     Raises:
-        ArgumentError: A number is not an integer from 0 on. When called: there is no such head.
+        ArgumentError: An index is not a non-negative integer. When called: there is no such head.
 
     References:
         Michel et al., Are Sixteen Heads Really Better than One? (https://arxiv.org/abs/1905.10650).
@@ -48,12 +49,12 @@ def zero_head(*heads: int) -> Hook:
 
 
 def add_vector(vector: jax.Array, scale: float | jax.Array = 1.0) -> Hook:
-    r"""A hook that adds a vector to an activation at every position (steering).
+    r"""Returns a hook that adds a vector to an activation at every position (steering).
 
     .. math:: x_{b t} \leftarrow x_{b t} + s\, v
 
     Args:
-        vector: v, of the last axis of the activation, or of several of its last axes.
+        vector: v, with the shape of the last axis of the activation, or of several trailing axes.
         scale: s.
 
     Returns:
@@ -66,11 +67,11 @@ def add_vector(vector: jax.Array, scale: float | jax.Array = 1.0) -> Hook:
 
 
 def replace_with(value: jax.Array) -> Hook:
-    """A hook that puts a value in an activation's place (activation patching).
+    """Returns a hook that replaces an activation with a value (activation patching).
 
     Args:
-        value: The activation of another run, or its mean over a data set (mean ablation): any shape
-            that broadcasts to the activation's.
+        value: The activation of another run, or its mean over a data set (mean ablation), of any
+            shape that broadcasts to the activation.
 
     Returns:
         The hook.
@@ -82,9 +83,10 @@ def replace_with(value: jax.Array) -> Hook:
 
 
 def mean_ablation() -> Hook:
-    """A hook that replaces an activation `[B, T, ...]` by its mean over rows and positions.
+    """Returns a hook that replaces an activation `[B, T, ...]` with its mean over rows and
+    positions.
 
-    Padding counts; `replace_with` takes a mean that was computed without it.
+    Padding counts; use `replace_with` for a mean that excludes it.
 
     Returns:
         The hook.
@@ -93,10 +95,10 @@ def mean_ablation() -> Hook:
 
 
 def at_heads(heads: tuple[int, ...], hook: Hook, axis: int = HEADS) -> Hook:
-    """A hook that changes some heads as another hook does, and leaves the others.
+    """Returns a hook that applies another hook to some heads only.
 
     Args:
-        heads: Their numbers.
+        heads: The head indices.
         hook: The other hook.
         axis: The axis of heads: -2 in `[B, T, N, H]`, 1 in "hook_pattern" `[B, N, T, S]`.
 
@@ -104,24 +106,24 @@ def at_heads(heads: tuple[int, ...], hook: Hook, axis: int = HEADS) -> Hook:
         The hook.
 
     Raises:
-        ArgumentError: A number is not an integer from 0 on. When called: there is no such head.
+        ArgumentError: An index is not a non-negative integer. When called: there is no such head.
     """
     return _At(as_pytree(hook), _numbers("heads", heads), axis, "heads")
 
 
 def at_positions(positions: tuple[int, ...], hook: Hook) -> Hook:
-    """A hook that changes some positions of `[B, T, ...]` as another hook does.
+    """Returns a hook that applies another hook to some positions of `[B, T, ...]` only.
 
     Args:
-        positions: Indices into the rows, from 0 on. A cached generation, which reads a few tokens
-            at a time, has no such indices.
+        positions: Indices into the rows, from 0. Not supported in cached generation, which reads a
+            few tokens at a time.
         hook: The other hook.
 
     Returns:
         The hook.
 
     Raises:
-        ArgumentError: A position is not an integer from 0 on. When called: there is no such
+        ArgumentError: A position is not a non-negative integer. When called: there is no such
             position.
     """
     return _At(as_pytree(hook), _numbers("positions", positions), POSITIONS, "positions")
@@ -184,15 +186,14 @@ class _At:
 
     @property
     def per_token(self) -> bool:
-        """Whether the hook changes every token alike, whatever its place in the row."""
+        """Whether the hook treats every token alike, regardless of its position."""
         return self.name != "positions" and getattr(self.hook, "per_token", True)
 
     def __call__(self, x):
         size = x.shape[self.axis]
         if max(self.indices, default=0) >= size:
             raise ArgumentError(
-                f"{self.name} = {self.indices}: must be below {size}, for there are {size} in an "
-                f"activation {x.shape}"
+                f"{self.name} = {self.indices}: must be below {size} for an activation {x.shape}"
             )
         chosen = jnp.isin(jnp.arange(size), jnp.asarray(self.indices, int))
         others = set(range(x.ndim)) - {self.axis % x.ndim}
@@ -202,5 +203,5 @@ class _At:
 def _numbers(name: str, numbers: tuple[int, ...]) -> tuple[int, ...]:
     numbers = (numbers,) if is_integer(numbers) else tuple(numbers)
     valid = all(is_integer(number) and number >= 0 for number in numbers)
-    check_argument(name, numbers, valid, "integers from 0 on")
+    check_argument(name, numbers, valid, "non-negative integers")
     return tuple(int(number) for number in numbers)

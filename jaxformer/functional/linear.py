@@ -1,6 +1,6 @@
 """Matrix products in the compute dtype that accumulate in float32, forward and backward.
 
-A kernel is an array, or has another form: transposed, quantized, adapted.
+A kernel is an array or has another form: transposed, quantized or adapted.
 """
 
 import math
@@ -35,14 +35,14 @@ _LARGEST = 127
 class Transposed:
     """A kernel on one device, as a matrix with the contracted axis last.
 
-    XLA's CPU backend reads it so two to three times as fast for few rows, if neither operand of
-    the product has more axes.
+    XLA's CPU backend reads this layout two to three times as fast for few rows, if both operands
+    are matrices.
     """
 
     matrix: jax.Array
-    """`[F, D]`: all outputs, all that is contracted."""
+    """`[F, D]`: outputs by contracted inputs."""
     outputs: tuple[int, ...] = field(metadata={"static": True})
-    """The sizes of the axes of the outputs."""
+    """The sizes of the output axes."""
 
 
 @jax.tree_util.register_dataclass
@@ -52,8 +52,8 @@ class Quantized:
 
     .. math:: W_{d f} = s_f \, q_{d f}, \qquad s_f = \max_d |W_{d f}| / 127
 
-    The product multiplies with the integers, which bfloat16 holds exactly, and then with the
-    scales, so that no copy of the kernel in another dtype outlives it.
+    The product multiplies by the integers, which are exact in bfloat16, and then by the scales, so
+    no dequantized copy of the kernel is kept.
 
     References:
         Dettmers et al., LLM.int8() (https://arxiv.org/abs/2208.07339), section 2.1.
@@ -68,7 +68,7 @@ class Quantized:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Adapted:
-    r"""A kernel and its low-rank factors, which `linear` never multiplies with each other.
+    r"""A kernel and its low-rank factors, which `linear` never multiplies together.
 
     .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B
 
@@ -87,7 +87,7 @@ class Adapted:
     scale: float = field(metadata={"static": True})
     """λ."""
     dropout: float = field(default=0.0, metadata={"static": True})
-    """The probability with which an element of x does not reach A."""
+    """The dropout probability of the input of A."""
 
 
 Kernel = jax.Array | Transposed | Quantized | Adapted
@@ -115,19 +115,20 @@ def quantized(kernel: jax.Array, contract: int, layers: int = 0) -> Quantized:
 
 
 def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
-    """The float32 kernel that `quantized` stands for, `[*layers, *contracted, *outputs]`."""
+    """Returns the float32 kernel of a quantized kernel, `[*layers, *contracted, *outputs]`."""
     axes = tuple(range(layers, layers + contract))
     return kernel.values.astype(jnp.float32) * jnp.expand_dims(kernel.scales, axes)
 
 
 def as_array(kernel: Kernel) -> ArrayLike:
-    """What has a kernel's shape and a floating dtype, `[*contracted, *outputs]`, for checks.
+    """Returns an array or shape with a kernel's shape and dtype, `[*contracted, *outputs]`, for
+    checks.
 
     Args:
-        kernel: Of any form; that of a `Transposed` is a matrix.
+        kernel: A kernel of any form; a `Transposed` one gives a matrix.
 
     Returns:
-        The array itself, where the kernel is one, or its shape.
+        The kernel itself if it is an array, otherwise its shape.
     """
     if isinstance(kernel, Transposed):
         return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
@@ -137,17 +138,17 @@ def as_array(kernel: Kernel) -> ArrayLike:
 
 
 def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
-    """Checks that a kernel contracts axes of these sizes.
+    """Checks that a kernel contracts axes of the given sizes.
 
     Args:
-        kernel: Of any form.
+        kernel: A kernel of any form.
         contracted: The sizes.
 
     Returns:
-        The sizes of the axes of its outputs.
+        The sizes of its output axes.
 
     Raises:
-        AssertionError: It does not, or its arrays do not fit together.
+        AssertionError: The kernel contracts other sizes, or its arrays do not fit together.
     """
     array, flat = as_array(kernel), isinstance(kernel, Transposed)
     sizes = (math.prod(contracted),) if flat else contracted
@@ -164,7 +165,7 @@ def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]
     return outputs
 
 
-# A checkpoint policy does not see the products themselves: they have a rule of their own.
+# Checkpoint policies cannot see the products themselves, which have custom derivative rules.
 PRODUCT = "product"
 """The name of the result of `linear` for checkpoint policies."""
 
@@ -194,28 +195,28 @@ def linear(
         kernel: `[*contracted, *outputs]`, or another form of it, see `functional.linear`.
         bias: `[*outputs]` or None.
         contract: The number of contracted axes.
-        dtype: Of the result; None: that of `x`. Logits want float32, unrounded.
+        dtype: The dtype of the result; None uses the dtype of `x`. Use float32 for logits.
 
     Returns:
         `[..., *outputs]`.
 
     Raises:
         AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
-        ArgumentError: `contract` or `dtype` cannot be.
+        ArgumentError: `contract` or `dtype` is invalid.
     """
     contract = static("contract", contract, at_least(1))
     assert_axes(x=(x, " ".join(["...", *["_"] * contract])))
     assert_floating(x=x)
     dtype = jnp.dtype(x.dtype if dtype is None else dtype)
-    check_argument("dtype", dtype, jnp.issubdtype(dtype, jnp.floating), "one of floating point")
+    check_argument("dtype", dtype, jnp.issubdtype(dtype, jnp.floating), "a floating-point dtype")
     outputs = check_kernel(kernel, x.shape[x.ndim - contract :])
     y = checkpoint_name(_product(x, kernel, contract, dtype), PRODUCT)
     if bias is None:
         return y
     assert_axes(bias=(bias, " ".join(map(str, outputs))))
     assert_floating(bias=bias)
-    # In float32, for then the bias's gradient is summed in it too; XLA's CPU backend sums bfloat16
-    # twenty times as slowly.
+    # In float32, so that the gradient of the bias is also summed in float32; XLA's CPU backend sums
+    # bfloat16 twenty times slower.
     wide = jnp.promote_types(y.dtype, jnp.float32)
     bias = gathered(bias.astype(wide), x, contract)
     return (y.astype(wide) + jnp.expand_dims(bias, tuple(range(x.ndim - contract)))).astype(y.dtype)
@@ -228,21 +229,21 @@ def dot(
     spec: PartitionSpec | None = None,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
-    """`jax.lax.dot_general` accumulated in at least float32.
+    """Computes `jax.lax.dot_general`, accumulated in at least float32.
 
     Args:
-        lhs: One factor.
-        rhs: The other.
-        dimensions: What is contracted, and what is a batch, as `dot_general` takes them.
-        spec: How the result is sharded.
-        dtype: Of the result; None: that of the accumulator.
+        lhs: The left operand.
+        rhs: The right operand.
+        dimensions: The dimension numbers of `dot_general`.
+        spec: The sharding of the result.
+        dtype: The dtype of the result; None uses the accumulator dtype.
 
     Returns:
         The product.
     """
     accumulator = jnp.promote_types(jnp.result_type(lhs, rhs), jnp.float32)
-    # cuBLAS accumulates in float32 whatever it returns. Asked for the narrow result, it writes half
-    # the bytes, and what reads them next reads half.
+    # cuBLAS always accumulates in float32. Requesting the narrow result halves the bytes that it
+    # writes and that the next operation reads.
     rounds = dtype is not None and platform() == "gpu"
     asked = dtype if rounds else accumulator
     product = jax.lax.dot_general(
@@ -259,8 +260,8 @@ def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array
 
     Args:
         parameter: Any shape.
-        x: The activation that will meet it.
-        contract: How many of the last axes of `x` are features rather than batch.
+        x: The activation that it will be multiplied by.
+        contract: The number of trailing axes of `x` that are features.
 
     Returns:
         The same values, resharded.
@@ -272,7 +273,7 @@ def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array
 
 
 def _product(x, kernel, contract, dtype):
-    """`x W` for a kernel of any form."""
+    """Computes `x W` for a kernel of any form."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     if isinstance(kernel, Transposed):
         return _contract_transposed(x, kernel, contract).astype(dtype)
@@ -307,10 +308,10 @@ def _contract_transposed(x, kernel, contract):
 
 
 def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
-    """Returns `dot`, computed on two copies of the row where `x` is a single bfloat16 row.
+    """Returns `dot`, duplicating `x` if it is a single bfloat16 row.
 
-    XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it writes out the products
-    of one row before it adds them up (decoding at batch size 1).
+    XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it materializes the
+    products of a single row before summing them (decoding at batch size 1).
     """
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
     single = bool(rows) and math.prod(rows) == 1 and x.dtype == jnp.bfloat16
@@ -322,7 +323,7 @@ def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Type:
-    """What the backward product needs to know of x where its values are not needed."""
+    """The shape and dtype of x for the backward product, if its values are not needed."""
 
     ndim: int
     dtype: jnp.dtype
@@ -330,7 +331,7 @@ class _Type:
 
 
 def _linearize_contract(moves, x, kernel, **static):
-    # A frozen kernel has no gradient, so the values of x are not kept for it.
+    # A frozen kernel has no gradient, so the values of x are not saved.
     kept = (x if moves[1] else None, kernel, _Type(x.ndim, x.dtype, spec_of(x)))
     return _contract(x, kernel, **static), kept
 
@@ -363,16 +364,16 @@ _contract = differentiable(_contract_value, _linearize_contract, _push_contract,
 
 
 def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
-    r"""The rows of a table: :math:`y_{b} = W_{i_b}`.
+    r"""Looks up rows of a table: :math:`y_{b} = W_{i_b}`.
 
     Args:
         table: `[V, D]`; in an explicit mesh its rows stay sharded over the mesh axes that do not
-            shard `ids`. Its columns are gathered: from a table cut along D the partitioner would
-            make a replicated result.
-        ids: int `[...]`, each in [0, V); one of a `jax.Array` that is not reads another row.
+            shard `ids`. Its columns are gathered, since the partitioner would replicate the result
+            of a table sharded along D.
+        ids: int `[...]`, each in [0, V); out-of-range ids in a `jax.Array` read another row.
 
     Returns:
-        `[..., D]` in the dtype of `table`, sharded as `ids` are.
+        `[..., D]` in the dtype of `table`, sharded like `ids`.
     """
     sizes = assert_axes(table=(table, "V D"), ids=(ids, "..."))
     assert_ids(sizes["V"], ids=ids)

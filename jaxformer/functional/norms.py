@@ -1,4 +1,4 @@
-"""Layer and root-mean-square normalisation over the last axis, and the objects that choose one."""
+"""Layer and root-mean-square normalization over the last axis, as functions and components."""
 
 import abc
 import math
@@ -18,18 +18,19 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.linear import gathered
 
-# Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own
-# dtype; stored, they would be two float32 copies of the activation per norm.
+# With `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x`; otherwise
+# two float32 copies of the activation would be stored per norm.
 
 
 def layer_norm(
     x: jax.Array, scale: jax.Array | None, bias: jax.Array | None, *, eps: float
 ) -> jax.Array:
-    r"""Shifts and scales the last axis to mean 0 and variance 1, then applies a learned map.
+    r"""Layer normalization: normalizes the last axis to mean 0 and variance 1, then applies an
+    affine map.
 
     .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \, \gamma + \beta
 
-    All arithmetic is in float32 and is rounded once.
+    All arithmetic is in float32 with a single rounding.
 
     Args:
         x: `[..., D]`.
@@ -41,7 +42,7 @@ def layer_norm(
         `[..., D]` in the dtype of `x`.
 
     Raises:
-        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        AssertionError: Shapes do not fit together, or an array is not floating-point.
         ArgumentError: `eps` is negative or not finite.
 
     References:
@@ -65,24 +66,24 @@ def layer_norm(
 
 
 def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: bool) -> jax.Array:
-    r"""Scales the last axis to root mean square 1, then by a learned weight.
+    r"""RMS normalization: scales the last axis to root mean square 1, then by a learned weight.
 
     .. math:: y = \frac{x}{\sqrt{\frac{1}{D} \sum_d x_d^2 + \epsilon}} \, \gamma
 
-    All arithmetic is in float32 and is rounded once, after the multiplication by γ.
+    All arithmetic is in float32 with a single rounding, after the multiplication by γ.
 
     Args:
         x: `[..., D]`.
         scale: γ, or γ - 1 with `unit_offset`; `[D]`, or more of the last axes of `x`, or None for
             γ = 1.
         eps: ε, added to the mean square.
-        unit_offset: Whether `scale` is stored as its distance from 1, as Gemma does.
+        unit_offset: Whether `scale` is stored as its difference from 1, as in Gemma.
 
     Returns:
         `[..., D]` in the dtype of `x`.
 
     Raises:
-        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        AssertionError: Shapes do not fit together, or an array is not floating-point.
         ArgumentError: `eps` is negative or not finite.
 
     References:
@@ -147,12 +148,12 @@ def _aligned(weight, x):
 
 
 ParameterTable = dict[str, tuple[tuple[int, ...], tuple[str, ...], float]]
-"""Each parameter's shape, logical axes and initial value, by its name."""
+"""The shape, logical axes and initial value of each parameter, by name."""
 
 
 @dataclass(frozen=True)
 class Norm(abc.ABC):
-    """A normalisation over the last axis: its parameters and its computation."""
+    """Base class of normalizations over the last axis."""
 
     eps: float
     """Added to the variance or mean square before the root."""
@@ -163,22 +164,22 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
-        """The parameters of a norm over an axis of size `dim` whose logical name is `axis`."""
+        """Returns the parameters of a norm over an axis of size `dim` with logical name `axis`."""
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
-        """Normalises the last axis.
+        """Normalizes the last axis.
 
         Args:
             x: `[..., D]`.
-            **parameters: Those that `parameters` declares, in float32, by their names.
+            **parameters: The parameters that `parameters` declares, in float32, by name.
 
         Returns:
             `[..., D]` in the dtype of `x`.
         """
 
     def normalized(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
-        """The norm of `x` `[..., D]` without its learned scale and bias: before `affine`."""
+        """Normalizes `x` `[..., D]` without applying scale and bias (`affine`)."""
         neutral = {"scale": jnp.ones_like, "bias": jnp.zeros_like}
         given = {
             name: neutral[name](value) if name in neutral else value
@@ -189,7 +190,7 @@ class Norm(abc.ABC):
     def affine(
         self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
-        """The learned part alone: `x * scale + bias` of an `x` `[..., D]` that is normalised."""
+        """Applies only the learned part, `x * scale + bias`, to a normalized `x` `[..., D]`."""
         y = _wide(x)
         y = y if scale is None else y * _aligned(scale, x)
         y = y if bias is None else y + _aligned(bias, x)
@@ -203,19 +204,19 @@ class LayerNorm(Norm):
     eps: float = 1e-5
     """Added to the variance before the root."""
     bias: bool = True
-    """Whether a learned bias is added."""
+    """Whether to add a learned bias."""
     scale: bool = True
-    """Whether the result is multiplied by a learned scale."""
+    """Whether to multiply by a learned scale."""
 
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
-        """Returns `scale` and `bias`, those that are in use."""
+        """Returns `scale` and `bias`, if in use."""
         scale = {"scale": ((dim,), (axis,), 1.0)} if self.scale else {}
         return scale | ({"bias": ((dim,), (axis,), 0.0)} if self.bias else {})
 
     def __call__(
         self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
-        """`layer_norm` of `x` `[..., D]`."""
+        """Applies `layer_norm` to `x` `[..., D]`."""
         return layer_norm(x, scale, bias, eps=self.eps)
 
 
@@ -229,26 +230,26 @@ class RMSNorm(Norm):
     """Multiply the result by 1 + scale (Gemma) instead of by scale (Llama)."""
 
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
-        """`scale`, which starts where it multiplies by 1."""
+        """Returns `scale`, initialized to multiply by 1."""
         return {"scale": ((dim,), (axis,), 0.0 if self.unit_offset else 1.0)}
 
     def __call__(
         self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
-        """Returns `rms_norm` of `x` `[..., D]`, which has no bias."""
+        """Applies `rms_norm`, which has no bias, to `x` `[..., D]`."""
         if bias is not None:
             raise ArgumentError("bias is given, but RMSNorm has no bias: use LayerNorm")
         return rms_norm(x, scale, eps=self.eps, unit_offset=self.unit_offset)
 
     def normalized(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
-        """`x` `[..., D]` over its root mean square."""
+        """Divides `x` `[..., D]` by its root mean square."""
         del parameters
         return rms_norm(x, None, eps=self.eps, unit_offset=self.unit_offset)
 
     def affine(
         self, x: jax.Array, scale: jax.Array | None = None, bias: jax.Array | None = None
     ) -> jax.Array:
-        """`x` `[..., D]` times the weight."""
+        """Multiplies `x` `[..., D]` by the weight."""
         return super().affine(x, scale + 1 if self.unit_offset else scale, bias)
 
 
@@ -257,14 +258,14 @@ class NoNorm(Norm):
     """The identity, for blocks without a norm."""
 
     eps: float = 1.0
-    """Says nothing here."""
+    """Unused."""
 
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
-        """None."""
+        """Returns no parameters."""
         del dim, axis
         return {}
 
     def __call__(self, x: jax.Array, **parameters: jax.Array) -> jax.Array:
-        """`x` itself."""
+        """Returns `x` unchanged."""
         del parameters
         return x

@@ -1,4 +1,4 @@
-"""Images as sequences of patches, and learned tables for another grid of patches."""
+"""Splitting images into patches, and resizing learned tables to another grid of patches."""
 
 from collections.abc import Callable
 
@@ -22,19 +22,19 @@ from jaxformer.functional.linear import gathered
 
 
 def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
-    r"""Cuts images into patches, row by row.
+    r"""Splits images into patches, row by row.
 
     .. math:: y_{b,\; i W' + j,\; r,\; s,\; c} = x_{b,\; i P + r,\; j Q + s,\; c}, \quad W' = W / Q
 
     Args:
         images: `[B, height, width, C]`, of any dtype.
-        size: (P, Q), which divide height and width.
+        size: (P, Q), divisors of height and width.
 
     Returns:
         `[B, T, P, Q, C]` with T = (height / P) (width / Q).
 
     Raises:
-        AssertionError: The images have other axes.
+        AssertionError: The images have the wrong number of axes.
         ArgumentError: The patches do not fit the image.
 
     References:
@@ -46,7 +46,7 @@ def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
     rows, columns = static_pair("size", size)
     if height % rows or width % columns:
         raise ArgumentError(
-            f"size: patches of {rows} x {columns} do not fit images of {height} x {width}"
+            f"size: patches of {rows} x {columns} do not divide images of {height} x {width}"
         )
     spec = spec_of(images)
     by_row = None if spec is None else PartitionSpec(spec[0])  # whole images on each device
@@ -58,20 +58,20 @@ def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
 def resize_positions(
     table: jax.Array, old_grid: tuple[int, int], new_grid: tuple[int, int], *, prefix: int
 ) -> jax.Array:
-    """A table of learned positions for another grid of patches, by cubic convolution.
+    """Resizes a table of learned positions to another grid of patches by cubic interpolation.
 
     Args:
         table: `[prefix + rows * columns, D]`.
         old_grid: (rows, columns) that the table was trained for.
-        new_grid: (rows, columns) wanted.
-        prefix: Rows of the table that belong to no patch (the class token) and stay as they are.
+        new_grid: The new (rows, columns).
+        prefix: Number of leading rows that do not belong to patches (the class token) and are kept.
 
     Returns:
         `[prefix + new rows * new columns, D]`.
 
     Raises:
         AssertionError: The table is not a matrix of floating-point numbers.
-        ArgumentError: The table does not have as many rows as the old grid, or a grid is none.
+        ArgumentError: The number of rows does not match the old grid, or a grid is invalid.
 
     References:
         Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2;
@@ -85,7 +85,7 @@ def resize_positions(
     expected = prefix + old_grid[0] * old_grid[1]
     if table.shape[0] != expected:
         raise ArgumentError(
-            f"table has {table.shape[0]} rows, the grid {old_grid} {expected}: give the grid (and "
+            f"table has {table.shape[0]} rows, the grid {old_grid} {expected}: pass the grid (and "
             "prefix) that it was trained for"
         )
     first, rest = table[:prefix], table[prefix:]
@@ -95,14 +95,14 @@ def resize_positions(
 def resize_offsets(
     table: jax.Array, old_grid: tuple[int, int], new_grid: tuple[int, int]
 ) -> jax.Array:
-    """A table with a row for each offset between two patches, for another grid, bilinearly.
+    """Resizes a table of offsets between two patches to another grid by bilinear interpolation.
 
     The offsets of a grid of (h, w) patches are a grid of (2 h - 1, 2 w - 1).
 
     Args:
-        table: `[(2 h - 1)(2 w - 1) + more, N]`; rows beyond the offsets stay as they are.
+        table: `[(2 h - 1)(2 w - 1) + more, N]`; rows beyond the offsets are kept.
         old_grid: (h, w) that the table was trained for.
-        new_grid: (h, w) wanted.
+        new_grid: The new (h, w).
 
     Returns:
         The table for the new grid.
@@ -123,7 +123,7 @@ def resize_offsets(
     count = old[0] * old[1]
     if table.shape[0] < count:
         raise ArgumentError(
-            f"table has {table.shape[0]} rows, the grid {tuple(old_grid)} {count} offsets: give "
+            f"table has {table.shape[0]} rows, the grid {tuple(old_grid)} {count} offsets: pass "
             "the grid that it was trained for"
         )
     return jnp.concatenate([_resized(table[:count], old, new, _linear_weights), table[count:]])
@@ -132,27 +132,28 @@ def resize_offsets(
 def positions_on_grids(
     table: jax.Array, old_grid: tuple[int, int], grids: jax.Array, *, length: int
 ) -> jax.Array:
-    r"""A table of learned positions for images that each have a grid of patches of their own.
+    r"""Resizes a table of learned positions to a separate grid of patches for each image.
 
     .. math::
         y_{b p} = \sum_{r c} w_r(i_p, h_b)\, w_c(j_p, k_b)\, t_{r c}, \quad
         w_r(i, h) \propto \max\Big(0, 1 - \frac{|r + \frac12 - (i + \frac12) s|}{\max(s, 1)}\Big),
         \quad s = R / h
 
-    for patch p of image b, in row i and column j of its h rows and k columns: bilinear, and with an
-    average over all rows (or columns) that one of a smaller grid stands for (antialiasing).
+    for patch p of image b, in row i and column j of its h rows and k columns: bilinear
+    interpolation, with antialiasing for smaller grids.
 
     Args:
         table: `[R C, D]`.
         old_grid: (R, C) that the table was trained for.
-        grids: int `[B, 2]`: rows and columns of the patches of each image, 1 or more.
-        length: T, the places of an image. Those beyond its patches get what its first patch gets.
+        grids: int `[B, 2]`: the numbers of rows and columns of patches of each image, at least 1.
+        length: T, the number of positions per image. Positions beyond its patches get the value of
+            its first patch.
 
     Returns:
         float32 `[B, T, D]`, or float64 if the table is.
 
     Raises:
-        AssertionError: The table is not a matrix of floating-point numbers, or the grids are no
+        AssertionError: The table is not a matrix of floating-point numbers, or the grids are not
             pairs of integers.
         ArgumentError: The table does not have as many rows as the old grid has patches.
 
@@ -167,7 +168,7 @@ def positions_on_grids(
     count = old_grid[0] * old_grid[1]
     if table.shape[0] != count:
         raise ArgumentError(
-            f"table has {table.shape[0]} rows, the grid {old_grid} {count}: give the grid that it "
+            f"table has {table.shape[0]} rows, the grid {old_grid} {count}: pass the grid that it "
             "was trained for"
         )
     table = jnp.asarray(table, jnp.promote_types(table.dtype, jnp.float32))
@@ -191,7 +192,7 @@ def positions_on_grids(
 
 
 def _antialiased(places: jax.Array, sizes: jax.Array, old: int, dtype: jnp.dtype) -> jax.Array:
-    """Returns `[B, T, old]`: the weights of the old samples of an axis in places of new ones."""
+    """Returns `[B, T, old]`, the weights of the old samples of an axis at new positions."""
     scale = (old / sizes.astype(dtype))[..., None]
     centres = (places[..., None] + 0.5).astype(dtype) * scale
     samples = jnp.arange(old, dtype=dtype)[None, None, :] + 0.5
@@ -205,7 +206,7 @@ def _resized(
     new: tuple[int, int],
     weights: Callable[[int, int], np.ndarray],
 ) -> jax.Array:
-    """The rows of an old grid `[h w, D]` as those of a new one; each axis by itself."""
+    """Resizes the rows of an old grid `[h w, D]` to a new one, each axis separately."""
     down, across = map(weights, old, new)
     grid = jnp.reshape(rows, (*old, -1))
     precise = jax.lax.Precision.HIGHEST
@@ -214,7 +215,7 @@ def _resized(
 
 
 def _cubic_weights(old: int, new: int) -> np.ndarray:
-    """Returns `[new, old]`: the weight of each old sample of an axis in each new one."""
+    """Returns `[new, old]`, the cubic weight of each old sample of an axis in each new one."""
     a = -0.75
 
     def kernel(x: np.ndarray) -> np.ndarray:
@@ -225,14 +226,14 @@ def _cubic_weights(old: int, new: int) -> np.ndarray:
 
 
 def _linear_weights(old: int, new: int) -> np.ndarray:
-    """The same for linear interpolation."""
+    """Returns the weights of `_cubic_weights` for linear interpolation."""
     return _weights(old, new, (0, 1), lambda x: 1 - x)
 
 
 def _weights(
     old: int, new: int, taps: tuple[int, ...], kernel: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """The weights of the samples near each new one; those beyond the border repeat it."""
+    """Returns the weights of the samples near each new one; samples beyond the border repeat it."""
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.zeros((new, old), np.float32)
     for tap in taps:

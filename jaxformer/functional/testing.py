@@ -1,4 +1,4 @@
-"""Assertions about positional schemes, for tests of the library's, your own, and whole models."""
+"""Assertions for tests of built-in or user-defined positional schemes and of whole models."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.positions.base import Position
 
-# The angles of a float32 product of position and frequency are wrong by 0.03 rad at the second.
+# At the second, angles from a float32 product of position and frequency are off by 0.03 rad.
 SHIFTS = (1, 1_000_003)
 
-# A score beside |q| |k|: two pairs of angles of 3e-7 rad each, and roundings of 6e-8 in their
-# cosines and sines and in the rotation.
+# The error of a score relative to |q| |k|: 3e-7 rad for each of two pairs of angles, and rounding
+# errors of 6e-8 in their cosines and sines and in the rotation.
 _ROUNDING = 2e-6
 
 
@@ -34,21 +34,21 @@ def assert_relative(
 
     .. math:: \langle R_m q, R_n k \rangle + b(m, n) = g(q, k, m - n)
 
-    where R is `scheme.rotate` and b is `scheme.bias`: both are called at the positions and at
-    shifted ones, and so is `attention()` with them; `scheme.embed` may not tell positions apart. A
-    scheme that depends on the length of a sequence is told the same length throughout.
+    where R is `scheme.rotate` and b is `scheme.bias`: both, and `attention()` with them, are called
+    at the positions and at shifted ones; `scheme.embed` must not depend on positions. A scheme that
+    depends on the sequence length gets the same length throughout.
 
     Args:
         scheme: The scheme.
-        query: `[B, T, N, H]`, computed with in float32.
+        query: `[B, T, N, H]`, converted to float32.
         key: `[B, S, K, H]` with N a multiple of K.
-        query_positions: int `[B or 1, T]`; with `key_positions` at several distances.
+        query_positions: int `[B or 1, T]`; with `key_positions`, they must cover several distances.
         key_positions: int `[B or 1, S]`.
         table: The learned table, if the scheme has one, for a model of width N H.
 
     Raises:
-        AssertionError: The scheme is not relative; or the shapes do not fit together.
-        ArgumentError: The last position is the last of the scheme's, which leaves none to shift to.
+        AssertionError: The scheme is not relative, or shapes do not fit together.
+        ArgumentError: The last position is the scheme's maximum, which leaves no room for shifts.
 
     References:
         Su et al., 2021 (equation 11), https://arxiv.org/abs/2104.09864
@@ -68,7 +68,7 @@ def assert_relative(
     lengths = jnp.full(sizes["B"], last + 1)
     query, key = (jnp.asarray(x, jnp.float32) for x in (query, key))
     rotated = scheme.rotate(query, key, query_positions, key_positions, lengths)
-    # Such that no score is above 1.
+    # Normalizes such that no score is above 1.
     norms = (jnp.max(jnp.linalg.norm(x, axis=-1)) for x in rotated)
     query, key = (x / norm for x, norm in zip((query, key), norms, strict=True))
     for name, (function, atol) in _functions_of(scheme, query, key, lengths, table).items():
@@ -83,7 +83,9 @@ def assert_relative(
 
 
 def _functions_of(scheme, query, key, lengths, table) -> dict[str, tuple[Callable, float]]:
-    """All that the scheme makes of the positions of queries and keys, and its rounding."""
+    """Returns all results of the scheme for positions of queries and keys, and their rounding
+    errors.
+    """
     num_heads, num_kv_heads = query.shape[2], key.shape[2]
 
     def embedded(query_positions, key_positions):
@@ -97,7 +99,7 @@ def _functions_of(scheme, query, key, lengths, table) -> dict[str, tuple[Callabl
         return scheme.bias(*positions, num_heads=num_heads, table=table)
 
     def products(*positions):
-        # In float64, so that the sums themselves add no rounding.
+        # In float64, so that the sums do not add rounding errors.
         query, key = (np.asarray(x, np.float64) for x in rotated(*positions))
         return np.einsum("btnh,bsnh->bnts", query, key.repeat(num_heads // num_kv_heads, axis=2))
 
@@ -111,7 +113,7 @@ def _functions_of(scheme, query, key, lengths, table) -> dict[str, tuple[Callabl
         with jax.default_matmul_precision("highest"):
             return attention(*rotated(*positions), value, **options)
 
-    # Those of scores, which move weights, and of the sums of H products and of S.
+    # The errors of scores, which affect the weights, and of the sums over H and S.
     sums = float(jnp.finfo(jnp.float32).eps) * (2 * query.shape[3] + key.shape[1])
     return {
         "embed": (embedded, 0.0),
@@ -128,19 +130,19 @@ def assert_shift_invariant(
     shifts: Sequence[int] = SHIFTS,
     name: str = "function",
 ) -> None:
-    r"""Asserts that a function of positions stays the same when all of them are shifted.
+    r"""Asserts that a function of positions is invariant to shifting all of them.
 
     .. math:: f(m + c, n + c) = f(m, n)
 
-    This is what a decoder with relative positions does: `assert_shift_invariant(lambda positions:
+    A decoder with relative positions has this property: `assert_shift_invariant(lambda positions:
     decoder(inputs, positions=positions), positions, atol=1e-5)`.
 
     Args:
-        function: Takes the positions, gives an array or a tree of them.
-        *positions: int arrays, all shifted alike.
-        atol: The tolerance, for the rounding of the function.
+        function: Maps the positions to an array or a pytree of arrays.
+        *positions: int arrays, all shifted by the same distance.
+        atol: The absolute tolerance, for rounding errors.
         shifts: The distances c, the same for all tokens.
-        name: What the message calls the function.
+        name: The name of the function in the message.
 
     Raises:
         AssertionError: The values differ.

@@ -1,4 +1,4 @@
-"""Requests to object stores: again where the connection was lost, one sentence where they end."""
+"""Requests to object stores, with retries if the connection is lost and readable errors."""
 
 import errno
 import os
@@ -10,12 +10,12 @@ from typing import TypeVar
 from jaxformer.errors import ConfigError, StorageError, first_line
 
 PATIENCE = "JAXFORMER_STORAGE_SECONDS"
-"""The environment variable with the seconds for which a lost connection is tried again."""
+"""Environment variable: for how many seconds to retry a lost connection."""
 LONGEST_PAUSE = 15.0
-"""Seconds at most between two attempts."""
+"""Maximum seconds between two attempts."""
 _DEFAULT_PATIENCE = 60.0
 
-# The libraries of the stores have no base class in common, so their errors are known by name.
+# The store libraries share no base class for errors, so errors are recognized by class name.
 _LOST = frozenset({
     "HTTPClientError", "ConnectionError", "ClientConnectionError", "ClientPayloadError",
     "ResponseParserError", "IncompleteRead", "ServerDisconnectedError", "TransportError",
@@ -29,10 +29,10 @@ _Result = TypeVar("_Result")
 
 
 def attempt(path: object, action: Callable[[], _Result], seconds: float | None = None) -> _Result:
-    """Calls what asks a store, again and again while the connection is lost.
+    """Calls a function that accesses a store, and retries while the connection is lost.
 
-    The pauses double from half a second up to 15 s, and vary so that the processes of a job do not
-    all come back at once.
+    The pauses double from half a second up to 15 s, with jitter so that the processes of a job do
+    not all retry at once.
     """
     seconds = patience() if seconds is None else seconds
     begun, pause = time.monotonic(), 0.5
@@ -45,18 +45,18 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
             if not _is_lost(error):
                 raise StorageError(f"{path}: {_refusal(error)}") from error
             spent = time.monotonic() - begun
-            if spent + pause > seconds:  # more, where the library of a store tries again by itself
+            if spent + pause > seconds:  # more if the store's library retries as well
                 raise StorageError(
                     f"{path}: the connection to the store was lost and did not come back within "
-                    f"{max(seconds, round(spent)):g} s ({first_line(error)}); the same command "
-                    "goes on once it is back"
+                    f"{max(seconds, round(spent)):g} s ({first_line(error)}); rerun the same "
+                    "command once it is reachable"
                 ) from error
         time.sleep(pause * random.uniform(0.8, 1.2))
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def patience() -> float:
-    """Returns for how many seconds a lost connection is tried again."""
+    """Returns for how many seconds to retry a lost connection."""
     text = os.environ.get(PATIENCE, "")
     try:
         seconds = float(text) if text else _DEFAULT_PATIENCE
@@ -68,7 +68,7 @@ def patience() -> float:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
+    """Whether retrying the same request may succeed."""
     if isinstance(error, PermissionError):
         return False
     if isinstance(error, TimeoutError | ConnectionError):
@@ -82,7 +82,7 @@ def _is_lost(error: BaseException) -> bool:
 
 
 def _refusal(error: BaseException) -> str:
-    """What a store refuses, and what to do."""
+    """Describes why a store refused a request and what to do, or returns None."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & _NO_CREDENTIALS:
         return (

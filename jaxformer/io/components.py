@@ -1,4 +1,4 @@
-"""Component classes: which ones a field of a configuration accepts, imported yet or not.
+"""Component classes: which ones a configuration field accepts, whether imported yet or not.
 
 The annotation of a field names a base class; the field accepts every concrete dataclass that
 derives from it. A class is abstract if it has abstract methods or lists `abc.ABC` as a base.
@@ -23,7 +23,7 @@ _LIBRARY = __name__.partition(".")[0]
 
 
 def is_concrete(kind: Any) -> bool:
-    """Whether instances of a class can be parts of a configuration."""
+    """Whether instances of a class can be components of a configuration."""
     return (
         isinstance(kind, type)
         and dataclasses.is_dataclass(kind)
@@ -38,7 +38,7 @@ def is_library(module: str) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """Returns the name of a class in files and messages, which survives a move within the library.
+    """Returns the name of a class in files and messages, independent of its module in the library.
 
     "RMSNorm" for a class of the library, "my_module.Mine" for a user's class, and "experiment.Mine"
     for a class defined in an experiment file.
@@ -48,8 +48,8 @@ def type_name(kind: type) -> str:
     return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"
 
 
-def is_own_name(name: str) -> bool:
-    """Whether a name in a file is that of a user's class."""
+def is_user_class_name(name: str) -> bool:
+    """Whether a type name refers to a user-defined class."""
     return "." in name and not is_library(name)
 
 
@@ -65,10 +65,7 @@ def imported_types(base: Any) -> list[type]:
 
 
 def all_types(base: Any) -> list[type]:
-    """Returns the concrete classes among a base and its subclasses.
-
-    Imports the whole package of a base of the library first, which defines its subclasses.
-    """
+    """Returns the concrete classes among a base and its subclasses."""
     for name in _package_modules(_package_of(base)):
         importlib.import_module(name)
     return imported_types(base)
@@ -77,11 +74,11 @@ def all_types(base: Any) -> list[type]:
 def find_type(name: str, base: type) -> type | None:
     """Looks up a concrete class by its name.
 
-    Files written by older versions have "jaxformer.functional.norms.RMSNorm": for a class of the
-    library only the last part counts.
+    Files written by older versions contain "jaxformer.functional.norms.RMSNorm": for library
+    classes only the last part counts.
     """
-    stable = name if is_own_name(name) else name.rpartition(".")[2]
-    # If an experiment file was imported twice, the later version counts.
+    stable = name if is_user_class_name(name) else name.rpartition(".")[2]
+    # If an experiment file was imported twice, the later version wins.
     return {type_name(kind): kind for kind in all_types(base)}.get(stable)
 
 
@@ -93,7 +90,7 @@ def _descendants(base: Any) -> Iterator[type]:
 
 
 def _package_of(base: Any) -> str:
-    """The package of a library class; empty for any other class."""
+    """Returns the package of a library class, or "" for any other class."""
     module = getattr(base, "__module__", "")
     package = module.rpartition(".")[0]
     return package if is_library(module) and package != _LIBRARY else ""
@@ -108,7 +105,7 @@ def _package_modules(package: str) -> tuple[str, ...]:
 
 
 def source_of(word: str, kinds: Iterable[Any]) -> Any:
-    """Returns the source that a path stands for, where the name of its kind is left out."""
+    """Returns the source that a bare path stands for when the name of its class is left out."""
     if not (os.path.exists(word) or any(mark in word for mark in "./*")):
         return None
     readers = (kind for kind in kinds if hasattr(kind, "reads"))
@@ -121,7 +118,7 @@ def value_at(owner: Any, path: str) -> Any:
 
 
 def with_values(owner: Any, values: Mapping[str, Any], where: str = "") -> Any:
-    """Returns a copy of a frozen dataclass with other values of its fields."""
+    """Returns a copy of a frozen dataclass with some fields, or fields of components, replaced."""
     if not values:
         return owner
     changes, inner = {}, defaultdict(dict)
@@ -139,7 +136,7 @@ def with_values(owner: Any, values: Mapping[str, Any], where: str = "") -> Any:
 
 
 def moved_fields(kind: type) -> dict[str, str]:
-    """Returns the fields that a class had in older versions, each with its path today."""
+    """Returns the fields that a class had in older versions, mapped to their current paths."""
     now = {field.name for field in dataclasses.fields(kind)}
     moved = getattr(kind, "moved_fields", {})
     return {name: path for name, path in moved.items() if name not in now}

@@ -1,4 +1,4 @@
-"""The console that tables are printed on, and tables as plain lines."""
+"""The console for printed tables, and plain-text tables."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ _WIDTH_OF_FILES = 200
 
 
 class _Console(Console):
-    """A console that lets the command report that its reader is gone, where rich would exit."""
+    """A console that raises BrokenPipeError, for the command to report, where rich would exit."""
 
     def on_broken_pipe(self) -> None:
         """Raises the BrokenPipeError that rich caught."""
@@ -22,7 +22,9 @@ def console() -> Console:
 
 
 def aligned(rows: Sequence[Sequence[str]], header: bool = False) -> list[str]:
-    """Returns lines of cells in columns; those without a cell below the header are left out."""
+    """Returns rows formatted as aligned columns, without the columns that are empty below the
+    header.
+    """
     columns = [column for column in zip(*rows, strict=True) if any(column[header:])]
     widths = [max(map(len, column)) for column in columns]
     return [

@@ -1,7 +1,7 @@
-"""Files that a user names, JSON and digests, and what is written whole or not at all.
+"""Checks of user-given files, JSON and digests, and atomic writing of files and folders.
 
-A path of an object store is written as a local file or folder first, and then uploaded. Digests are
-SHA-256, kept beside the files in the format of sha256sum, to detect damage.
+Remote files and folders are first written locally and then uploaded. Digests are SHA-256, stored
+next to the files in the format of sha256sum to detect damage.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import ObjectInfo, RemotePath
 
 LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
-"""The files that say that a folder is complete; they are uploaded after the others."""
+"""The files that mark a folder as complete; they are uploaded last."""
 DIGESTS = "SHA256SUMS"
-"""The file that holds the digests of a folder."""
+"""The name of the file with the digests of a folder."""
 _JSON_TYPES = {
     dict: "a JSON object",
     list: "a list",
@@ -48,7 +48,7 @@ def ordinary_file(path: str | os.PathLike) -> Path:
         return copied(path, {"": object_info(path)})
     try:
         found = path.exists()
-    except OSError as error:  # a folder on the way may not be read, or the name is too long
+    except OSError as error:  # a parent folder is unreadable, or the name is too long
         raise DataError(f"{path}: {error.strerror}") from error
     if not found:
         raise DataError(f"{path} does not exist (looked from {Path.cwd()})")
@@ -60,7 +60,7 @@ def ordinary_file(path: str | os.PathLike) -> Path:
 
 
 def object_info(path: "RemotePath") -> "ObjectInfo":
-    """Returns what a store says of an object."""
+    """Returns the metadata that a store has for an object."""
     try:
         info = path.stat()
     except FileNotFoundError as error:
@@ -85,9 +85,9 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Gives the name of a new file, which replaces `path` when it is complete.
+    """Context manager for a temporary file that replaces `path` once it is complete.
 
-    Several processes may write at once: a reader sees one complete file or another.
+    Several processes may write at once: a reader always sees one complete file.
 
     Yields:
         The temporary file to write, in the same folder.
@@ -105,7 +105,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield temporary
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # the contents must be on disk before the name is
+            os.fsync(file.fileno())  # the contents must be on disk before the rename
         temporary.replace(path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -115,15 +115,15 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def lock_file(path: Path) -> IO:
-    """Opens a file that is locked: created if absent, never emptied, and not through a link."""
+    """Opens a lock file: created if absent, never truncated, never through a symbolic link."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
 
 
 @contextmanager
 def temporary_folder(folder: AnyPath) -> Iterator[Path]:
-    """Creates an empty folder on the disk of another, to take its place when it is complete.
+    """Creates an empty folder on the same disk as `folder`, to replace it once complete.
 
-    For a folder of an object store it is among the temporary files of this machine.
+    For a remote folder it is created among the local temporary files.
     """
     if is_remote(folder):
         with _scratch() as home:
@@ -136,17 +136,17 @@ def temporary_folder(folder: AnyPath) -> Iterator[Path]:
         yield temporary
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{folder} cannot be written, and nothing of it was: {reason}") from error
+        raise DataError(f"{folder} cannot be written: {reason}; nothing was written") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def move_into_place(temporary: Path, folder: AnyPath) -> None:
-    """Renames or uploads a complete folder, unless another process has put one there first."""
+    """Renames or uploads a complete folder, unless another process created one there first."""
     if is_remote(folder):
         upload_folder(temporary, folder)
         return
-    # Renaming onto a folder that holds files fails on every system, which decides a race.
+    # Renaming onto a non-empty folder fails on every system, which resolves races.
     with suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary.rename(folder)
@@ -157,14 +157,14 @@ def move_into_place(temporary: Path, folder: AnyPath) -> None:
 def upload_folder(
     source: Path, folder: "RemotePath", wanted: Callable[[Path], bool] = lambda name: True
 ) -> None:
-    """Uploads the files of a folder, those last that say that it is complete."""
+    """Uploads the files of a folder; the files that mark it as complete go last."""
     names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     for name in sorted(filter(wanted, names), key=_place):
         (folder / str(name)).put(source / name)
 
 
 def remove_folder(folder: AnyPath) -> None:
-    """Deletes a folder with its contents; of a link, only the link."""
+    """Deletes a folder and its contents; deletes only the link if it is a symbolic link."""
     if is_remote(folder):
         folder.rmtree()
     elif folder.is_symlink() or not folder.is_dir():
@@ -174,7 +174,7 @@ def remove_folder(folder: AnyPath) -> None:
 
 
 def check_store(folder: AnyPath, name: str) -> None:
-    """Checks before the work that a folder of a store can be written to; passes any other."""
+    """Checks that a remote folder can be written to, before any work; accepts any local path."""
     if is_remote(folder):
         from jaxformer.io.remote import check_writable
 
@@ -182,7 +182,7 @@ def check_store(folder: AnyPath, name: str) -> None:
 
 
 def check_unused(folder: str | Path) -> None:
-    """Checks that a folder can be written to, before the work is done."""
+    """Checks that a folder is new or empty and can be written to, before any work."""
     folder = any_path(folder, "folder")
     check_store(folder, "folder")
     try:
@@ -190,11 +190,11 @@ def check_unused(folder: str | Path) -> None:
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}") from error
     if in_use:
-        raise ConfigError(f"{folder} is not empty: name a new or an empty folder")
+        raise ConfigError(f"{folder} is not empty: name a new or empty folder")
 
 
 def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None]) -> None:
-    """Writes a folder that appears when it is complete, or not at all."""
+    """Writes a folder atomically: it appears once it is complete."""
     check_unused(folder)
     folder = any_path(folder, "folder")
     if not is_remote(folder):
@@ -203,7 +203,7 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
         free = shutil.disk_usage(temporary).free
         if num_bytes > free:
             raise DataError(
-                f"{folder}: {num_bytes / 1e9:.2f} GB are to be written, but the disk has "
+                f"{folder}: {num_bytes / 1e9:.2f} GB have to be written, but the disk has "
                 f"{free / 1e9:.2f} GB free"
             )
         write(temporary)
@@ -215,13 +215,13 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
 
 
 def _temporary_name(path: Path) -> Path:
-    """Returns an unused, hidden name beside a file or folder."""
+    """Returns an unused hidden name next to a file or folder."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A temporary folder of this machine, for what is uploaded next."""
+    """Context manager for a local temporary folder with files to be uploaded."""
     home = Path(tempfile.mkdtemp(prefix="jaxformer-"))
     try:
         yield home
@@ -233,7 +233,9 @@ def _scratch() -> Iterator[Path]:
 
 
 def _place(name: Path) -> tuple[int, int, str]:
-    """When a file is uploaded: what names others after them, `LAST` at the end, deep ones first."""
+    """Sort key for uploads: index files after the files they name, `LAST` at the end, deep files
+    first.
+    """
     rank = 2 + LAST.index(name.name) if name.name in LAST else name.name.endswith(".index.json")
     return int(rank), -len(name.parts), str(name)
 
@@ -249,7 +251,7 @@ def _object_bytes(path: "RemotePath") -> bytes:
 
 
 def sha256_of(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file in hexadecimal, reading it piece by piece."""
+    """Returns the SHA-256 of a file in hexadecimal, reading it in chunks."""
     if is_remote(path):
         return path.sha256()
     with open(path, "rb") as file:
@@ -257,27 +259,27 @@ def sha256_of(path: str | os.PathLike) -> str:
 
 
 def md5_of(path: Path) -> str:
-    """Returns the MD5 of a file in hexadecimal, which is what stores know of their objects."""
+    """Returns the MD5 of a file in hexadecimal, the digest that object stores report."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def write_digests(record: Path, names: Iterable[str]) -> None:
-    """Writes the digests of some files; ``sha256sum --check`` can read them too."""
+    """Writes the digests of some files in the format of ``sha256sum --check``."""
     lines = [f"{sha256_of(record.with_name(name))}  {name}\n" for name in sorted(names)]
     with replacing(record) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def add_digests(record: Path, names: Iterable[str]) -> None:
-    """Writes the digests that earlier versions did not write, where the folder allows it."""
+    """Writes digests for files of earlier versions, which had none, if the folder is writable."""
     if not record.exists():
         with suppress(OSError, DataError):  # the folder may be read-only
             write_digests(record, names)
 
 
 def check_digests(record: Path, names: Iterable[str]) -> None:
-    """Compares files with the digests that `write_digests` wrote."""
+    """Verifies files against the digests that `write_digests` wrote."""
     lines = read_bytes(record).decode(errors="replace").splitlines()
     recorded = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     for name in names:
@@ -293,23 +295,23 @@ def check_digests(record: Path, names: Iterable[str]) -> None:
 
 
 def check_no_pointer(start: bytes, where: str) -> None:
-    """Checks that a file is not only what git keeps in place of a large one."""
+    """Refuses a git-lfs pointer file."""
     if start.startswith(_POINTER):
         raise DataError(
-            f"{where}: a pointer of git-lfs in place of the file: run `git lfs pull` in the "
+            f"{where}: this is a git-lfs pointer, not the file: run `git lfs pull` in the "
             "repository's folder, or fetch the file itself"
         )
 
 
 def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
-    """Returns the value that a JSON file holds."""
+    """Returns the value in a JSON file."""
     data = read_bytes(path)
     check_no_pointer(data, str(path))
     return parse_json(data, str(path), kind)
 
 
 def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
-    """Returns the value that a JSON text holds."""
+    """Parses JSON text and checks the type of its value."""
     try:
         value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
     except json.JSONDecodeError as error:

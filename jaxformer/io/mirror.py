@@ -1,7 +1,7 @@
-"""The mirror of a remote run: a folder on this machine in which its data are prepared and mapped.
+"""The mirror of a remote run: a local folder in which its data is prepared and memory-mapped.
 
-What a run keeps is written into the mirror as into any folder, and then into the store; a machine
-that has no mirror yet fills its own from there.
+Files of a run are written to the mirror and then uploaded to the store; a machine without a mirror
+downloads them from there.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def mirrored(run_dir: str | os.PathLike) -> Path:
-    """Returns the folder on this machine in which the data of a run are prepared."""
+    """Returns the local folder in which the data of a run is prepared."""
     if not is_remote(run_dir):
         return Path(run_dir)
     remote = any_path(run_dir, "run_dir")
@@ -30,7 +30,7 @@ def mirrored(run_dir: str | os.PathLike) -> Path:
 
 
 def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
-    """Makes some of the mirror of a remote run the same as in the store."""
+    """Updates some files of a remote run's mirror from the store."""
     home = mirrored(run_dir)
     files = {n: i for n, i in run_dir.files().items() if n.partition("/")[0] in names}
     with one_at_a_time(home.parent):
@@ -46,15 +46,15 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
 
 
 def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = None) -> None:
-    """Uploads what the store does not have yet, or does not say it has with the same bytes.
+    """Uploads files that are missing in the store or not known to have the same bytes there.
 
     Args:
-        folder: A folder on this machine.
-        remote: Where the store keeps it.
-        names: The files and folders in it that are wanted; None: all but hidden ones.
+        folder: A local folder.
+        remote: The corresponding remote folder.
+        names: The files and folders to upload; None uploads all but hidden ones.
 
     Raises:
-        StorageError: The store cannot be reached, or refuses.
+        StorageError: The store cannot be reached or refuses the request.
     """
     there = remote.files()
 
@@ -67,13 +67,13 @@ def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = Non
 
 
 def _same(path: Path, info: "ObjectInfo | None") -> bool | None:
-    """Whether an object has the bytes of a file; None where the store does not say."""
+    """Whether an object has the same bytes as a file; None if the store does not tell."""
     if info is None or info.st_size != path.stat().st_size:
         return False
     return info.md5 == md5_of(path) if info.md5 else None
 
 
 def store_path_of(path: Path) -> "RemotePath | None":
-    """Returns where the store keeps what is in a mirror; None for a path in no mirror."""
+    """Returns the remote path of a path in a mirror, or None for other paths."""
     address = address_of(path)
     return None if address is None else any_path(address, "path")

@@ -1,4 +1,4 @@
-"""The files of a model's folder, which is not trusted: nothing outside of it is read."""
+"""The files of a model folder, which is untrusted: nothing outside of it is read."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from jaxformer.io.paths import AnyPath
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 OLD_FOLDER = "0_Transformer"
-"""Where the first versions of sentence-transformers kept a model."""
+"""The subfolder in which the first versions of sentence-transformers stored a model."""
 GENERATION = "generation_config.json"
 LAYOUT = "weights.json"
-"""The file of a run's imported folder with the layout of the weights that it started from."""
+"""The file in a run's imported folder that records the layout of the original weights."""
 TOKENIZER = "tokenizer.json"
 SIDE_FILES = (
     "added_tokens.json", "bpe.codes", "byte_maps.json", "chat_template.jinja",
@@ -28,17 +28,16 @@ SIDE_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "video_preprocessor_config.json",
     "vocab.json", "vocab.txt",
 )  # fmt: skip
-"""The files that belong to a model besides config.json and the weights; they are copied as they
-are."""
+"""The files of a model other than config.json and the weights; they are copied unchanged."""
 TEMPLATES = "additional_chat_templates"
-"""The folder of a model's named chat templates, NAME.jinja, which are copied too."""
+"""The folder with a model's named chat templates (NAME.jinja), which are also copied."""
 EMBEDDINGS = (
     "config_sentence_transformers.json", "modules.json", "sentence_albert_config.json",
     "sentence_bert_config.json", "sentence_camembert_config.json",
     "sentence_distilbert_config.json", "sentence_roberta_config.json",
     "sentence_xlm-roberta_config.json", "sentence_xlnet_config.json",
 )  # fmt: skip
-"""The files in which sentence-transformers says how a model makes a vector of a text."""
+"""The files in which sentence-transformers describes how a model embeds a text."""
 _MODULE = re.compile(r"\d+_(?!Transformer)\w+/(config\.json|model\.safetensors)")
 _WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
 _LARGEST_JSON = 64 * 2**20
@@ -49,21 +48,21 @@ def is_hf_checkpoint(folder: AnyPath) -> bool:
     """Returns whether a folder holds a Hugging Face checkpoint, complete or not."""
     if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
         return True
-    # That of a run has no model_type. It may be a link, since the files there are the user's own.
+    # The config.json of a run has no model_type. It may be a link, since a run's files are trusted.
     config = folder / CONFIG
     return config.exists() and "model_type" in read_json_object(config)
 
 
 def is_adapter(folder: AnyPath) -> bool:
-    """Returns whether a folder holds an adapter of PEFT, and no model."""
+    """Returns whether a folder contains a PEFT adapter and no model."""
     return (folder / ADAPTER_CONFIG).is_file() and not (folder / CONFIG).exists()
 
 
 def file_in(folder: str | os.PathLike, name: str) -> Path | None:
-    """Returns the file of a folder by its name, or None if there is none.
+    """Returns the path of a file in a folder, or None if it does not exist.
 
     Links are followed within the folder, and from a snapshot in a Hugging Face cache to its blobs.
-    A link to anywhere else could copy any file of this machine into an export of the model.
+    A link to anywhere else could leak any local file into an export of the model.
     """
     path = Path(folder, name)
     if not os.path.lexists(path):
@@ -71,14 +70,14 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
     home, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
     if not (target.is_relative_to(home) or _is_blob(home, target)):
         raise DataError(
-            f"{path} is a link to {target}, outside of the model's folder, and is not followed: "
-            "put the file itself there"
+            f"{path} is a link to {target}, which is outside of the model's folder, and is not "
+            "followed: put the file itself there"
         )
     return ordinary_file(path)
 
 
 def small_file_in(folder: str | os.PathLike, name: str) -> Path | None:
-    """Returns `file_in` for a file other than weights, which may have 512 MiB at most."""
+    """Returns `file_in` for a file other than weights, which must be at most 512 MiB."""
     return _limited(file_in(folder, name), _LARGEST_SIDE_FILE)
 
 
@@ -89,17 +88,17 @@ def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file, which may be anywhere."""
+    """Returns the JSON object in a file at any path."""
     return read_json(_limited(path, _LARGEST_JSON))
 
 
 def is_embedding_file(name: str) -> bool:
-    """Whether sentence-transformers wrote a file beside a model: "1_Pooling/config.json"."""
+    """Whether a file was written by sentence-transformers, such as "1_Pooling/config.json"."""
     return name in EMBEDDINGS or _MODULE.fullmatch(name) is not None
 
 
 def is_side_file(name: str) -> bool:
-    """Whether a file belongs to a model besides its weights, by its path in the model's folder."""
+    """Whether a relative path names a file of a model other than its weights."""
     if is_embedding_file(name):
         return True
     folder, _, last = name.rpartition("/")
@@ -109,7 +108,7 @@ def is_side_file(name: str) -> bool:
 
 
 def side_files(folder: Path | None) -> list[Path]:
-    """Returns those of `SIDE_FILES` that a folder has, and all others that `is_side_file` names."""
+    """Returns the `SIDE_FILES` in a folder and all other files that `is_side_file` accepts."""
     if folder is None:
         return []
     below = sorted([*(folder / TEMPLATES).glob("*.jinja"), *folder.glob("[0-9]*_*/*")])
@@ -119,7 +118,7 @@ def side_files(folder: Path | None) -> list[Path]:
 
 
 def copy_side_files(folder: Path | None, target: Path, without: Collection[str] = ()) -> None:
-    """Copies the `side_files` of a folder to another."""
+    """Copies the `side_files` of a folder to another folder."""
     for file in side_files(folder):
         if file.name not in without:
             copied = target / file.relative_to(folder)
@@ -128,7 +127,7 @@ def copy_side_files(folder: Path | None, target: Path, without: Collection[str] 
 
 
 def _is_blob(home: Path, target: Path) -> bool:
-    """Whether a snapshot in a cache may link to a file: the model's blobs, or those of all."""
+    """Whether a cached snapshot may link to a file: a blob of the model or of the shared cache."""
     if home.parent.name != "snapshots":
         return False
     model = home.parents[1]

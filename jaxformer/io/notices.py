@@ -1,4 +1,4 @@
-"""Warnings that are said once."""
+"""Warnings that are logged once."""
 
 import functools
 import logging
@@ -8,5 +8,5 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """Logs a warning once in a process, which may open a checkpoint at several places."""
+    """Logs a warning once per process."""
     _log.warning("%s", message)

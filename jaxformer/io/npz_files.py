@@ -1,4 +1,4 @@
-"""Reading .npz files safely: no pickles, and no more memory than the header announces."""
+"""Reads .npz files safely: without pickles, and with no more memory than the headers declare."""
 
 import math
 import os
@@ -26,12 +26,12 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
             return dict(file)
     except (DataError, StorageError):
         raise
-    except Exception as error:  # the parsers of the archive and of the headers raise many
-        raise DataError(f"{path}: not an .npz file that can be read: {error}") from error
+    except Exception as error:  # the archive and header parsers raise many kinds
+        raise DataError(f"{path}: not a readable .npz file: {error}") from error
 
 
 def _check_members(archive: zipfile.ZipFile) -> None:
-    """Raises ValueError unless the arrays fit in memory and are what their headers say."""
+    """Raises ValueError unless the arrays fit in memory and match their headers."""
     size = sum(member.file_size for member in archive.infolist())
     if size > _MOST_BYTES:
         raise ValueError(
@@ -43,15 +43,15 @@ def _check_members(archive: zipfile.ZipFile) -> None:
 
 
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raises ValueError unless an array is as large as its header says."""
+    """Raises ValueError unless an array has the size that its header declares."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
-            raise ValueError(f"{member.filename} has the format {version}, which is not of numbers")
+            raise ValueError(f"{member.filename} has the format {version}, which is not supported")
         shape, _, dtype = _HEADERS[version](file)
         held = member.file_size - file.tell()
     if dtype.kind not in "biuf":
-        raise ValueError(f"{member.filename} holds {dtype}, not numbers")
+        raise ValueError(f"{member.filename} contains {dtype}, not numbers")
     said = math.prod(shape) * dtype.itemsize
     if said != held:
-        raise ValueError(f"{member.filename} says that it holds {said} bytes, and has {held}")
+        raise ValueError(f"{member.filename} declares {said} bytes but has {held}")

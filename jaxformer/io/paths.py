@@ -1,4 +1,4 @@
-"""The paths a user names: those of this machine, and gs:// and s3:// URLs.
+"""User-given paths: local paths, and gs:// and s3:// URLs.
 
 Other URLs are refused before anything is created.
 """
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
 
 AnyPath: TypeAlias = Union[Path, "RemotePath"]
-"""A path of this machine or of an object store; the latter has the methods of the former."""
+"""A local path or a path in an object store; both have the methods of `pathlib.Path`."""
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}
-"""The schemes that are read and written, with the module that does it."""
+"""The supported URL schemes and the modules that implement them."""
 REMOTE_OPTIONS = frozenset({
     "data", "images", "input", "inputs", "out_dir", "output", "prompts", "run_dir", "run_dirs",
 })  # fmt: skip
-"""The options of commands whose paths may be URLs; those of others are of this machine."""
-# Two letters at least: "C:/" is a drive. A Path has made one slash of two.
+"""The command-line options that accept URLs; all others take local paths."""
+# At least two letters, since "C:/" is a drive. `Path` collapses "//" to "/".
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def any_path(path: str | os.PathLike, name: str) -> AnyPath:
-    """Returns a path of this machine, or of an object store."""
+    """Returns a local path or a path in an object store."""
     url = url_of(path, name)
     if url is None:
         return Path(os.path.expanduser(os.fspath(path)))
@@ -54,8 +54,7 @@ def url_of(path: str | os.PathLike, name: str) -> str | None:
     if scheme not in SCHEMES:
         known = " or ".join(f"{scheme}://bucket/..." for scheme in SCHEMES)
         raise ConfigError(
-            f"{name} = {url}: must be a path on this machine, or {known}; copy the files to one of "
-            "them"
+            f"{name} = {url}: must be a local path or {known}; copy the files to one of them"
         )
     if not rest.strip("/"):
         raise ConfigError(f"{name} = {url}: must name a bucket, such as {scheme}://bucket/folder")
@@ -63,17 +62,17 @@ def url_of(path: str | os.PathLike, name: str) -> str | None:
 
 
 def local_path(path: str | os.PathLike, name: str) -> Path:
-    """Returns a path that must be of this machine, with its "~" resolved."""
+    """Returns a local path with "~" expanded; refuses URLs."""
     if (url := url_of(path, name)) is not None:
         raise ConfigError(
-            f"{name} = {url}: must be a path on this machine: this is neither read from nor "
-            "written to a URL; copy the files here, or mount them"
+            f"{name} = {url}: must be a local path, since URLs are not supported here; copy the "
+            "files to this machine, or mount them"
         )
     return Path(os.path.expanduser(os.fspath(path)))
 
 
 def folder_path(path: str | os.PathLike, name: str) -> AnyPath:
-    """Returns `any_path` of a folder, which need not exist."""
+    """Returns `any_path` of a folder, which does not have to exist."""
     folder = any_path(path, name)
     if path == "":
         raise ConfigError(f"{name} = {path!r}: must be the path of a folder")
@@ -83,10 +82,10 @@ def folder_path(path: str | os.PathLike, name: str) -> AnyPath:
 
 
 def run_path(path: str | os.PathLike, name: str) -> AnyPath:
-    """Returns `folder_path` of a run or of one of its checkpoints, without ".." and without links.
+    """Returns `folder_path` of a run or one of its checkpoints, with ".." and links resolved.
 
-    Libraries below read a ".." in other ways, and a link that is turned elsewhere while a run
-    trains must not take the run with it. A path that leads straight there stays as it was typed.
+    Other libraries interpret ".." differently, and changing a link during training must not
+    redirect the run. A path without either is returned unchanged.
     """
     folder = folder_path(path, name)
     if is_remote(folder):
@@ -96,7 +95,7 @@ def run_path(path: str | os.PathLike, name: str) -> AnyPath:
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path is a URL, also one whose two slashes a `Path` has made one."""
+    """Whether a path is a URL, including one whose "//" was collapsed by `Path`."""
     return _SCHEME.match(os.fspath(path)) is not None
 
 

@@ -1,7 +1,7 @@
 """Paths of object stores: ``gs://bucket/name`` and ``s3://bucket/name``.
 
-An object appears whole when its upload is complete, or not at all; there are no folders, only
-common beginnings of names; and nothing can be renamed, only copied and deleted.
+An object appears once its upload is complete. Stores have no folders, only common name prefixes,
+and cannot rename objects, only copy and delete them.
 """
 
 import base64
@@ -23,10 +23,10 @@ from jaxformer.io.attempts import attempt, patience
 _PATIENCE_AT_START = 20.0
 _PIECE = 8 << 20
 _MD5 = re.compile("[0-9a-f]{32}")
-# What another process has written since must be seen.
+# Writes of other processes must be visible.
 for _scheme in ("s3", "gs", "gcs"):
     fsspec.config.conf.setdefault(_scheme, {}).setdefault("use_listings_cache", False)
-# `attempt` tries again, as does s3fs; botocore below them would multiply both.
+# `attempt` and s3fs retry; retries in botocore would multiply both.
 fsspec.config.conf["s3"].setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
 
 _Result = TypeVar("_Result")
@@ -34,35 +34,35 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What a store says of an object."""
+    """The metadata of an object."""
 
     st_size: int
     """Bytes."""
     etag: str
-    """What changes when the contents do."""
+    """A version identifier, which changes with the contents."""
     mtime: float
-    """Seconds since 1970; 0 where the store does not say."""
+    """Seconds since 1970; 0 if unknown."""
     is_directory: bool = False
     md5: str = ""
-    """The MD5 of the contents in hexadecimal; "" where the store does not say."""
+    """The MD5 of the contents in hexadecimal; "" if unknown."""
 
     @property
     def length(self) -> int:
-        """The size, by the name that etils has for it."""
+        """The size, under the name that etils uses."""
         return self.st_size
 
 
 class RemotePath(PosixGPath):
-    """A path of an object store with the methods of `pathlib.Path` that the package uses.
+    """A path in an object store with the methods of `pathlib.Path` that the package uses.
 
-    Every method tries a lost connection again, and then raises `StorageError`, which is neither an
-    `OSError` nor a `ValueError`: a store out of reach is not taken for a damaged file. An object
-    that is not there is a `FileNotFoundError`, as on a disk.
+    Every method retries a lost connection before it raises `StorageError`, which is neither an
+    `OSError` nor a `ValueError`, so that an unreachable store is not mistaken for a damaged file. A
+    missing object raises `FileNotFoundError`, as on a disk.
     """
 
     @property
     def store(self) -> fsspec.AbstractFileSystem:
-        """The store that the path is of."""
+        """The file system of the store."""
         return fsspec.filesystem(self._uri_scheme)
 
     @property
@@ -71,37 +71,37 @@ class RemotePath(PosixGPath):
         return self.parts[2]
 
     def exists(self) -> bool:
-        """Whether there is an object of this name, or any below it."""
+        """Whether there is an object with this name or below it."""
         return attempt(self, lambda: self.store.exists(str(self)))
 
     def is_dir(self) -> bool:
-        """Whether there are objects below."""
+        """Whether there are objects below this path."""
         return attempt(self, lambda: self.store.isdir(str(self)))
 
     def is_file(self) -> bool:
-        """Whether there is an object of this name."""
+        """Whether there is an object with this name."""
         return attempt(self, lambda: self.store.isfile(str(self)))
 
     def is_symlink(self) -> bool:
-        """Whether it is a link: a store has none."""
+        """Returns False: stores have no links."""
         return False
 
     def stat(self) -> ObjectInfo:
-        """Returns size and version of the object."""
+        """Returns the size and version of the object."""
         return _info(attempt(self, lambda: self.store.info(str(self))))
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Yields what is directly below."""
+        """Yields the objects and folders directly below."""
         yield from (self / name for name in self.entries())
 
     def entries(self) -> dict[str, ObjectInfo]:
-        """Returns what is directly below by its name: objects, and folders of more."""
+        """Returns the objects and folders directly below, by name."""
         found = attempt(self, lambda: self.store.ls(str(self), detail=True))
         below = {_last(item["name"]): item for item in found if _key_of(item["name"]) != self._key}
         return {name: _info(below[name]) for name in sorted(below)}
 
     def matching(self) -> dict["RemotePath", ObjectInfo]:
-        """Returns the objects that the path matches as a pattern, in which ** is any folders."""
+        """Returns the objects that match the path as a glob pattern, which may contain ``**``."""
         found = attempt(self, lambda: self.store.glob(str(self), detail=True))
         scheme = f"{self._uri_scheme}://"
         pairs = ((f"{scheme}{name.lstrip('/')}", _info(info)) for name, info in found.items())
@@ -112,21 +112,21 @@ class RemotePath(PosixGPath):
         }
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yields what matches a pattern without ``**``."""
+        """Yields the paths that match a pattern without ``**``."""
         names = attempt(self, lambda: self.store.glob(f"{self}/{pattern}"))
         yield from (self._new(f"{self._uri_scheme}:/{_key_of(name)}") for name in sorted(names))
 
     def open(self, mode: str = "r", **options: Any) -> IO:
-        """Opens the object; what is written to it is there once it is closed."""
+        """Opens the object; written data becomes visible when it is closed."""
         return attempt(self, lambda: self.store.open(str(self), mode, **options))
 
     def rglob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yields every object below whose last name matches."""
+        """Yields every object below whose name matches the pattern."""
         found = (self / name for name in sorted(self.files()))
         yield from (path for path in found if path.match(pattern))
 
     def files(self) -> dict[str, ObjectInfo]:
-        """Returns every object below by its name from here, without those that mark a folder."""
+        """Returns every object below by relative name, except for folder markers."""
         found = attempt(self, lambda: self.store.find(str(self), detail=True))
         home = f"{self._key}/"
         pairs = ((f"/{name.lstrip('/')}", info) for name, info in found.items())
@@ -142,11 +142,11 @@ class RemotePath(PosixGPath):
         return attempt(self, lambda: self.store.cat_file(str(self)))
 
     def read_range(self, start: int, end: int) -> bytes:
-        """Returns the bytes of the object from one place to another."""
+        """Returns the bytes of the object in a range."""
         return attempt(self, lambda: self.store.cat_file(str(self), start=start, end=end))
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of the object in hexadecimal, reading it piece by piece."""
+        """Returns the SHA-256 of the object in hexadecimal, reading it in chunks."""
 
         def digest() -> str:
             with self.store.open(str(self), "rb", block_size=_PIECE) as file:
@@ -159,7 +159,7 @@ class RemotePath(PosixGPath):
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write_bytes(self, data: bytes) -> int:
-        """Writes the object whole, in place of any that was there."""
+        """Writes the object atomically, replacing any existing one."""
         attempt(self, lambda: self.store.pipe_file(str(self), bytes(data)))
         return len(data)
 
@@ -170,17 +170,17 @@ class RemotePath(PosixGPath):
         errors: str | None = None,
         newline: str | None = None,
     ) -> int:
-        """Writes the object whole as text."""
+        """Writes text to the object atomically."""
         del newline
         self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
         return len(data)
 
     def put(self, file: str | os.PathLike) -> None:
-        """Uploads a file of this machine; the object is there once all of it is."""
+        """Uploads a local file; the object appears once the upload is complete."""
         attempt(self, lambda: self.store.put_file(os.fspath(file), str(self)))
 
     def get(self, file: str | os.PathLike) -> None:
-        """Downloads the object to a file of this machine."""
+        """Downloads the object to a local file."""
         attempt(self, lambda: self.store.get_file(str(self), os.fspath(file)))
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -200,17 +200,17 @@ class RemotePath(PosixGPath):
             attempt(self, lambda: self.store.rm(str(self), recursive=True))
 
     def mkdir(self, mode: Any = None, parents: bool = False, exist_ok: bool = False) -> None:
-        """Does nothing: a folder is there with the first object in it."""
+        """Does nothing: a folder exists once it contains an object."""
 
     def copy_tree(self, target: "RemotePath") -> None:
-        """Copies every object below to below another path; the store does it by itself."""
+        """Copies every object below to another path, within the store."""
         names = sorted(self.files())
         sources = [str(self / name) for name in names]
         copies = [str(target / name) for name in names]
         attempt(self, lambda: self.store.copy(sources, copies))
 
     def rename(self, target: "RemotePath", first: str | None = None) -> "RemotePath":
-        """Copies every object below, and then deletes the originals, `first` before all others."""
+        """Copies every object below and then deletes the originals, starting with `first`."""
         self.copy_tree(target)
         if first is not None:
             (self / first).unlink(missing_ok=True)
@@ -219,7 +219,7 @@ class RemotePath(PosixGPath):
 
 
 def check_writable(folder: RemotePath, name: str) -> None:
-    """Checks before any work that a folder can be written to, with an object that goes at once."""
+    """Checks that a folder can be written to by writing and deleting an object."""
     probe = folder / f".probe-{uuid.uuid4().hex}"
 
     def there_and_back() -> bool:
@@ -230,11 +230,13 @@ def check_writable(folder: RemotePath, name: str) -> None:
 
     seconds = min(patience(), _PATIENCE_AT_START)
     if not _checked(folder, name, lambda: attempt(folder, there_and_back, seconds)):
-        raise ConfigError(f"{name} = {folder}: the store gives back other bytes than it was given")
+        raise ConfigError(
+            f"{name} = {folder}: the store returned different bytes than were written"
+        )
 
 
 def check_readable(folder: RemotePath, name: str) -> None:
-    """Checks that a folder's bucket is there and lets itself be listed."""
+    """Checks that a folder's bucket exists and can be listed."""
     bucket = f"{folder._uri_scheme}://{folder.bucket}"
     seconds = min(patience(), _PATIENCE_AT_START)
     _checked(folder, name, lambda: attempt(folder, lambda: folder.store.ls(bucket), seconds))
@@ -261,11 +263,11 @@ def _last(name: str) -> str:
 
 
 def _info(found: dict[str, Any]) -> ObjectInfo:
-    """The words that the libraries have for the same things."""
+    """Converts the metadata of the store libraries, which use different keys."""
     changed = found.get("LastModified") or found.get("mtime") or found.get("created") or 0
     mtime = changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed)
     tag = found.get("ETag") or found.get("etag") or found.get("generation") or mtime
-    # Google's stores say it in base64; the ETag of S3 is it where the upload was in one piece.
+    # Google Cloud Storage reports base64; the ETag of S3 is the MD5 of single-part uploads.
     google, amazon = found.get("md5Hash"), str(found.get("ETag")).strip('"')
     md5 = base64.b64decode(google).hex() if google else amazon
     return ObjectInfo(

@@ -1,4 +1,4 @@
-"""Large arrays that are computed at each start and read in places, kept on disk meanwhile."""
+"""Large arrays that are recomputed at each start and kept in a memory-mapped temporary file."""
 
 import tempfile
 
@@ -8,10 +8,10 @@ _LARGE = 1 << 20
 
 
 def spilled(array: np.ndarray) -> np.ndarray:
-    """Moves a large array from memory into a temporary file that the process maps.
+    """Moves a large array from memory into a memory-mapped temporary file.
 
-    The file has no name, so that it ends with the process. It is in the folder for temporary files,
-    which the environment variable TMPDIR chooses.
+    The file is unlinked, so it disappears with the process. Set the environment variable TMPDIR to
+    choose its folder.
     """
     if array.nbytes < _LARGE:
         return array

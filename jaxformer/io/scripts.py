@@ -1,7 +1,7 @@
-"""Runs scripts in separate processes, within limits of memory and processor time.
+"""Runs scripts in separate processes with limits on memory and CPU time.
 
-What they read was written by others, and may take for ever. This file is itself the script that
-such a process begins with, so it imports nothing of this library.
+The scripts process untrusted input, which could take forever. This file is also the entry point of
+such a process, so it imports nothing from this library.
 """
 
 import os
@@ -36,7 +36,7 @@ def run_script(
 
 
 def limit(kind: int, most: int) -> None:
-    """Sets a limit of this process, unless it is 0 or there is a stricter one."""
+    """Sets a resource limit of this process, unless it is 0 or a stricter one is set."""
     given = resource.getrlimit(kind)[1]
     if most:
         most = most if given == resource.RLIM_INFINITY else min(most, given)
@@ -44,7 +44,7 @@ def limit(kind: int, most: int) -> None:
 
 
 def main(megabytes: str, cpu_seconds: str, paths: str, *script: str) -> None:
-    """Limits this process, and then runs the script in it."""
+    """Limits the resources of this process and then runs the script."""
     limit(resource.RLIMIT_DATA, int(megabytes) << 20)
     limit(resource.RLIMIT_CPU, int(cpu_seconds))
     sys.path += paths.split(os.pathsep)

@@ -1,8 +1,8 @@
 """Configuration objects to and from JSON: ``{"type": "RMSNorm", "field": value, ...}``.
 
-Reading is strict: every value must have the annotated type of its field. An unknown field, a
-number written as a string and a class that its field does not accept are errors. Only components
-are ever imported or built.
+Reading is strict: every value must have the annotated type of its field. An unknown field, a number
+written as a string and a class that its field does not accept are errors. Only component classes
+are imported or instantiated.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError, did_you_mean, shortened
 from jaxformer.io.components import (
     all_types,
     find_type,
-    is_own_name,
+    is_user_class_name,
     moved_fields,
     type_name,
     union_members,
@@ -29,7 +29,7 @@ _JSON_WORDS = {bool: "true or false", type(None): "null"}
 
 
 def to_json(value: Any) -> Any:
-    """Converts a tree of frozen dataclasses, tuples and scalars to what ``json.dump`` writes."""
+    """Converts a tree of frozen dataclasses, tuples and scalars to JSON-serializable values."""
     return _to_json(value, "config")
 
 
@@ -50,48 +50,51 @@ def _to_json(value: Any, where: str) -> Any:
     raise ConfigError(f"{where}: a {type(value).__name__} cannot be saved as JSON ({value!r}).")
 
 
-def from_json(data: Any, kind: Any, find_own: Callable[[str], Any] | None = None) -> Any:
+def from_json(data: Any, kind: Any, find_user_class: Callable[[str], Any] | None = None) -> Any:
     """Rebuilds an object from the result of ``to_json``."""
-    return _read(data, kind, "config", find_own)
+    return _read(data, kind, "config", find_user_class)
 
 
-def as_saved(value: Any) -> Any:
-    """Saves an object as JSON and reads it again."""
+def json_round_trip(value: Any) -> Any:
+    """Returns an object after a round trip through JSON."""
     return from_json(to_json(value), type(value))
 
 
-def _read(data: Any, hint: Any, where: str, find_own: Callable[[str], Any] | None) -> Any:
-    """Reads the value of a field with this annotation."""
+def _read(data: Any, hint: Any, where: str, find_user_class: Callable[[str], Any] | None) -> Any:
+    """Reads a value according to an annotation."""
     allowed = union_members(hint)
     if isinstance(data, dict):
         bases = [kind for kind in allowed if _is_component(kind)]
         if bases:
-            return _component(data, bases, where, find_own)
+            return _component(data, bases, where, find_user_class)
         if "type" not in data and any(_holds(kind, dict) for kind in allowed):
-            return {key: _read(item, Any, f"{where}.{key}", find_own) for key, item in data.items()}
+            return {
+                key: _read(item, Any, f"{where}.{key}", find_user_class)
+                for key, item in data.items()
+            }
     elif isinstance(data, list):
         for kind in allowed:
             if _holds(kind, tuple) or _is_list(kind):
-                return _sequence(data, kind, where, find_own)
+                return _sequence(data, kind, where, find_user_class)
     elif any(_is_scalar(data, kind) for kind in allowed):
         return data
-    words = " or ".join(text for kind in allowed for text in _in_words(kind))
+    words = " or ".join(text for kind in allowed for text in _describe_hint(kind))
     choices = [item for kind in allowed for item in typing.get_args(kind) if isinstance(item, str)]
     near = did_you_mean(data, choices)
     raise ConfigError(f"{where} = {shortened(data)}: must be {words}{near}")
 
 
 def _component(
-    data: dict[str, Any], bases: list[Any], where: str, find_own: Callable[[str], Any] | None
+    data: dict[str, Any], bases: list[Any], where: str, find_user_class: Callable[[str], Any] | None
 ) -> Any:
-    kind = _find_type(data.get("type"), bases, where, find_own)
+    kind = _find_type(data.get("type"), bases, where, find_user_class)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     moved = moved_fields(kind)
     given = {key: item for key, item in data.items() if key != "type" and key not in moved}
     for name in given:
         if name not in fields:
             raise ConfigError(
-                f"{where}.{name}: {kind.__name__} has no such field; it has "
+                f"{where}.{name}: {kind.__name__} has no such field; its fields are "
                 f"{', '.join(fields)}{did_you_mean(name, fields)}"
             )
     required = [name for name, field in fields.items() if _default(field) is dataclasses.MISSING]
@@ -99,21 +102,22 @@ def _component(
         raise ConfigError(f"{where}: {kind.__name__} needs {', '.join(missing)}.")
     hints = _hints(kind)
     values = {
-        name: _read(item, hints[name], f"{where}.{name}", find_own) for name, item in given.items()
+        name: _read(item, hints[name], f"{where}.{name}", find_user_class)
+        for name, item in given.items()
     }
     try:
         found = kind(**values)
-        return with_values(found, _moved_values(found, data, where, find_own))
+        return with_values(found, _moved_values(found, data, where, find_user_class))
     except ConfigError:
         raise
-    except Exception as error:  # a user's __post_init__ may raise anything
-        raise ConfigError(f"{where}: {kind.__name__} refuses its fields: {error}") from error
+    except Exception as error:  # a user-defined __post_init__ may raise anything
+        raise ConfigError(f"{where}: {kind.__name__} rejected its fields: {error}") from error
 
 
 def _moved_values(
-    owner: Any, data: dict[str, Any], where: str, find_own: Callable[[str], Any] | None
+    owner: Any, data: dict[str, Any], where: str, find_user_class: Callable[[str], Any] | None
 ) -> dict[str, Any]:
-    """The values of fields that components have now, by their paths, from an older version."""
+    """Reads fields of an older version that have moved into components, by their new paths."""
     found = {}
     for name, path in moved_fields(type(owner)).items():
         if name not in data:
@@ -121,7 +125,7 @@ def _moved_values(
         first, _, last = path.partition(".")
         component, usual = getattr(owner, first), type(owner).__dataclass_fields__[first].default
         if last in (hints := _hints(type(component))):
-            found[path] = _read(data[name], hints[last], f"{where}.{name}", find_own)
+            found[path] = _read(data[name], hints[last], f"{where}.{name}", find_user_class)
         elif data[name] != to_json(getattr(usual, last)):
             warn_once(
                 f"{where}.{name} = {shortened(data[name])} is ignored: {type(component).__name__} "
@@ -131,11 +135,11 @@ def _moved_values(
 
 
 def _find_type(
-    name: Any, bases: list[Any], where: str, find_own: Callable[[str], Any] | None
+    name: Any, bases: list[Any], where: str, find_user_class: Callable[[str], Any] | None
 ) -> type:
-    """Looks up a component by its name, among those that the field accepts."""
-    if isinstance(name, str) and find_own and is_own_name(name):
-        found = find_own(name)
+    """Looks up a component class by name among those that the field accepts."""
+    if isinstance(name, str) and find_user_class and is_user_class_name(name):
+        found = find_user_class(name)
         if any(found in all_types(base) for base in bases):
             return found
     elif isinstance(name, str):
@@ -151,7 +155,7 @@ def _find_type(
 
 
 def _sequence(
-    data: list[Any], hint: Any, where: str, find_own: Callable[[str], Any] | None
+    data: list[Any], hint: Any, where: str, find_user_class: Callable[[str], Any] | None
 ) -> tuple | list:
     kinds = typing.get_args(hint)
     if not kinds or _is_list(hint) or kinds[1:] == (...,):
@@ -159,7 +163,7 @@ def _sequence(
     if len(kinds) != len(data):
         raise ConfigError(f"{where} = {shortened(data)}: must be a list of {len(kinds)} values")
     pairs = enumerate(zip(data, kinds, strict=True))
-    items = [_read(item, kind, f"{where}[{i}]", find_own) for i, (item, kind) in pairs]
+    items = [_read(item, kind, f"{where}[{i}]", find_user_class) for i, (item, kind) in pairs]
     return items if _is_list(hint) else tuple(items)
 
 
@@ -173,7 +177,7 @@ def _is_component(hint: Any) -> bool:
 
 
 def _holds(hint: Any, kind: type) -> bool:
-    """Whether an annotation allows this container; `Any` allows every one."""
+    """Whether an annotation allows this container; `Any` allows all."""
     return hint is Any or kind in (hint, typing.get_origin(hint))
 
 
@@ -187,8 +191,8 @@ def _is_scalar(data: Any, hint: Any) -> bool:
     return hint is Any or (named and rule_of(hint).allows(data))
 
 
-def _in_words(hint: Any) -> list[str]:
-    """Returns the words for what an annotation allows."""
+def _describe_hint(hint: Any) -> list[str]:
+    """Describes the values that an annotation allows, for messages."""
     if typing.get_origin(hint) is typing.Literal:
         return [repr(item) for item in typing.get_args(hint)]
     if hint in _SCALARS:
@@ -197,13 +201,13 @@ def _in_words(hint: Any) -> list[str]:
         return [f"a component with its type ({', '.join(k.__name__ for k in all_types(hint))})"]
     if typing.get_args(hint):
         kinds = [kind for item in typing.get_args(hint) for kind in union_members(item)]
-        inner = [text for kind in kinds if kind is not ... for text in _in_words(kind)]
+        inner = [text for kind in kinds if kind is not ... for text in _describe_hint(kind)]
         return [f"a list of {' or '.join(dict.fromkeys(inner))}"]
     return ["a value without a type (annotate the field with the base class of its components)"]
 
 
 def summary(value: Any) -> str:
-    """Returns a configuration object as Python code, without the fields that have their default."""
+    """Returns a configuration object as Python code, without fields at their defaults."""
     if isinstance(value, tuple):
         return "(" + "".join(f"{summary(item)}, " for item in value).strip() + ")"
     if not dataclasses.is_dataclass(value):
@@ -230,7 +234,7 @@ def _diff(old: Any, new: Any, where: str) -> Iterable[tuple[str, tuple[Any, Any]
     if isinstance(old, dict) and isinstance(new, dict):
         if old.get("type") != new.get("type"):
             names = _short(old), _short(new)
-            is_one = names[0] == names[1]  # of two modules
+            is_one = names[0] == names[1]  # from two modules
             yield f"{where}.type".lstrip("."), (old["type"], new["type"]) if is_one else names
             return
         for key in {**old, **new}:
@@ -240,7 +244,7 @@ def _diff(old: Any, new: Any, where: str) -> Iterable[tuple[str, tuple[Any, Any]
 
 
 def _short(value: Any) -> Any:
-    """Returns a component's class name, or a scalar itself."""
+    """Returns the class name of a component, or the repr of a scalar."""
     if isinstance(value, dict) and "type" in value:
         return value["type"].rpartition(".")[2]
     return value

@@ -1,7 +1,7 @@
-"""Copies on this machine of what an object store holds; a local path is its own copy.
+"""Local copies of remote files; a local path is returned unchanged.
 
-A copy is found again by the address, the names, the sizes and the versions of its files, so that
-what is written anew is copied anew. Each file appears whole or not at all.
+A copy is identified by the URL and by the names, sizes and versions of its files, so changed files
+are copied again. Each file is written atomically.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import ObjectInfo, RemotePath
 
 CACHE = "JAXFORMER_CACHE"
-"""The environment variable that names the folder for copies of remote files."""
+"""Environment variable: the cache folder for copies of remote files."""
 _ADDRESS, _LOCK, _PART = ".address", ".lock", ".part"
 _AT_ONCE = 8
 _ANNOUNCED = 1 << 28  # bytes
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Returns the folder for copies of remote files: that of JAXFORMER_CACHE, or the user's own."""
+    """Returns the cache folder for remote files: JAXFORMER_CACHE, or one in the user's cache."""
     return Path(os.environ.get(CACHE) or "~/.cache/jaxformer").expanduser().absolute()
 
 
@@ -52,14 +52,14 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
         found = {}
     if not found:
         raise DataError(
-            f"{remote} does not exist: no object has this name, nor is one below it; check the "
+            f"{remote} does not exist: there is no object with this name or below it; check the "
             "bucket and the name"
         )
     return copied(remote, {name: info for name, info in sorted(found.items()) if wanted(name)})
 
 
 def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
-    """Returns a copy on this machine of some files of a folder, see `staged`."""
+    """Returns a local copy of some files of a remote folder, like `staged`."""
     _check_names(remote, files)
     listed = [[name, info.st_size, info.etag] for name, info in files.items()]
     digest = hashlib.sha256(json.dumps([str(remote), listed]).encode()).hexdigest()[:16]
@@ -71,7 +71,7 @@ def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
 
 
 def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -> None:
-    """Copies those of some remote files that are not there yet; each appears whole."""
+    """Copies the remote files that are missing locally; each is written atomically."""
     _check_names(remote, files)
     missing = {n: info for n, info in files.items() if not _is_whole(home / n, info)}
     size = sum(info.st_size for info in missing.values())
@@ -84,7 +84,7 @@ def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -
 
 
 def address_of(path: str | os.PathLike) -> str | None:
-    """Returns the URL of which a path on this machine is a copy."""
+    """Returns the URL that a local path is a copy of, or None."""
     path = Path(path)
     for parent in path.parents:
         if (parent / _ADDRESS).is_file():
@@ -95,12 +95,12 @@ def address_of(path: str | os.PathLike) -> str | None:
 
 
 def name_of(path: str | os.PathLike) -> str:
-    """Returns what a user calls a path: the URL of which it is a copy, or the path itself."""
+    """Returns the name of a path for messages: the URL that it is a copy of, or the path itself."""
     return address_of(path) or os.fspath(path)
 
 
 def addressed_folder(kind: str, name: str, remote: "RemotePath") -> Path:
-    """Returns a folder of the cache, which knows of what it holds a copy."""
+    """Returns a cache folder, which records the URL that it is a copy of."""
     folder = cache_folder() / kind / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,14 +111,14 @@ def addressed_folder(kind: str, name: str, remote: "RemotePath") -> Path:
     except OSError as error:
         raise DataError(
             f"{folder} cannot hold a copy of {remote} ({error.strerror or error}): set {CACHE} to "
-            "a folder that can be written to"
+            "a writable folder"
         ) from error
     return folder
 
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Lets one process of this machine work in a folder, while others wait."""
+    """Locks a folder so that one local process at a time works in it."""
     with (folder / _LOCK).open("w") as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -135,10 +135,10 @@ def _fetch(remote: "RemotePath", home: Path, name: str, expected: "ObjectInfo") 
         if size != expected.st_size:
             raise DataError(f"{source} arrived with {size:,} bytes of {expected.st_size:,}")
         if now.etag != expected.etag:
-            raise DataError(f"{source} was written anew while it was read: run the same again")
+            raise DataError(f"{source} changed while it was being read: run the command again")
         part.replace(target)
     except FileNotFoundError as error:
-        raise DataError(f"{source} was removed while it was read") from error
+        raise DataError(f"{source} was removed while it was being read") from error
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
@@ -147,11 +147,11 @@ def _fetch(remote: "RemotePath", home: Path, name: str, expected: "ObjectInfo") 
 
 
 def _check_names(remote: "RemotePath", names: Iterable[str]) -> None:
-    """Refuses the names of objects that would lead out of the folder that they are copied to."""
+    """Refuses object names that would escape the folder that they are copied to."""
     for name in names:
         if name and not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise DataError(
-                f"{remote} holds {name!r}, which cannot be the name of a file here: rename it"
+                f"{remote} holds {name!r}, which is not a valid file name here: rename it"
             )
 
 
@@ -164,6 +164,6 @@ def _check_space(remote: "RemotePath", home: Path, size: int) -> None:
     free = shutil.disk_usage(disk).free
     if size > free:
         raise DataError(
-            f"{remote}: {size / 1e9:.2f} GB are to be copied to {home.parent}, which has "
+            f"{remote}: {size / 1e9:.2f} GB have to be copied to {home.parent}, which has "
             f"{free / 1e9:.2f} GB free: free some, or set {CACHE} to a folder with more"
         )

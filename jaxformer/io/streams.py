@@ -1,4 +1,4 @@
-"""Files that are read from any place, the objects of a store piece by piece."""
+"""Opens local files and remote objects for streaming reads."""
 
 import io
 import os
@@ -16,10 +16,10 @@ _PIECE = 1 << 23
 
 
 def readable(path: str | os.PathLike) -> Path | BinaryIO:
-    """Returns what reads a file: its path, or the stream of an object, which can seek.
+    """Returns a local path unchanged, or a seekable stream of a remote object.
 
-    Nothing of an object is kept on this machine. Reading it raises `StorageError` if the connection
-    is lost and does not come back, and `DataError` if it is written anew meanwhile.
+    The object is not copied to this machine. Reading raises `StorageError` if the connection is
+    lost for too long, and `DataError` if the object changes meanwhile.
     """
     if not is_remote(path):
         return ordinary_file(path)
@@ -31,7 +31,7 @@ def readable(path: str | os.PathLike) -> Path | BinaryIO:
 
 
 class _Object(io.RawIOBase):
-    """Asks for each piece by itself, so that a lost connection costs one piece."""
+    """Requests each chunk separately, so that a lost connection only repeats one chunk."""
 
     def __init__(self, path: "RemotePath"):
         self._path, self._place, self._info = path, 0, path.stat()
@@ -57,7 +57,7 @@ class _Object(io.RawIOBase):
         if len(piece) != end - self._place or (
             end == self._info.st_size and self._path.stat().etag != self._info.etag
         ):
-            raise DataError(f"{self._path} was written anew while it was read: run the same again")
+            raise DataError(f"{self._path} changed while it was being read: run the command again")
         buffer[: len(piece)] = piece
         self._place = end
         return len(piece)

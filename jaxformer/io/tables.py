@@ -1,4 +1,4 @@
-"""Tables written row by row: .csv, .tsv, .jsonl and .parquet, complete or not at all."""
+"""Writes tables row by row and atomically: .csv, .tsv, .jsonl and .parquet."""
 
 import csv
 import json
@@ -13,19 +13,19 @@ from jaxformer.io.files import check_store, replacing
 from jaxformer.io.paths import is_remote
 
 Rows = Callable[[], Iterator[dict[str, Any]]]
-"""Yields the rows of a table, the same ones each time it is called."""
+"""A function that yields the rows of a table, the same ones on each call."""
 _CHUNK = 1024
 
 
 def check_table(path: Path, name: str) -> None:
-    """Checks that a table can be written, before the work."""
+    """Checks that a table can be written, before any work."""
     check_output(path, name, _WRITERS)
     if path.suffix.lower() == ".parquet":
         optional_module("pyarrow.parquet", f"writing {path}")
 
 
 def check_output(path: Path, name: str, endings: Collection[str]) -> None:
-    """Checks that a file can be written, before the work."""
+    """Checks that a file can be written, before any work."""
     ending = path.suffix.lower()
     if ending not in endings:
         hint = did_you_mean(ending, endings)
@@ -39,15 +39,15 @@ def check_output(path: Path, name: str, endings: Collection[str]) -> None:
 def write_table(path: Path, rows: Rows) -> None:
     """Writes a table in the format of the file's ending.
 
-    Lists and objects are JSON in a .csv or .tsv file, and None is an empty field. A column that a
-    row does not have is empty there.
+    In a .csv or .tsv file, lists and objects are written as JSON, and None and missing columns as
+    empty fields.
     """
     with replacing(path) as aside:
         _WRITERS[path.suffix.lower()](path, aside, rows)
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """Returns a row as a line of JSON; values that JSON does not know become text."""
+    """Returns a row as a line of JSON; values that JSON does not support become strings."""
     return json.dumps(row, ensure_ascii=False, default=str) + "\n"
 
 
@@ -75,8 +75,8 @@ def _tab_separated(path: Path, aside: Path, rows: Rows) -> None:
             for name, field in zip(columns, fields, strict=True):
                 if any(mark in field for mark in "\t\r\n"):
                     raise DataError(
-                        f"{path}: row {number}: column {name!r} holds a tab or the end of a line, "
-                        "which a .tsv file cannot: name a .csv, .jsonl or .parquet file"
+                        f"{path}: row {number}: column {name!r} contains a tab or a newline, "
+                        "which a .tsv file cannot represent: name a .csv, .jsonl or .parquet file"
                     )
             file.write("\t".join(fields) + "\n")
 
@@ -107,7 +107,7 @@ _WRITERS = {
 
 
 def _columns(rows: Rows) -> list[str]:
-    """The columns of all rows, in the order in which they first appear."""
+    """Returns the columns of all rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows() for name in row))
 
 
@@ -118,7 +118,7 @@ def _chunks(rows: Rows) -> Iterator[list[dict[str, Any]]]:
 
 
 def _same(chunk: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that all have the columns of any: the schema comes from the first one's."""
+    """Gives all rows of a chunk the same columns: the schema is inferred from the first row."""
     names = dict.fromkeys(name for row in chunk for name in row)
     return [{name: row.get(name) for name in names} for row in chunk]
 

@@ -1,1 +1,1 @@
-"""The laboratory: what the commands of `jaxformer lab` measure and draw."""
+"""The experiments and figures behind the commands of `jaxformer lab`."""

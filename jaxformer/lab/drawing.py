@@ -1,4 +1,4 @@
-"""What the pictures of the laboratory have in common: a canvas, heat maps, colours."""
+"""Helpers shared by the figures of the lab: canvas, heat maps and colors."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ __all__ = ["COLOURS", "canvas", "frame", "heat_map", "save"]
 def canvas(
     title: str, size: tuple[float, float], rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Any, np.ndarray]:
-    """A picture with a title and a grid of axes.
+    """Creates a figure with a title and a grid of axes.
 
     Args:
-        title: What the picture shows; a second line may say with which settings.
+        title: The title; a second line may name the settings.
         size: Width and height in inches.
-        rows: Rows of axes.
-        columns: Columns of axes.
+        rows: Number of rows of axes.
+        columns: Number of columns of axes.
         **options: Further arguments of matplotlib's `subplots`, such as `sharey`.
 
     Returns:
@@ -40,7 +40,7 @@ def canvas(
 
 
 def frame(axes: Any, title: str, x: str, y: str) -> None:
-    """Names a plot and its axes, and draws a light grid."""
+    """Sets the title and axis labels of a plot, and draws a light grid."""
     axes.set_title(title, fontsize=10.5, loc="left")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -63,14 +63,14 @@ def heat_map(
     """Draws a matrix with row 0 at the top.
 
     Args:
-        axes: Where.
+        axes: The axes to draw on.
         values: `[rows, columns]`.
-        title: What the matrix is.
-        x: The name of the columns.
-        y: The name of the rows.
-        bar: The label of the colour bar; None: no bar.
-        **options: Further arguments of matplotlib's `imshow`. Without a colour map, values of both
-            signs get one that is white at 0.
+        title: The title of the plot.
+        x: The label of the x axis.
+        y: The label of the y axis.
+        bar: The label of the color bar; None draws no bar.
+        **options: Further arguments of matplotlib's `imshow`. The default color map for values of
+            both signs is white at 0.
 
     Returns:
         The image.
@@ -89,7 +89,7 @@ def heat_map(
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Writes a figure as .png, .svg or another format of matplotlib's, by the file's ending.
+    """Writes a figure as .png, .svg or another format of matplotlib, by the file extension.
 
     Args:
         figure: A matplotlib figure.

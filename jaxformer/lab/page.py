@@ -1,4 +1,4 @@
-"""One self-contained HTML page of text, tables and pictures."""
+"""A self-contained HTML page of text, tables and figures."""
 
 import base64
 import io
@@ -35,14 +35,14 @@ th { background: var(--shade); } .number { text-align: right; }
 
 
 class Page:
-    """A page that is built from top to bottom and written as one file.
+    """A page that is built top to bottom and written as a single file.
 
-    Pictures and style are part of the file, which therefore opens without a network and can be
-    sent as it is. Sections appear in a table of contents.
+    Figures and styles are embedded, so the file can be opened offline and shared. Sections are
+    listed in a table of contents.
     """
 
     def __init__(self, title: str):
-        """Starts an empty page; `title` is its heading and the name of its window."""
+        """Starts an empty page; `title` is its heading and the window title."""
         self.title = title
         self._sections: list[tuple[str, str]] = []
         self._body: list[str] = []
@@ -62,7 +62,7 @@ class Page:
     def table(
         self, rows: Iterable[Sequence[object]], header: Sequence[str], caption: str = ""
     ) -> None:
-        """Adds a table; columns whose cells are all numbers are aligned to the right."""
+        """Adds a table; numeric columns are right-aligned."""
         rows = [list(row) for row in rows]
         for row in rows:
             wanted = f"{len(header)} cells, one for each column of the header"
@@ -98,7 +98,7 @@ class Page:
         )
 
     def html(self, fragment: str) -> None:
-        """Adds HTML as it is; it must not load anything."""
+        """Adds an HTML fragment, which must not load external resources."""
         self._body.append(fragment)
 
     def write(self, path: str | Path) -> Path:
@@ -124,7 +124,7 @@ class Page:
 
 
 def shown(value: object) -> str:
-    """A cell as text: numbers have four significant digits, and all of those of the whole part."""
+    """Formats a cell: numbers have four significant digits, or more if their integer part does."""
     if not _is_number(value):
         return str(value)
     if float(value).is_integer() and abs(value) < 1e9:

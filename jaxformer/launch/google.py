@@ -1,4 +1,4 @@
-"""What Google's clouds call the accelerators."""
+"""The names of accelerators in Google Cloud."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from jaxformer.errors import ArgumentError
 
 @dataclass(frozen=True)
 class GoogleNames:
-    """The names of a chip in Google Kubernetes Engine and, of TPUs, in the Cloud TPU API."""
+    """The names of a chip in Google Kubernetes Engine and, for TPUs, in the Cloud TPU API."""
 
     accelerator: str
     """The node label: gke-tpu-accelerator or gke-accelerator."""
     machine: str
     """The machine type of a node pool."""
     vm: str | None = None
-    """The accelerator type without its size; None: not in the Cloud TPU API."""
+    """The accelerator type without its size; None if not in the Cloud TPU API."""
     cores: int = 1
-    """What the size of an accelerator type counts for each chip."""
+    """Units per chip in the size of an accelerator type."""
     runtime: str | None = None
     """The software version of a TPU VM."""
 
@@ -44,7 +44,7 @@ _ONE_CHIP = {"v5e": "ct5lp-hightpu-1t", "v6e": "ct6e-standard-1t"}
 
 
 def google_names(chip: Chip) -> GoogleNames:
-    """Returns what Google calls a chip."""
+    """Returns Google's names for a chip."""
     if chip.name not in _NAMES:
         raise ArgumentError(f"chips: must be one of {', '.join(_NAMES)} on Google's cloud")
     return _NAMES[chip.name]
@@ -58,12 +58,12 @@ def machine_type(slices: Slice) -> str:
 
 
 def topology(slices: Slice) -> str:
-    """Returns the topology of each slice as Google writes it: "4x4x4"."""
+    """Returns the topology of each slice in Google's notation: "4x4x4"."""
     return "x".join(map(str, slices.topology))
 
 
 def accelerator_type(slices: Slice) -> str:
-    """Returns what the Cloud TPU API calls each slice: "v5p-128" for v5p:4x4x4."""
+    """Returns the accelerator type of each slice in the Cloud TPU API: "v5p-128" for v5p:4x4x4."""
     names, chip = google_names(slices.chip), slices.chip
     if names.vm is None:
         raise ArgumentError(
@@ -74,7 +74,7 @@ def accelerator_type(slices: Slice) -> str:
     usual = next(s for s in slices_of(chip) if s.chips == each)
     if usual.topology != slices.topology:
         raise ArgumentError(
-            f"chips = {slices.name!r}: must be {usual.name}, the topology that the Cloud TPU API "
-            f"gives {each} chips; `launch jobset` takes others"
+            f"chips = {slices.name!r}: must be {usual.name}, the topology of {each} chips in the "
+            "Cloud TPU API; `launch jobset` supports others"
         )
     return f"{names.vm}-{each * names.cores}"

@@ -1,4 +1,4 @@
-"""A run as every kind of cluster sees it: a name, the command of each process, the machines."""
+"""A run independent of the kind of cluster: name, command of each process, and machines."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from jaxformer.errors import ArgumentError
 from jaxformer.io.paths import is_remote, url_of
 
 STOPPED = 75
-"""The exit status of a run that was stopped and can go on: EX_TEMPFAIL of sysexits.h."""
+"""The exit status of a stopped run that can be continued: EX_TEMPFAIL of sysexits.h."""
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,17 @@ class Job:
     """A training run to start."""
 
     config: str
-    """The config as `jaxformer train` takes it."""
+    """The config argument of `jaxformer train`."""
     run_dir: str
-    """Where the run is kept: a folder that all processes reach, or a bucket."""
+    """The run's folder: a shared folder or a bucket."""
     name: str
-    """A DNS label, which names the job on the cluster."""
+    """The name of the job on the cluster, a DNS label."""
     options: tuple[str, ...] = ()
     """Options of `jaxformer train`."""
     environment: tuple[tuple[str, str], ...] = ()
-    """Variables of every process, and their values."""
+    """Environment variables of every process."""
     program: tuple[str, ...] = ("python", "-m", "jaxformer")
-    """The words that start jaxformer."""
+    """The command that starts jaxformer."""
 
     def __post_init__(self):
         check_argument("name", self.name, is_label(self.name), _LABEL)
@@ -41,38 +41,39 @@ class Job:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of the command that each process runs."""
+        """The command that each process runs, as a list of arguments."""
         own = ("--run-dir", self.run_dir, "--job.stopped-status", str(STOPPED))
         return (*self.program, "train", self.config, *own, *self.options)
 
     @property
     def is_remote(self) -> bool:
-        """Whether the run is kept in a bucket."""
+        """Whether the run is stored in a bucket."""
         return is_remote(self.run_dir)
 
     @property
     def compiled(self) -> str:
-        """The folder of compiled programs, next to the run; "" if they are not kept."""
+        """The compilation cache next to the run; "" if there is none."""
         place = self.run_dir.rstrip("/")
         is_bucket = self.is_remote and place.count("/") < 3
         return "" if is_bucket else f"{place[: place.rfind('/') + 1]}compiled"
 
     def variables(self, platform: Literal["cpu", "gpu", "tpu"]) -> dict[str, str]:
-        """The variables of every process: what a run on a cluster should have, and the user's own.
+        """Returns the environment variables of every process: defaults for clusters, and the
+        user's.
 
         Args:
-            platform: That of the devices. What is compiled for one CPU may not run on another, so
-                it is not kept.
+            platform: The platform of the devices. Programs compiled for one CPU may not run on
+                another, so they are not cached.
 
         Returns:
-            Values by name; where the user gives a value, it is the one.
+            Values by name; the user's values take precedence.
         """
         given = dict(self.environment)
         compiled = given.get("JAX_COMPILATION_CACHE_DIR", self.compiled)
         own = {"JAX_COMPILATION_CACHE_DIR": compiled} if compiled and platform != "cpu" else {}
         if platform == "gpu":
             own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(GPU_MEMORY_FRACTION)
-        if platform == "gpu" and is_remote(compiled):  # where XLA's own cache for GPUs cannot be
+        if platform == "gpu" and is_remote(compiled):  # where XLA's GPU cache is not supported
             own["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
         return own | given
 
@@ -84,7 +85,7 @@ _LABEL = (
 
 
 def is_label(text: str) -> bool:
-    """Whether a text is a DNS label that may name a service, as in RFC 1035."""
+    """Whether a text is a DNS label that is valid for a service, as in RFC 1035."""
     return re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", text) is not None
 
 
@@ -97,7 +98,7 @@ def default_name(config: str) -> str:
 
 
 def variables(assignments: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads variables of the environment."""
+    """Parses environment variables."""
     found = []
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -108,14 +109,14 @@ def variables(assignments: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def check_plain(**values: str | None) -> None:
-    """Checks values that a script or a manifest takes as one plain word."""
+    """Checks values that must be a single plain word in a script or manifest."""
     for name, value in values.items():
         valid = value is None or re.fullmatch(r"[\w.,+:@%/=\[\]*-]+", value, re.ASCII) is not None
         check_argument(name.replace("_", "-"), value, valid, "one word without blanks or quotes")
 
 
 def check_nodes(nodes: int | None, slices: Slice) -> None:
-    """Checks a number of machines against the chips."""
+    """Checks that a number of machines matches the chips."""
     if nodes is not None and nodes != slices.hosts:
         raise ArgumentError(
             f"nodes = {nodes}: must be {slices.hosts}, the machines of {slices.name} with "
@@ -124,7 +125,7 @@ def check_nodes(nodes: int | None, slices: Slice) -> None:
 
 
 def shell_lines(words: Sequence[str], indent: str = "    ") -> str:
-    """A command for bash: quoted, an option with its values on each line."""
+    """Formats a command for bash: quoted, with one option per line."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):

@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: a JobSet, for GKE's TPUs and for GPUs."""
+"""Kubernetes manifests: a JobSet for TPUs on GKE and for GPUs."""
 
 import re
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from jaxformer.launch.manifest import yaml_text
 
 _PORT = 55527
 _DRIVER = "/usr/local/nvidia/lib64"
-"""Where GKE puts NVIDIA's driver, which no image has and the linker does not look for there."""
+"""Where GKE mounts NVIDIA's driver, which the linker does not search by default."""
 _CONTAINER = "train"
 _SUFFIX = len("-abcde")
-"""What Kubernetes adds to the names of pods."""
+"""The suffix that Kubernetes adds to pod names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,33 +26,33 @@ class JobSet:
     """Pods on Kubernetes, with the JobSet controller (and Kueue, for --queue)."""
 
     chips: str
-    """TPU slices or GPUs, as `plan` takes them: v5p:4x4x4, v6e:16x16*2 (two slices), h100:64."""
+    """TPU slices or GPUs, as for `plan`: v5p:4x4x4, v6e:16x16*2 (two slices), h100:64."""
     image: str
-    """The container's image; its Python has jaxformer."""
+    """The container image, with jaxformer installed."""
     nodes: int | None = None
-    """Machines, to be checked against the chips."""
+    """Number of machines, checked against the chips."""
     namespace: str = "default"
     """The namespace."""
     queue: str | None = None
-    """Kueue's LocalQueue, which starts the job when there is room."""
+    """Kueue's LocalQueue, which starts the job when resources are available."""
     create_queue: bool = False
-    """Write the queue's own objects as well, with these chips as its quota."""
+    """Also write the objects of the queue, with these chips as its quota."""
     max_restarts: int = 10
-    """Restarts after failures; those after a preemption do not count."""
+    """Maximum restarts after failures; preemptions do not count."""
     grace: int = 120
-    """Seconds between SIGTERM and SIGKILL, in which the run saves."""
+    """Seconds between SIGTERM and SIGKILL for saving a checkpoint."""
     spot: bool = False
-    """Spot machines of GKE."""
+    """Use spot machines of GKE."""
     reservation: str | None = None
     """A reservation on GKE."""
     service_account: str | None = None
-    """The Kubernetes service account that may read and write the bucket."""
+    """The Kubernetes service account with read and write access to the bucket."""
     volumes: tuple[str, ...] = ()
-    """Persistent volume claims and where they are mounted: CLAIM:/mnt/runs."""
+    """Persistent volume claims and their mount paths: CLAIM:/mnt/runs."""
     node_selector: tuple[str, ...] = ()
-    """Labels of the nodes, NAME=VALUE, in place of GKE's: for GPUs of other clouds."""
+    """Node labels, NAME=VALUE, instead of GKE's, for GPUs in other clouds."""
     host_network: bool = False
-    """The machine's own network: faster between TPU slices, one job on each machine."""
+    """Use the host network: faster between TPU slices, but allows only one job per machine."""
 
     def __post_init__(self):
         for name in ("namespace", "queue", "service_account"):
@@ -79,7 +79,7 @@ class JobSet:
 
     @property
     def selector(self) -> dict[str, str]:
-        """The labels of the nodes that were given in place of GKE's."""
+        """The node labels that replace GKE's."""
         found = {}
         for text in self.node_selector:
             name, equals, value = text.partition("=")
@@ -93,11 +93,11 @@ def _is_name_part(text: str) -> bool:
 
 
 def jobset_manifest(job: Job, cluster: JobSet) -> str:
-    """Writes the manifest that `kubectl apply` takes.
+    """Returns a manifest for `kubectl apply`.
 
-    The pods of a GPU job are told where process 0 is, how many they are and which one each is;
-    those of a TPU job how many they are, while GKE tells them the rest. A pod that was stopped
-    and has saved ends with a status for which all pods start again, without limit.
+    The pods of a GPU job get the address of process 0, the number of pods and their index; pods of
+    a TPU job get their number, and the rest from GKE. A pod that was stopped and has saved exits
+    with a status that restarts all pods, without limit.
 
     Args:
         job: The run.
@@ -107,7 +107,7 @@ def jobset_manifest(job: Job, cluster: JobSet) -> str:
         YAML, with the commands to use it as comments.
 
     Raises:
-        ArgumentError: The chips, the name or the place of the run cannot be.
+        ArgumentError: The chips, the name or the folder of the run is invalid.
     """
     slices = parse_chips(cluster.chips)
     check_nodes(cluster.nodes, slices)
@@ -155,7 +155,7 @@ def jobset_manifest(job: Job, cluster: JobSet) -> str:
 
 
 def _job_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict[str, Any]:
-    """The Job of a slice, or of all GPUs."""
+    """Returns the Job of a slice, or of all GPUs."""
     hosts = slices.hosts // slices.num_slices
     stopped = {"containerName": _CONTAINER, "operator": "In", "values": [STOPPED]}
     return {
@@ -210,7 +210,7 @@ def _pod_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict
 
 
 def _environment(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> list[dict[str, Any]]:
-    """What joins the processes, and the other variables."""
+    """Returns the environment variables that join the processes, and the others."""
     found: list[dict[str, Any]] = [{"name": "JAX_NUM_PROCESSES", "value": str(slices.hosts)}]
     if slices.chip.kind == "gpu" and slices.hosts > 1:
         first = f"{job.name}-{replicated}-0-0.{job.name}:{_PORT}"
@@ -226,7 +226,7 @@ def _environment(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> l
 
 
 def _escaped(word: str) -> str:
-    """A word of a command or a variable in which Kubernetes replaces no $(NAME)."""
+    """Escapes $(NAME), which Kubernetes would replace in commands and variables."""
     return word.replace("$", "$$")
 
 
@@ -249,7 +249,7 @@ def _node_selector(cluster: JobSet, slices: Slice) -> dict[str, str]:
 
 
 def _check_names(job: Job, slices: Slice, replicated: str) -> None:
-    """Checks that the names of the pods, which are host names, are not too long."""
+    """Checks that pod names, which are host names, are not too long."""
     hosts = slices.hosts // slices.num_slices
     longest = f"{job.name}-{replicated}-{slices.num_slices - 1}-{hosts - 1}"
     over = len(longest) + _SUFFIX - 63
@@ -266,7 +266,7 @@ def _check_run_dir(job: Job, cluster: JobSet) -> None:
     check_argument(
         "run-dir", job.run_dir, job.is_remote or mounted,
         "a bucket (gs://BUCKET/RUN) or a folder of a volume (--volumes CLAIM:/mnt/runs --run-dir "
-        "/mnt/runs/RUN); a pod's own disk is lost with it",
+        "/mnt/runs/RUN); the local disk of a pod is lost with it",
     )  # fmt: skip
 
 

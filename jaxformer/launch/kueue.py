@@ -1,4 +1,4 @@
-"""The objects of a queue of Kueue."""
+"""The Kubernetes objects of a Kueue queue."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _API = "kueue.x-k8s.io/v1beta2"
 def queue_objects(
     name: str, namespace: str, slices: Slice, node_labels: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Returns the objects of a queue that has room for some chips."""
+    """Returns the objects of a queue with a quota for some chips."""
     tpu = slices.chip.kind == "tpu"
     resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
     shape = "x".join(map(str, slices.topology))

@@ -1,4 +1,4 @@
-"""Objects of Kubernetes as YAML."""
+"""Kubernetes objects as YAML."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import yaml
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that another reader of YAML could take for something else."""
+    """Quotes every string that another YAML parser could interpret differently."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -26,5 +26,5 @@ _Dumper.add_representer(str, _text)
 
 
 def yaml_text(objects: Sequence[dict[str, Any]]) -> str:
-    """Returns objects as documents of one YAML file."""
+    """Returns objects as the documents of a YAML file."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)

@@ -26,35 +26,35 @@ class Slurm:
     """Nodes of a SLURM cluster."""
 
     nodes: int | None = None
-    """Nodes of the job."""
+    """Number of nodes of the job."""
     gpus_per_node: int | None = None
-    """GPUs of each node (default: 8, or what the machines of --chips have)."""
+    """GPUs per node (default: 8, or according to --chips)."""
     chips: str | None = None
-    """GPUs in place of nodes, as `plan` takes them: h100:64."""
+    """GPUs instead of nodes, as for `plan`: h100:64."""
     tasks: Literal["node", "gpu"] = "node"
-    """A process for each node, or for each GPU."""
+    """Start one process per node or per GPU."""
     time: str = "24:00:00"
-    """The time limit as SLURM writes it: MINUTES, HH:MM:SS or DAYS-HH:MM:SS."""
+    """The time limit in SLURM's notation: MINUTES, HH:MM:SS or DAYS-HH:MM:SS."""
     save_before: int = 300
-    """Seconds before the time limit at which the run saves, ends and is queued again."""
+    """Seconds before the time limit when the run saves, exits and is requeued."""
     partition: str | None = None
     """The partition."""
     account: str | None = None
-    """The account that is charged."""
+    """The account to charge."""
     qos: str | None = None
     """The quality of service."""
     cpus_per_task: int | None = None
-    """CPU cores of each process (default: all of the node are open to all)."""
+    """CPU cores per process (default: all processes can use all cores of the node)."""
     container: str | None = None
-    """An image that pyxis runs (srun --container-image); its Python has jaxformer."""
+    """A container image for pyxis (srun --container-image), with jaxformer installed."""
     mounts: tuple[str, ...] = ()
-    """Folders of the node in the container: SOURCE or SOURCE:TARGET."""
+    """Folders to mount in the container: SOURCE or SOURCE:TARGET."""
     setup: tuple[str, ...] = ()
-    """Lines of bash before the run: "source .venv/bin/activate"."""
+    """Lines of bash to execute before the run: "source .venv/bin/activate"."""
     log: str = "%x-%j.log"
-    """The file of the output; sbatch makes no folder for it."""
+    """The output file, in an existing folder."""
     sbatch: tuple[str, ...] = ()
-    """More options of sbatch: "--constraint=ib"."""
+    """Further sbatch options: "--constraint=ib"."""
 
     def __post_init__(self):
         limit = seconds(self.time)
@@ -80,10 +80,10 @@ class Slurm:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of nodes, and of GPUs of each.
+        """The number of nodes, and of GPUs per node.
 
         Raises:
-            ArgumentError: It is given twice or not at all, or the chips are not GPUs.
+            ArgumentError: The nodes are given twice or not at all, or the chips are not GPUs.
         """
         if self.chips is None:
             if self.nodes is None:
@@ -99,14 +99,14 @@ class Slurm:
         each = slices.chips // slices.hosts
         if self.gpus_per_node not in (None, each):
             raise ArgumentError(
-                f"gpus-per-node = {self.gpus_per_node}: must be {each}, as the machines of "
-                f"{slices.name} have; leave it out"
+                f"gpus-per-node = {self.gpus_per_node}: must be {each}, as on the machines of "
+                f"{slices.name}; leave it out"
             )
         return slices.hosts, each
 
 
 def seconds(time: str) -> int:
-    """Returns the seconds of a time limit in one of SLURM's forms."""
+    """Parses a time limit in SLURM's notation into seconds."""
     found = next((each for form in _TIMES if (each := re.fullmatch(form, time))), None)
     given = found.groupdict() if found else {}
     days, hours, minutes, rest = (int(given.get(unit) or 0) for unit in _UNITS)
@@ -116,10 +116,10 @@ def seconds(time: str) -> int:
 
 
 def slurm_script(job: Job, cluster: Slurm) -> str:
-    """Writes the script that `sbatch` takes.
+    """Returns a script for `sbatch`.
 
-    The run gets SIGTERM before the time limit, saves and ends with a special exit status, for which
-    the script puts the job back into the queue; so it does after a preemption.
+    Before the time limit or on preemption, the run receives SIGTERM, saves and exits with a special
+    status, upon which the script requeues the job.
 
     Args:
         job: The run.
@@ -129,7 +129,7 @@ def slurm_script(job: Job, cluster: Slurm) -> str:
         The script.
 
     Raises:
-        ArgumentError: The nodes cannot be.
+        ArgumentError: The nodes are invalid.
     """
     nodes, gpus = cluster.shape
     if cluster.tasks == "gpu" and gpus == 0:
@@ -151,11 +151,11 @@ def slurm_script(job: Job, cluster: Slurm) -> str:
     lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
     flags = ("--exclusive", "--mem=0", "--requeue", "--open-mode=append", *cluster.sbatch)
     lines += [f"#SBATCH {flag}" for flag in flags]
-    # Processes end by themselves when one is lost; one that ends first must not kill those that
-    # still save. Without --cpu-bind a process for a node may get one core.
+    # Processes exit by themselves when one is lost; the first to exit must not kill others that are
+    # still saving. Without --cpu-bind a per-node process may get only one core.
     srun = ["srun", "--kill-on-bad-exit=0", "--cpu-bind=none"]
     if cluster.cpus_per_task is not None:
-        srun.append(f"--cpus-per-task={cluster.cpus_per_task}")  # srun does not take it over
+        srun.append(f"--cpus-per-task={cluster.cpus_per_task}")  # srun does not inherit it
     if cluster.container is not None:
         srun.append(f"--container-image={cluster.container}")
         if cluster.mounts:

@@ -10,7 +10,7 @@ from jaxformer.errors import ArgumentError
 from jaxformer.launch.google import accelerator_type, google_names
 from jaxformer.launch.job import STOPPED, Job, check_nodes, check_plain
 
-# The images of the machines come with Python 3.10, which is too old.
+# The machine images ship Python 3.10, which is too old.
 _PYTHON = "3.12"
 _ACTIVATE = ". ~/jaxformer-python/bin/activate"
 _MAKE_PYTHON = (
@@ -27,26 +27,27 @@ class TpuVm:
     """TPU virtual machines of Google Cloud, without Kubernetes."""
 
     chips: str
-    """TPU slices as `plan` takes them: v6e:16x16, v5p:4x4x4*2 (two slices)."""
+    """TPU slices, as for `plan`: v6e:16x16, v5p:4x4x4*2 (two slices)."""
     zone: str
     """The zone: us-east5-a."""
     nodes: int | None = None
-    """Machines, to be checked against the chips."""
+    """Number of machines, checked against the chips."""
     project: str | None = None
     """The project (default: gcloud's)."""
     runtime: str | None = None
-    """The software version of the machines (default: the one for the chip)."""
+    """The runtime version of the machines (default: the one for the chip)."""
     spot: bool = False
-    """Machines that may be taken away at any time, at a lower price."""
+    """Use preemptible machines at a lower price."""
     reservation: str | None = None
     """A reservation."""
     service_account: str | None = None
-    """The service account that may read and write the bucket (default: the project's)."""
+    """The service account with read and write access to the bucket (default: the project's)."""
     max_restarts: int = 10
-    """Restarts after failures; those after a stop by a signal do not count."""
+    """Maximum restarts after failures; stops by a signal do not count."""
     setup: tuple[str, ...] = ()
     """Lines of bash that install jaxformer on a machine, in an environment with Python 3.12, and
-    bring the config."""
+    copy the config.
+    """
 
     def __post_init__(self):
         check_argument("max-restarts", self.max_restarts, self.max_restarts >= 0, "at least 0")
@@ -62,17 +63,17 @@ class TpuVm:
 
 
 def tpu_vm_script(job: Job, cluster: TpuVm) -> str:
-    """Writes a script with a word for each step from the machines' creation to their deletion.
+    """Returns a script with a subcommand for each step from creating to deleting the machines.
 
     Args:
         job: The run.
         cluster: The machines.
 
     Returns:
-        A script for bash, to be run where gcloud is.
+        A bash script, to be run on a machine with gcloud.
 
     Raises:
-        ArgumentError: The chips or the place of the run cannot be.
+        ArgumentError: The chips or the folder of the run is invalid.
     """
     slices = parse_chips(cluster.chips)
     if slices.chip.kind != "tpu":
@@ -83,8 +84,8 @@ def tpu_vm_script(job: Job, cluster: TpuVm) -> str:
     check_nodes(cluster.nodes, slices)
     check_argument(
         "run-dir", job.run_dir, job.is_remote or job.run_dir.startswith("/"),
-        "a bucket (gs://BUCKET/RUN), or an absolute path that all machines have mounted; their own "
-        "disks are lost with them",
+        "a bucket (gs://BUCKET/RUN), or an absolute path that all machines have mounted; local "
+        "disks are lost with the machines",
     )  # fmt: skip
     where = [f"--zone={cluster.zone}"]
     if cluster.project is not None:
@@ -109,7 +110,7 @@ def tpu_vm_script(job: Job, cluster: TpuVm) -> str:
 
 
 def _create(job: Job, cluster: TpuVm, slices: Slice) -> list[str]:
-    """The options of the request for machines."""
+    """Returns the options of the request for machines."""
     options = [f"--accelerator-type={accelerator_type(slices)}"]
     options.append(f"--runtime-version={cluster.runtime or google_names(slices.chip).runtime}")
     if slices.num_slices > 1:
@@ -126,7 +127,7 @@ def _create(job: Job, cluster: TpuVm, slices: Slice) -> list[str]:
 
 
 def _train(job: Job, cluster: TpuVm) -> str:
-    """What a machine runs: it goes on when the connection ends, and starts the run again."""
+    """Returns the script that a machine runs: it survives the connection and restarts the run."""
     name = job.name
     variables = job.variables("tpu").items()
     exports = "".join(f"export {each}={shlex.quote(value)}\n" for each, value in variables)
@@ -160,7 +161,7 @@ _LOOP = """\
     done
     echo $status > ~/{name}.status
 """
-"""Starts the run until it is complete, stopped by hand, or refused (status 2)."""
+"""Restarts the run until it is complete, stopped by hand, or refused (status 2)."""
 
 _SCRIPT = """\
 #!/bin/bash

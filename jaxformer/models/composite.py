@@ -1,4 +1,4 @@
-"""Composite models: any encoder, of text or of images, with a decoder that reads its outputs."""
+"""Composite models: any text or image encoder with a decoder that attends to its outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -29,21 +29,22 @@ _TARGETS = ("decoder_inputs", "decoder_segments")
 
 @dataclass(frozen=True)
 class CompositeConfig(ModelConfig):
-    """An encoder and a decoder, each with a configuration of its own (bert2gpt2, ViT and GPT-2)."""
+    """An encoder and a decoder with separate configurations (bert2gpt2, ViT and GPT-2)."""
 
     is_encoder_decoder: ClassVar[bool] = True
     encoder: EncoderConfig | VisionConfig
     """The encoder, without heads."""
     decoder: DecoderConfig
-    """The decoder, with cross-attention. Where the encoder outputs have another width than its
-    cross-attention reads, a linear layer between the two projects them."""
+    """The decoder, with cross-attention. If the width of the encoder outputs differs from the input
+    width of its cross-attention, a linear layer projects them.
+    """
 
     def __post_init__(self):
         check_types(self)
         bare = "(): the decoder predicts"
         check_field(self.encoder, "heads", not self.encoder.heads, bare, "model.encoder")
         reads = self.decoder.cross_attention is not None
-        wanted = "DotProductCrossAttention(), or your own: the decoder reads the encoder outputs"
+        wanted = "cross-attention such as DotProductCrossAttention()"
         check_field(self.decoder, "cross_attention", reads, wanted, "model.decoder")
         same = self.encoder.compute_dtype == self.decoder.compute_dtype
         wanted = f"that of the encoder, {self.encoder.compute_dtype!r}"
@@ -59,7 +60,9 @@ class CompositeConfig(ModelConfig):
 
     @property
     def projects(self) -> bool:
-        """Whether a linear layer projects the encoder outputs to the width that is read."""
+        """Whether a linear layer projects the encoder outputs to the input width of
+        cross-attention.
+        """
         return self.encoder.output_width != self.decoder.encoder_width
 
     @property
@@ -71,10 +74,10 @@ class CompositeConfig(ModelConfig):
         return tuple(dict.fromkeys((*self.encoder.input_fields, "vocab_size")))
 
     def with_fields(self, **changes: Any) -> "CompositeConfig":
-        """A copy with other values of some fields.
+        """Returns a copy with some fields replaced.
 
-        `heads` are those of the decoder. All other fields, such as `compute_dtype`, `scan_layers`
-        and `interpolate_positions`, are set in each of the two that has such a field.
+        `heads` belong to the decoder. All other fields, such as `compute_dtype`, `scan_layers` and
+        `interpolate_positions`, are set in both configurations that have such a field.
 
         Args:
             **changes: Field, or a path such as "self_attention.dropout" -> value.
@@ -83,7 +86,7 @@ class CompositeConfig(ModelConfig):
             The copy.
 
         Raises:
-            ConfigError: There is no such field, or it cannot have that value.
+            ConfigError: There is no such field, or the value is invalid.
         """
         parts = self.parts | {name: changes.pop(name) for name in self.parts if name in changes}
         known = {
@@ -116,7 +119,7 @@ class CompositeConfig(ModelConfig):
         return {**lengths, **self.encoder.row_lengths(lengths)}
 
     def flops(self, lengths):
-        """The FLOPs per token of the encoder; the targets add theirs."""
+        """Returns the FLOPs per encoder token, including those of the targets."""
         length, targets = self.row_lengths(lengths)["inputs"], lengths["decoder_inputs"]
         share, layers = targets / length, self.decoder.num_layers
         encoder, decoder = self.encoder.flops(lengths), self.decoder.flops({"inputs": targets})
@@ -143,16 +146,16 @@ class CompositeConfig(ModelConfig):
             return value
         return self.parts[part].adapted(rest, value, source.parts[part])
 
-    # What is asked of every model with a decoder --------------------------------------------------
+    # The interface of every model with a decoder --------------------------------------------------
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """What is predicted from the decoder's hidden states."""
+        """The heads on the decoder's hidden states."""
         return self.decoder.heads
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the decoder's embedding table (V)."""
+        """Vocabulary size of the decoder (V)."""
         return self.decoder.vocab_size
 
     @property
@@ -217,15 +220,14 @@ class CompositeConfig(ModelConfig):
 
     @property
     def remat(self) -> str:
-        """What the backward pass recomputes in the decoder."""
+        """The rematerialization policy of the decoder."""
         return self.decoder.remat
 
 
 class Composite(GenerativeModel):
-    """An encoder, and a decoder with cross-attention to its outputs, each a model of its own.
+    """An encoder model, and a decoder model with cross-attention to its outputs.
 
-    References:
-        Rothe et al., 2019, for encoders and decoders of text that were trained apart
+    References: Rothe et al., 2019, for text encoders and decoders that were trained separately
         (https://arxiv.org/abs/1907.12461); Li et al., 2021, for images
         (https://arxiv.org/abs/2109.10282).
     """
@@ -262,11 +264,11 @@ class Composite(GenerativeModel):
         return encoder_outputs if self.projection is None else self.projection(encoder_outputs)
 
     def encode(self, inputs: jax.Array, **options: Any) -> jax.Array:
-        """The encoder outputs, in the encoder's own width.
+        """Returns the encoder outputs, in the width of the encoder.
 
         Args:
             inputs: int token ids `[B, S]`, or images `[B, height, width, C]`.
-            **options: Those of the encoder's `hidden`, such as `segments` and `key`.
+            **options: Options of the encoder's `hidden`, such as `segments` and `key`.
 
         Returns:
             `[B, S, D]` in the compute dtype.
@@ -275,12 +277,12 @@ class Composite(GenerativeModel):
             return self.encoder.hidden(inputs, **options)
 
     def decode(self, inputs: jax.Array, encoder_outputs: jax.Array, **options: Any) -> jax.Array:
-        """The decoder's hidden states with the true previous tokens as inputs (teacher forcing).
+        """Returns the decoder's hidden states with teacher forcing.
 
         Args:
-            inputs: int `[B, T]`: the start token, then the targets but the last.
+            inputs: int `[B, T]`: the start token, then all targets but the last.
             encoder_outputs: `[B, S, D]`, from `encode`.
-            **options: Those of the decoder's `hidden`, such as `encoder_mask` and `segments`.
+            **options: Options of the decoder's `hidden`, such as `encoder_mask` and `segments`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -306,13 +308,13 @@ class Composite(GenerativeModel):
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
-        """Float32 logits `[B, T, V]` for ids `[B, S]`, or for images `[B, height, width, C]`."""
+        """Returns float32 logits `[B, T, V]` for ids `[B, S]` or images `[B, height, width, C]`."""
         batch = {self.source: inputs, "decoder_inputs": decoder_inputs, **batch}
         return self.heads["language_model"].scores(self.outputs(batch))
 
 
 def _encoder_mask(batch: Mapping[str, jax.Array]) -> Mask:
-    """The cross-attention mask: within a segment, or all that is not padding."""
+    """Returns the cross-attention mask: the same segment, or all non-padding tokens."""
     if "segments" not in batch:
         return Mask()
     if "decoder_segments" in batch:

@@ -1,4 +1,4 @@
-"""The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
+"""The decoder-only family: GPT, Llama, Mistral and others, defined by configuration."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -24,19 +24,22 @@ from jaxformer.nn.sublayer import SublayerConfig
 
 @dataclass(frozen=True)
 class DecoderConfig(TypedTextConfig):
-    """A decoder alone: each token sees those before it (GPT, Llama)."""
+    """Configuration of a decoder-only model (GPT, Llama)."""
 
     causal: ClassVar[bool] = True
     embedding_projection: Literal["input", "both"] = "input"
-    """Where embeddings narrower than the stream are projected: "input": to it, after positions and
-    norm, with a bias (ALBERT); "both": to it first, and back at the end, without (OPT 350M)."""
+    """Projection of embeddings that are narrower than the residual stream. "input": after positions
+    and norm, with a bias (ALBERT); "both": directly at the input and back at the output, without
+    bias (OPT 350M).
+    """
     cross_attention: CrossAttentionConfig | None = None
-    """The sublayer that reads the outputs of an encoder, between the other two, in the decoder of a
-    CompositeConfig. None: the decoder reads no encoder."""
+    """The cross-attention sublayer between the other two, in the decoder of a CompositeConfig. None
+    disables cross-attention.
+    """
     encoder_dim: int | None = None
-    """Width of the encoder outputs that cross-attention reads. None: model_dim."""
+    """Width of the encoder outputs; None means model_dim."""
     heads: tuple[Head, ...] = (LanguageModel(),)
-    """What is predicted from the hidden states."""
+    """The heads on the hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -46,7 +49,7 @@ class DecoderConfig(TypedTextConfig):
 
     @property
     def block_sublayers(self) -> tuple[SublayerConfig, ...]:
-        """The sublayers of a block, with cross-attention if there is one."""
+        """The sublayers of a block, including cross-attention if enabled."""
         if self.cross_attention is None:
             return self.sublayers
         return self.self_attention, self.cross_attention, self.feed_forward
@@ -67,7 +70,7 @@ class DecoderConfig(TypedTextConfig):
         return {name: array(rows, lengths["inputs"]) for name in names}
 
     def flops(self, lengths):
-        """The FLOPs per token, without those of the encoder outputs that are read."""
+        """Returns the FLOPs per token, excluding those of the encoder."""
         layers = self.num_layers
         products = block_products(self, self.block_sublayers, layers)
         products += sum(head.products(self) for head in self.heads)
@@ -76,10 +79,10 @@ class DecoderConfig(TypedTextConfig):
 
 
 class GenerativeModel(Model):
-    """A model whose decoder continues a text. A subclass names the decoder's parts."""
+    """Base class of models with a text decoder; subclasses name the decoder's parts."""
 
     decoder_scope: ClassVar[str | None] = None
-    """The scope of the decoder's activations; None: that of the whole model."""
+    """The scope of the decoder's activations; None means the scope of the whole model."""
     dtype: jax.typing.DTypeLike
     """The compute dtype."""
 
@@ -90,11 +93,11 @@ class GenerativeModel(Model):
 
     @property
     def decoder_transformer(self) -> Transformer:
-        """The transformer whose cache `init_cache` makes."""
+        """The transformer that `init_cache` creates a cache for."""
         raise NotImplementedError
 
     def cross_inputs(self, encoder_outputs: jax.Array | None) -> jax.Array | None:
-        """What cross-attention reads of the encoder outputs."""
+        """Maps encoder outputs to the inputs of cross-attention."""
         return encoder_outputs
 
     def init_cache(
@@ -103,7 +106,7 @@ class GenerativeModel(Model):
         encoder_outputs: jax.Array | None = None,
         encoder_mask: Mask | None = None,
     ) -> Cache:
-        """The decoder's cache before the first token.
+        """Creates the decoder's cache before the first token.
 
         Args:
             shape: The size of the cache.
@@ -111,7 +114,7 @@ class GenerativeModel(Model):
             encoder_mask: The cross-attention mask; None allows all.
 
         Returns:
-            A cache without tokens, but with the keys and values of the encoder outputs.
+            An empty cache with the keys and values of the encoder outputs.
         """
         encoder_outputs = self.cross_inputs(encoder_outputs)
         encoder_mask = Mask() if encoder_mask is None else encoder_mask
@@ -126,20 +129,20 @@ class GenerativeModel(Model):
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
-        """The decoder's hidden states of the next tokens of each row.
+        """Returns the decoder's hidden states of the next tokens of each row.
 
-        Reading a row in several steps gives the states that the decoder gives for the whole row,
-        with the type 0 for all tokens.
+        Processing a row in several steps gives the same states as processing it at once, with type
+        0 for all tokens.
 
         Args:
             inputs: int token ids `[B, T]`.
-            cache: The cache of the tokens before.
-            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
-            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
-                depend on it; None: the tokens that have been read after this step.
+            cache: The cache of the previous tokens.
+            count: int `[B]`: the number of leading tokens that are real; None means all.
+            lengths: int `[B]`: the final length of each row, for positional schemes that depend on
+                it; None uses the length after this step.
 
         Returns:
-            `[B, T, D]` in the compute dtype, and the cache with these tokens.
+            `[B, T, D]` in the compute dtype, and the updated cache.
         """
         assert_tokens(self.target_embedding.vocab_size, inputs)
         embedded = self.target_embedding(inputs, self.dtype)
@@ -157,16 +160,16 @@ class GenerativeModel(Model):
         encoder_mask: Mask | None = None,
         **options: Any,
     ) -> jax.Array:
-        """The decoder's hidden states of whole rows.
+        """Returns the decoder's hidden states of whole rows.
 
         Args:
             inputs: int token ids `[B, T]`.
-            order: Which tokens each token sees, such as `causal()`.
+            order: The base mask, such as `causal()`.
             positions: int `[B or 1, T]`; None counts from 0.
             segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-            mask: A mask to combine with, such as one of padding.
+            mask: An additional mask, such as a padding mask.
             encoder_mask: The cross-attention mask; None allows all.
-            **options: Other arguments of the transformer.
+            **options: Further arguments of the transformer.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -186,7 +189,7 @@ class GenerativeModel(Model):
             )
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
+        """Returns the float32 vocabulary logits `[B, T, V]` for the decoder's hidden states."""
         outputs = ModelOutput(hidden, tied=self.target_embedding.kernel())
         return self.heads["language_model"].scores(outputs)
 
@@ -197,7 +200,7 @@ class GenerativeModel(Model):
 class Decoder(GenerativeModel):
     """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads.
 
-    With cross-attention it reads the outputs of an encoder, which its methods then ask for.
+    With cross-attention, its methods require encoder outputs.
     """
 
     def __init__(self, key: jax.Array, config: DecoderConfig):
@@ -232,16 +235,16 @@ class Decoder(GenerativeModel):
         encoder_mask: Mask | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """The normalised hidden states.
+        """Returns the normalized hidden states.
 
         Args:
             inputs: int token ids `[B, T]`.
             positions: int `[B or 1, T]`; None counts from 0.
             segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-            prefix: int `[B]`: the number of leading tokens that are visible to all tokens of the
-                row (prefix LM); None: attention is causal.
-            mask: A mask to combine with, such as one of padding.
-            type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
+            prefix: int `[B]`: the number of leading tokens visible to all tokens of the row (prefix
+                LM); None means causal attention.
+            mask: An additional mask, such as a padding mask.
+            type_ids: int `[B, T]` for "token_types" and "task_types"; missing types are 0.
             encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
             encoder_mask: The cross-attention mask; None allows all.
             key: The dropout key; None in evaluation.
@@ -282,11 +285,11 @@ class Decoder(GenerativeModel):
         return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
-        """Float32 logits `[B, T, V]`; `options` are those of `hidden`."""
+        """Returns float32 logits `[B, T, V]`; `options` are those of `hidden`."""
         return self.logits(self.hidden(inputs, **options))
 
     def _check_encoder(self, encoder_outputs: jax.Array | None) -> None:
-        """Raises ArgumentError where encoder outputs are missing, or are not read."""
+        """Raises ArgumentError if encoder outputs are missing or unused."""
         wanted = "[B, S, D]: the model has cross-attention; a CompositeConfig gives it an encoder"
         if not self.reads_encoder:
             wanted = "None: the model has no cross_attention"

@@ -1,4 +1,4 @@
-"""Dual encoders: a model of texts and one of images, whose vectors are compared (CLIP, SigLIP)."""
+"""Dual encoders: a text and an image model whose embeddings are compared (CLIP, SigLIP)."""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -27,26 +27,26 @@ from jaxformer.nn.layers import constant, parameter
 
 @dataclass(frozen=True)
 class DualEncoderConfig(ModelConfig):
-    """A model of texts and one of images, whose vectors are compared (CLIP, SigLIP).
+    """A text model and an image model whose embeddings are compared (CLIP, SigLIP).
 
-    The vector of a text or of an image is what the head Projection of its model gives, or the
-    pooled state of a model without one.
+    The embedding of a text or an image is the output of its model's Projection head, or the pooled
+    state without one.
     """
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "images")
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size", "image_size", "channels")
     text: DecoderConfig | EncoderConfig
-    """The model of texts."""
+    """The text model."""
     image: VisionConfig
-    """The model of images."""
+    """The image model."""
     logit_scale: float = math.log(1 / 0.07)
-    """The initial value of the logarithm of what similarities are multiplied by."""
+    """The initial log of the similarities' multiplier."""
     max_logit_scale: float | None = math.log(100)
-    """The largest value of that logarithm: each update is cut off there; None: it may grow."""
+    """The maximum of this logarithm, applied after each update; None is unlimited."""
     logit_bias: float | None = None
-    """The initial value of what is added to similarities (SigLIP: -10); None: there is none."""
+    """The initial bias of similarities (SigLIP: -10); None disables it."""
     heads: tuple[Head, ...] = (Contrastive(),)
-    """What is learned of the similarities: Contrastive or SigmoidContrastive."""
+    """The loss of the similarities: Contrastive or SigmoidContrastive."""
 
     def __post_init__(self):
         check_types(self)
@@ -60,8 +60,9 @@ class DualEncoderConfig(ModelConfig):
         widths = [_width(part) for part in (self.text, self.image)]
         if widths[0] != widths[1]:
             raise ConfigError(
-                f"model.text gives vectors of {widths[0]} numbers and model.image of {widths[1]}, "
-                "which cannot be compared: give both a head Projection of the same width"
+                f"model.text has embeddings of width {widths[0]} and model.image of width "
+                f"{widths[1]}, which cannot be compared: give both a Projection head of the same "
+                "width"
             )
 
     @property
@@ -73,10 +74,10 @@ class DualEncoderConfig(ModelConfig):
         return *self.text.stacks, *self.image.stacks
 
     def with_fields(self, **changes: Any) -> Self:
-        """A copy with other values of some fields.
+        """Returns a copy with some fields replaced.
 
-        Those of this class are set as they are; all others, such as `compute_dtype` and
-        `scan_layers`, in both models, or in the one that has them.
+        Fields of this class are set directly; all others, such as `compute_dtype` and
+        `scan_layers`, in each model that has them.
 
         Args:
             **changes: Field, or a path such as "self_attention.dropout" -> value.
@@ -85,7 +86,7 @@ class DualEncoderConfig(ModelConfig):
             The copy.
 
         Raises:
-            ConfigError: There is no such field, or it cannot have that value.
+            ConfigError: There is no such field, or the value is invalid.
         """
         names = {each.name for each in fields(self)}
         own = {name: value for name, value in changes.items() if name in names}
@@ -97,7 +98,7 @@ class DualEncoderConfig(ModelConfig):
         known = set().union(*fields_of.values())
 
         def changed(name: str, part: ModelConfig) -> ModelConfig:
-            # A field that neither has is refused by the first.
+            # The first model refuses a field that neither has.
             own = fields_of[name]
             fits = {k: v for k, v in shared.items() if _first(k) in own or _first(k) not in known}
             return part.with_fields(**fits)
@@ -107,17 +108,17 @@ class DualEncoderConfig(ModelConfig):
 
     @property
     def vocab_size(self) -> int:
-        """The tokens of the model of texts."""
+        """The vocabulary size of the text model."""
         return self.text.vocab_size
 
     @property
     def position(self) -> Position:
-        """The positional scheme of the model of texts."""
+        """The positional scheme of the text model."""
         return self.text.position
 
     @property
     def type_sizes(self) -> dict[str, int]:
-        """The rows of each table of type embeddings of the model of texts."""
+        """The rows of each type-embedding table of the text model."""
         return getattr(self.text, "type_sizes", {})
 
     @property
@@ -132,7 +133,7 @@ class DualEncoderConfig(ModelConfig):
 
     @property
     def channels(self) -> int:
-        """Colours of a pixel."""
+        """Number of image channels."""
         return self.image.channels
 
     def build(self, key):
@@ -144,7 +145,7 @@ class DualEncoderConfig(ModelConfig):
         return text | segments | self.image.input_spec(rows, lengths)
 
     def flops(self, lengths):
-        """The FLOPs per token of a text; its image adds its own."""
+        """Returns the FLOPs per text token, including those of its image."""
         text, image = self.text.flops(lengths), self.image.flops(lengths)
         share = self.image.num_tokens / lengths["inputs"]
         return TokenFlops(
@@ -164,7 +165,7 @@ class DualEncoderConfig(ModelConfig):
 
 
 class DualEncoder(Model):
-    r"""Two models, and the similarity of their vectors.
+    r"""Two models, and the similarity of their embeddings.
 
     .. math:: x_{ij} = e^{s} \frac{t_i \cdot v_j}{|t_i| |v_j|} + b
 
@@ -187,27 +188,27 @@ class DualEncoder(Model):
         self.heads = build_heads(keys[4], config, config.heads)
 
     def vectors(self, batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
-        """The vectors of a batch, of length 1.
+        """Returns the normalized embeddings of a batch.
 
         Args:
-            batch: "inputs" and what else the model of texts reads, "images", or one of both.
+            batch: "inputs" and other arrays of the text model, "images", or both.
             key: The dropout key; None in evaluation.
 
         Returns:
-            "text" and "image", those whose inputs are there, float32 `[B, width]`.
+            "text" and "image", for the given inputs, float32 `[B, width]`.
         """
         outputs = self._outputs(batch, key)
         return {name: unit_vectors(vector(getattr(self, name), x)) for name, x in outputs.items()}
 
     def similarities(self, text: jax.Array, image: jax.Array) -> jax.Array:
-        """The similarity of each text and each image.
+        """Returns the similarity of each text and each image.
 
         Args:
-            text: Vectors of length 1, `[texts, width]`.
-            image: Vectors of length 1, `[images, width]`.
+            text: Normalized embeddings, `[texts, width]`.
+            image: Normalized embeddings, `[images, width]`.
 
         Returns:
-            float32 `[texts, images]`. On a mesh each device has the rows of its own texts.
+            float32 `[texts, images]`. On a mesh each device has the rows of its texts.
         """
         # Every device compares its texts with the images of all.
         image = everywhere(image)
@@ -225,7 +226,7 @@ class DualEncoder(Model):
         return outputs["text"]._replace(similarities=self.similarities(**vectors))
 
     def _outputs(self, batch, key: jax.Array | None) -> dict[str, ModelOutput]:
-        """The outputs of both models, or of the one whose inputs are there."""
+        """Returns the outputs of the models whose inputs are given."""
         keys, found = split(key, 2), {}
         for (name, reads), own in zip((("text", "inputs"), ("image", "images")), keys, strict=True):
             if reads in batch:
@@ -235,11 +236,11 @@ class DualEncoder(Model):
 
 
 def vector(model: Model, outputs: ModelOutput) -> jax.Array:
-    """The vector of each row: what the head Projection gives, or the pooled state.
+    """Returns the embedding of each row: the output of the Projection head, or the pooled state.
 
     Args:
         model: One of the models of a dual encoder.
-        outputs: Its outputs.
+        outputs: The outputs of the model.
 
     Returns:
         `[B, width]`.
@@ -250,11 +251,11 @@ def vector(model: Model, outputs: ModelOutput) -> jax.Array:
 
 
 def _first(path: str) -> str:
-    """The field of the model on the path to a field of a component."""
+    """Returns the first field on a path."""
     return path.partition(".")[0]
 
 
 def _width(config: ModelConfig) -> int:
-    """The size of a model's vectors."""
+    """Returns the width of a model's embeddings."""
     widths = [head.width for head in config.heads if isinstance(head, Projection)]
     return widths[0] if widths else config.model_dim

@@ -1,4 +1,4 @@
-"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE, by configuration alone."""
+"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE, defined by configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,50 +37,52 @@ from jaxformer.nn.residual import PostNorm, Residual
 
 @dataclass(frozen=True)
 class EncoderConfig(TypedTextConfig):
-    """An encoder alone: each token sees all others (BERT, RoBERTa, ALBERT, ERNIE)."""
+    """Configuration of an encoder-only model (BERT, RoBERTa, ALBERT, ERNIE)."""
 
     windows_ahead: ClassVar[bool] = True
-    """Windows reach as far ahead as back."""
+    """Windows are symmetric."""
     position: Position = Learned(max_length=512)
     """Learned, Sinusoidal, RoPE, T5Bias or another scheme."""
     norm: Norm = LayerNorm(eps=1e-12)
     """LayerNorm or RMSNorm."""
     residual: Residual = PostNorm()
-    """Where the norm sits: PostNorm, PreNorm, SandwichNorm, Parallel."""
+    """The residual arrangement: PostNorm, PreNorm, SandwichNorm, Parallel."""
     embedding_norm: Norm | None = LayerNorm(eps=1e-12)
-    """A norm right after the embedding; None: none."""
+    """A norm after the embedding, or None."""
     self_attention: SelfAttentionConfig = DotProductAttention(
         bias=True, output_bias=True, dropout=0.1
     )
-    """DotProductAttention, or another sublayer that moves information between tokens."""
+    """DotProductAttention or another token-mixing sublayer."""
     feed_forward: FeedForwardConfig = MLP(activation="gelu", gated=False, bias=True)
-    """The sublayer that treats each token by itself: MLP, or your own."""
+    """The position-wise sublayer: MLP or a user-defined one."""
     head_bias: bool = True
-    """Bias of the logits over the vocabulary."""
+    """Whether vocabulary logits have a bias."""
     token_dropout: TokenDropout | None = None
-    """Masked tokens have no embedding, and the others are scaled for it (ESM). None: a mask token
-    has an embedding as any other."""
+    """Zeroes the embeddings of mask tokens and rescales the others (ESM); None disables it."""
     contact_head: bool = False
-    """Parameters that predict which residues of a protein touch, from attention weights (ESM);
-    no loss trains them."""
+    """Whether the model predicts residue contacts from attention weights (ESM); its parameters are
+    not trained.
+    """
     depth_scaled_init: bool = False
-    """Smaller initial weights where a projection writes to the residual stream (GPT-2)."""
+    """Whether projections into the residual stream have smaller initial weights (GPT-2)."""
     dropout: float = 0.1
-    """Dropout of the embeddings and of every sublayer's output."""
+    """Dropout rate of the embeddings and of every sublayer's output."""
 
     first_block: BlockConfig | None = None
-    """The first block, if it differs from the others: ConvolutionBlock (DeBERTa 2). Then `windows`
-    must have an entry for every layer."""
+    """The first block, if it differs from the others: ConvolutionBlock (DeBERTa 2). `windows` must
+    then have an entry for every layer.
+    """
     pooler: Literal["tanh", "relu", "gelu"] | None = None
-    """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
-    (BERT), "relu" (DistilBERT) or "gelu" (ELECTRA). None: they read the state itself."""
+    """Activation of a dense layer on the first token's state for classifiers: "tanh" (BERT), "relu"
+    (DistilBERT) or "gelu" (ELECTRA). None uses the state directly.
+    """
     heads: tuple[Head, ...] = (MaskedLanguageModel(),)
-    """What is predicted from the hidden states."""
+    """The heads on the hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
         apart = self.first_block is None or len(self.windows) == self.num_layers
-        check_field(self, "first_block", apart, "None: windows has not an entry for every layer")
+        check_field(self, "first_block", apart, "None, unless windows has an entry for every layer")
 
     def build(self, key):
         return Encoder(key, self)
@@ -134,15 +136,15 @@ class Encoder(Model):
         type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """The hidden states.
+        """Returns the hidden states.
 
         Args:
             inputs: int token ids `[B, T]`.
             positions: int `[B or 1, T]`; None counts from 0.
-            segments: int `[B, T]`: tokens attend within their own segment; 0 is padding. None: all
-                tokens attend to all.
-            mask: A mask to combine with, such as one of padding.
-            type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
+            segments: int `[B, T]`: tokens attend within their segment; 0 is padding. None means
+                full attention.
+            mask: An additional mask, such as a padding mask.
+            type_ids: int `[B, T]` for "token_types" and "task_types"; missing types are 0.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -170,12 +172,12 @@ class Encoder(Model):
         valid: jax.Array | None = None,
         places: jax.Array | None = None,
     ) -> jax.Array:
-        """The state of the first real token, through the pooler if there is one.
+        """Returns the state of the first real token, after the pooler if there is one.
 
         Args:
             hidden: `[B, T, D]`.
-            valid: bool `[B, T]`: the real tokens; None: all.
-            places: int `[B, C]`: where each of several texts of a row starts; None: it is one text.
+            valid: bool `[B, T]`: the real tokens; None means all.
+            places: int `[B, C]`: the starts of several texts in a row; None means a single text.
 
         Returns:
             `[B, D]`, or `[B, C, D]` with `places`.

@@ -1,4 +1,4 @@
-"""The encoder-decoder family: the 2017 Transformer, T5, BART and Marian, by configuration alone."""
+"""The encoder-decoder family: the 2017 Transformer, T5, BART, Marian, by configuration."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,39 +26,39 @@ _ENCODER_SIZES = {
     "encoder_heads": "num_heads",
     "encoder_mlp_dim": "mlp_dim",
 }
-"""Sizes of the encoder -> those that they replace."""
+"""Fields for encoder sizes -> the fields that they override."""
 
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
-    """An encoder, and a decoder that reads its output (the 2017 Transformer, T5, BART)."""
+    """Configuration of an encoder-decoder model (the 2017 Transformer, T5, BART)."""
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
     is_encoder_decoder: ClassVar[bool] = True
     windows_ahead: ClassVar[bool] = True
-    """Windows are the encoder's, and reach as far ahead as back."""
+    """Windows apply to the encoder and are symmetric."""
     num_decoder_layers: int | None = None
-    """Blocks of the decoder; None: num_layers, as many as the encoder has."""
+    """Number of decoder blocks; None means num_layers, as in the encoder."""
     encoder_dim: int | None = None
-    """Width of the encoder's residual stream, if it is not model_dim; cross-attention projects its
-    keys and values from it. Of a shared embedding table, the encoder projects the rows."""
+    """Width of the encoder's residual stream, if not model_dim; cross-attention projects keys and
+    values from it. The encoder projects the rows of a shared embedding table.
+    """
     encoder_heads: int | None = None
-    """Query heads of the encoder, if they are not num_heads. Cross-attention has the decoder's."""
+    """Query heads of the encoder, if not num_heads. Cross-attention uses those of the decoder."""
     encoder_mlp_dim: int | None = None
-    """Hidden width of the encoder's feed-forward layers, if it is not mlp_dim."""
+    """Hidden width of the encoder's feed-forward layers, if not mlp_dim."""
     decoder_embedding_scale: float | None = None
-    """Multiplies the decoder's embeddings. None: embedding_scale, as the encoder's."""
+    """Multiplier of the decoder's embeddings; None means embedding_scale, as in the encoder."""
     position: Position = T5Bias(bidirectional=True)
     """The encoder's positional scheme."""
     decoder_position: Position = T5Bias(bidirectional=False)
     """The decoder's positional scheme."""
     share_embeddings: bool = True
-    """Encoder and decoder look up the same table."""
+    """Whether encoder and decoder share the embedding table."""
     cross_attention: CrossAttentionConfig = DotProductCrossAttention()
-    """The decoder's sublayer that reads the encoder outputs: DotProductCrossAttention, or your
-    own."""
+    """The decoder's cross-attention sublayer: DotProductCrossAttention or a user-defined one."""
     heads: tuple[Head, ...] = (LanguageModel(),)
-    """What is predicted from the decoder's hidden states."""
+    """The heads on the decoder's hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -94,14 +94,14 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     @property
     def encoder(self) -> "EncoderDecoderConfig":
-        """The configuration of the encoder's blocks, which may have other sizes."""
+        """The configuration of the encoder's blocks."""
         given = {name: getattr(self, name) for name in _ENCODER_SIZES}
         own = {_ENCODER_SIZES[name]: size for name, size in given.items() if size is not None}
         return replace(self, **own, **dict.fromkeys(given)) if own else self
 
     @property
     def decoder(self) -> "EncoderDecoderConfig":
-        """The configuration of the decoder's blocks, without windows, and of its input layer."""
+        """The configuration of the decoder's blocks, without windows, and input layer."""
         scale, layers = self.decoder_embedding_scale, self.decoder_layers
         return replace(
             self,
@@ -135,13 +135,12 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
         return source | {name: array(rows, lengths["decoder_inputs"]) for name in names}
 
     def flops(self, lengths):
-        """The FLOPs per *input* token; the targets add theirs."""
+        """Returns the FLOPs per *input* token, including those of the targets."""
         length, layers = lengths["inputs"], self.decoder_layers
         share = lengths["decoder_inputs"] / length
         sublayers, cross = self.sublayers, self.cross_attention
         blocks = self.encoder, sublayers, self.num_layers
-        # Cross-attention projects queries and outputs for each target, keys and values for each
-        # input.
+        # Cross-attention projects queries and outputs per target, keys and values per input.
         products = block_products(*blocks) + cross.encoder_products(self) * layers
         products += share * block_products(self, (*sublayers, cross), layers)
         products += share * vocabulary_products(self)
@@ -197,7 +196,7 @@ class EncoderDecoder(GenerativeModel):
 
     @property
     def target_embedding(self) -> Embedding:
-        """The decoder's token embedding: its own, or the one shared with the encoder."""
+        """The decoder's token embedding, which may be shared with the encoder."""
         return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
     def encode(
@@ -209,13 +208,13 @@ class EncoderDecoder(GenerativeModel):
         mask: Mask | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """The encoder outputs.
+        """Returns the encoder outputs.
 
         Args:
             inputs: int token ids `[B, S]`.
-            segments: int `[B, S]`, 0 for padding; None: all tokens are real.
+            segments: int `[B, S]`, 0 for padding; None means that all tokens are real.
             positions: int `[B or 1, S]`; None counts from 0.
-            mask: A mask to combine with.
+            mask: An additional mask.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -241,15 +240,15 @@ class EncoderDecoder(GenerativeModel):
         mask: Mask | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """The decoder's hidden states with the true previous tokens as inputs (teacher forcing).
+        """Returns the decoder's hidden states with teacher forcing.
 
         Args:
-            inputs: int `[B, T]`: the start token, then the targets but the last.
+            inputs: int `[B, T]`: the start token, then all targets but the last.
             encoder_outputs: `[B, S, D]`, from `encode`.
             encoder_mask: The cross-attention mask; None allows all.
-            segments: int `[B, T]`, 0 for padding; None: all tokens are real.
+            segments: int `[B, T]`, 0 for padding; None means that all tokens are real.
             positions: int `[B or 1, T]`; None counts from 0.
-            mask: A mask to combine with the causal one.
+            mask: A mask to combine with the causal mask.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -283,12 +282,14 @@ class EncoderDecoder(GenerativeModel):
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
-        """Float32 logits `[B, T, V]`; `batch` may hold "segments" and "decoder_segments"."""
+        """Returns float32 logits `[B, T, V]`; `batch` may contain "segments" and
+        "decoder_segments".
+        """
         batch = {"inputs": inputs, "decoder_inputs": decoder_inputs, **batch}
         return self.heads["language_model"].scores(self.outputs(batch))
 
 
 def _options(batch, prefix: str) -> dict[str, jax.Array]:
-    """Segments and positions of one side, where the batch has them."""
+    """Returns the segments and positions of one side, if the batch contains them."""
     names = ("segments", "positions")
     return {name: batch[prefix + name] for name in names if prefix + name in batch}

@@ -1,4 +1,4 @@
-"""Model FLOPs counted from the configuration: XLA's own count sees a scanned layer only once."""
+"""Model FLOPs, computed from the configuration, since XLA counts a scanned layer only once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,21 +9,22 @@ from jaxformer.nn.sublayer import SublayerConfig
 
 @dataclass(frozen=True)
 class TokenFlops:
-    """Multiply-adds, counted as 2 FLOPs, that one token costs in a forward pass."""
+    """FLOPs per token of a forward pass; a multiply-add counts as 2."""
 
     products: int
     """Products with parameters: projections, feed-forward layers and the output head."""
     attention: float
-    """Queries by keys and weights by values, over every key of the window (no causal saving)."""
+    """Queries by keys and weights by values, over every key of the window, ignoring causality."""
     causal_attention: float
-    """The same over the keys that the mask allows, on average over the sequence."""
+    """Queries by keys and weights by values, over unmasked keys, averaged over the sequence."""
 
     def training(self, *, causal: bool) -> float:
-        """FLOPs of a forward and a backward pass (twice the forward), without recomputation.
+        """Returns the FLOPs of a forward and a backward pass (twice the forward), without
+        recomputation.
 
         Args:
-            causal: Count only the allowed half of attention (the stricter convention); False counts
-                all of it, as PaLM's appendix B and most reports do.
+            causal: Whether to count only unmasked attention (the stricter convention); False counts
+                all of it, as in PaLM's appendix B and most reports.
 
         Returns:
             FLOPs per token.
@@ -34,12 +35,12 @@ class TokenFlops:
 def block_products(
     config: TransformerConfig, sublayers: Sequence[SublayerConfig], num_layers: int
 ) -> int:
-    """Multiply-adds per token with the parameters of blocks of these sublayers."""
+    """Returns the multiply-adds per token with the parameters of blocks of these sublayers."""
     return num_layers * sum(sublayer.products(config) for sublayer in sublayers)
 
 
 def vocabulary_products(config: TextConfig) -> int:
-    """Multiply-adds per token of the logits over the vocabulary."""
+    """Returns the multiply-adds per token of the vocabulary logits."""
     return config.embedding_width * config.vocab_size
 
 
@@ -51,23 +52,23 @@ def attention_flops(
     *,
     causal: bool,
 ) -> tuple[float, float]:
-    """FLOPs per token of self-attention on sequences of `length` tokens.
+    """Returns the FLOPs per token of self-attention on sequences of `length` tokens.
 
     Args:
-        config: Heads, head widths and windows.
-        sublayers: Those of a block, without cross-attention.
+        config: The configuration, with heads, head widths and windows.
+        sublayers: The sublayers of a block, without cross-attention.
         num_layers: Blocks.
         length: Tokens of a sequence.
-        causal: Whether a token sees only those before it.
+        causal: Whether attention is causal.
 
     Returns:
-        Over every key of the window, and over the keys that the mask allows.
+        The FLOPs over every key of the window, and over unmasked keys.
     """
     windows = [min(window or length, length) for window in config.windows]
     per_pair = sum(sublayer.products_per_pair(config) for sublayer in sublayers)
     per_key = 2 * per_pair * num_layers // len(windows)
     if not causal:
         return per_key * sum(windows), per_key * sum(windows)
-    # The first w queries see 1, 2, ..., w keys, all later ones w.
+    # The first w queries see 1, 2, ..., w keys, and all later ones see w.
     mean_keys = [(w * (w + 1) / 2 + (length - w) * w) / length for w in windows]
     return per_key * sum(windows), per_key * sum(mean_keys)

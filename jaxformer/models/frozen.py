@@ -1,4 +1,4 @@
-"""The parameters of a frozen model in fewer bits: as shapes, arrays and kernels."""
+"""Low-precision storage of frozen parameters: shapes, arrays and kernels."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -7,25 +7,25 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.linear import Quantized, dequantized, quantized
-from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, within_part
+from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, without_part_prefix
 
 SCALES = ".int8_scales"
-"""The suffix of the scales' name, after that of their kernel in int8."""
+"""The suffix of the name of an int8 kernel's scales."""
 
 
 def frozen_shapes(
     base: AbstractModel, dtype: str, learning: Collection[str]
 ) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, tuple[str, ...]]]:
-    """The shapes and axes of a model's parameters where those that stay are in another dtype.
+    """Returns the shapes and axes of a model's parameters with frozen ones in another dtype.
 
-    Kernels and embeddings are; norms and biases stay in float32, since they are small. A kernel in
-    int8 has a parameter more, its scales. Only kernels outside the heads are in int8: other
-    matrices are in bfloat16 then.
+    This applies to kernels and embeddings; norms and biases stay in float32, since they are small.
+    An int8 kernel has scales as an additional parameter. With int8, only kernels outside the heads
+    are in int8, and other matrices are in bfloat16.
 
     Args:
         base: The model.
         dtype: "float32", "bfloat16" or "int8".
-        learning: The names of the parameters that learn, which stay in float32.
+        learning: The names of the trained parameters, which stay in float32.
 
     Returns:
         The shape and the axes of each parameter, by name.
@@ -37,7 +37,7 @@ def frozen_shapes(
         own = len(names) - num_layer_axes(names)
         if name in learning or own < 2 or name.endswith("bias"):
             continue
-        predicts = within_part(name).startswith("heads.")
+        predicts = without_part_prefix(name).startswith("heads.")
         in_int8 = dtype == "int8" and name in base.kernels and not predicts
         shapes[name] = base.shapes[name].update(dtype=jnp.int8 if in_int8 else jnp.bfloat16)
         if in_int8:
@@ -50,15 +50,15 @@ def frozen_shapes(
 
 
 def stored(name: str, value: jax.Array, like: Mapping[str, Any]) -> Parameters:
-    """A parameter in the dtype in which a model keeps it.
+    """Converts a parameter to the dtype in which a model stores it.
 
     Args:
         name: The parameter's name.
-        value: In any floating dtype.
+        value: The value, in any floating-point dtype.
         like: The model's parameters, or their shapes.
 
     Returns:
-        The parameter, and the scales of one in int8, by name.
+        The parameter, and its scales if it is int8, by name.
     """
     if name + SCALES not in like:
         return {name: value.astype(like[name].dtype)}
@@ -66,22 +66,22 @@ def stored(name: str, value: jax.Array, like: Mapping[str, Any]) -> Parameters:
     return {name: kernel.values, name + SCALES: kernel.scales}
 
 
-def kernel_in(name: str, parameters: Parameters) -> jax.Array | Quantized:
-    """A parameter as a module holds it: the array, or the kernel in int8 with its scales."""
+def module_kernel(name: str, parameters: Parameters) -> jax.Array | Quantized:
+    """Returns a parameter as modules use it: an array, or an int8 kernel with its scales."""
     scales = parameters.get(name + SCALES)
     return parameters[name] if scales is None else Quantized(parameters[name], scales)
 
 
 def restored(name: str, parameters: Parameters) -> jax.Array:
-    """A parameter as an array of floating point; one in int8 is float32 again."""
-    kernel = kernel_in(name, parameters)
+    """Returns a parameter as a floating-point array, converting int8 to float32."""
+    kernel = module_kernel(name, parameters)
     if not isinstance(kernel, Quantized):
         return kernel
     return dequantized(kernel, kernel.values.ndim - kernel.scales.ndim, _layers(name))
 
 
 def num_layer_axes(axes: tuple[str, ...]) -> int:
-    """How many of a parameter's axes stack layers: 1 or 0."""
+    """Returns the number of stacking axes of a parameter: 1 or 0."""
     return int(axes[:1] == ("layers",))
 
 

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: kernels that learn through the product of two thin matrices."""
+"""Low-rank adaptation: kernels that are trained through the product of two thin matrices."""
 
 import fnmatch
 import math
@@ -13,32 +13,32 @@ from flax import nnx
 from jaxformer.checks import RATE, check_field, check_fields, check_types
 from jaxformer.errors import ConfigError, closest, did_you_mean
 from jaxformer.functional.linear import Adapted
-from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
+from jaxformer.models.frozen import frozen_shapes, module_kernel, num_layer_axes, restored, stored
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn.layers import normal
 
 FACTORS = (".lora_a", ".lora_b")
-"""The suffixes of the factors' names, after that of their kernel."""
+"""The suffixes of the factors' names, appended to the kernel's name."""
 ALL_LINEAR = "all-linear"
-"""The target that stands for every kernel outside the heads."""
+"""The target that selects every kernel outside the heads."""
 
-# Runs of older versions have these patterns; models may have no pooler and no head parameters.
+# Patterns in runs of older versions; models may have no pooler and no head parameters.
 _MAY_MATCH_NOTHING = ("heads.*", "pooler.*")
-# Keep the factors' random numbers apart from those of the model, which the seed alone decides.
+# Separates the factors' random numbers from those of the model, which depend only on the seed.
 _FACTORS_KEY = 0x4C6F5241
 _DROPOUT_KEY = 0x64726F70
 
 
 @dataclass(frozen=True)
 class LoRA:
-    r"""Which kernels learn through factors, and what else learns; all other parameters stay.
+    r"""Low-rank adaptation: which kernels get factors, and which other parameters are trained.
 
     .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B, \qquad \lambda = \frac{\alpha}{r}
 
-    W is `[*inputs, *outputs]`, A `[*inputs, r]` and B `[r, *outputs]`. A starts random, with a
-    standard deviation of one over the root of the number of inputs, and B at zero, so that
-    training starts from the model as it is.
+    W is `[*inputs, *outputs]`, A `[*inputs, r]` and B `[r, *outputs]`. A is initialized randomly,
+    with a standard deviation of one over the square root of the number of inputs, and B with zeros,
+    so that training starts from the original model.
 
     W is frozen: it has no gradient and no optimizer state, and A B is not computed in training.
 
@@ -49,75 +49,77 @@ class LoRA:
     """
 
     rank: int = 8
-    """r, the columns of A and rows of B."""
+    """r, the number of columns of A and rows of B."""
     alpha: float = 16.0
     """The product of the factors is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("*.query.kernel", "*.value.kernel")
-    """The kernels: patterns of their names, names of layers ("query"), or "all-linear"."""
+    """The kernels to adapt: patterns of their names, layer names ("query"), or "all-linear"."""
     trained: tuple[str, ...] | None = None
-    """Parameters that learn besides the factors, as patterns of their names; None: the heads over
-    labels (classification, tags, spans, numbers), as in PEFT, and no head over the vocabulary."""
+    """Patterns of parameters to train in addition to the factors; None selects heads over labels
+    (classification, tags, spans, regression), as in PEFT, but no head over the vocabulary.
+    """
     exclude: tuple[str, ...] = ()
-    """Targets that get no factors after all, in the same form."""
+    """Targets to exclude, in the same form."""
     use_rslora: bool = False
-    """Multiply the product by alpha / sqrt(rank): the updates keep their size at high ranks."""
+    """Whether to scale by alpha / sqrt(rank), which keeps the scale of updates at high ranks."""
     dropout: float = 0.0
-    """Dropout of what the factors read."""
+    """Dropout rate of the factors' inputs."""
     base_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
-    """The dtype of frozen matrices; "int8": kernels in int8 with a scale for each output, and
-    embeddings and heads over the vocabulary in bfloat16."""
+    """The dtype of frozen matrices; "int8" stores kernels in int8 with a scale per output, and
+    embeddings and vocabulary heads in bfloat16.
+    """
 
     def __post_init__(self):
         check_types(self)
         check_field(self, "rank", self.rank >= 1, "at least 1")
         check_field(self, "alpha", 0 < self.alpha < math.inf, "a positive, finite number")
-        check_field(self, "targets", len(self.targets) > 0, "one pattern at least")
+        check_field(self, "targets", len(self.targets) > 0, "at least one pattern")
         check_fields(self, dropout=RATE)
 
     @property
     def scale(self) -> float:
-        """What multiplies the product of the factors."""
+        """The multiplier of the product of the factors."""
         return self.alpha / (math.sqrt(self.rank) if self.use_rslora else self.rank)
 
 
 class AbstractLoraModel:
-    """A model whose parameters are those of another and the factors of some of its kernels.
+    """A model with low-rank factors for some of its kernels.
 
-    It has the interface of `AbstractModel`. A factor's name is that of its kernel and one of
-    `FACTORS`. Parameters that stay have the dtype that `lora.base_dtype` names.
+    It has the interface of `AbstractModel`. A factor's name is its kernel's name with a suffix from
+    `FACTORS`. Frozen parameters have the dtype `lora.base_dtype`.
     """
 
     def __init__(self, base: AbstractModel, lora: LoRA, heads: Collection[str] = ()):
-        """Finds the kernels; allocates nothing.
+        """Finds the kernels, without allocating arrays.
 
         Args:
             base: The model without factors.
-            lora: Its adaptation.
-            heads: The names of the heads over labels, which learn whole by default.
+            lora: The adaptation.
+            heads: The names of the heads over labels, which are fully trained by default.
 
         Raises:
-            ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
+            ConfigError: A pattern of `lora` matches no parameter, or a target is not a kernel.
         """
         self.base, self.lora = base, lora
         excluded = set(_kernels(base, lora.exclude, "exclude"))
         able = frozenset(base.learning)
         if lora.trained is None:
             owners = tuple(f"heads.{head}." for head in heads)
-            besides = [name for name in base.learning if name.startswith(owners)]
-            excluded.update(besides)
+            trained = [name for name in base.learning if name.startswith(owners)]
+            excluded.update(trained)
         else:
-            besides = [name for name in _matching(base, lora.trained) if name in able]
+            trained = [name for name in _matching(base, lora.trained) if name in able]
         found = _kernels(base, lora.targets, "targets")
         self.targets = tuple(name for name in found if name in able and name not in excluded)
         if not self.targets:
             raise ConfigError(
-                f"train.lora.targets = {lora.targets}: must leave a kernel that is not in "
-                f"train.lora.exclude = {lora.exclude} and does not learn whole"
+                f"train.lora.targets = {lora.targets}: must select at least one kernel that is "
+                f"not in train.lora.exclude = {lora.exclude} and is not fully trained"
             )
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
-        self.learning = (*besides, *factors)
-        """The names of the parameters that may learn."""
-        self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, besides)
+        self.learning = (*trained, *factors)
+        """The names of the trainable parameters."""
+        self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, trained)
         self.kernels, self.largest = base.kernels, base.largest
         for name in self.targets:
             axes, shape = base.axes[name], base.shapes[name].shape
@@ -133,7 +135,7 @@ class AbstractLoraModel:
                 self.shapes[name + suffix] = jax.ShapeDtypeStruct(factor_shape, jnp.float32)
 
     def init(self, key: jax.Array) -> Parameters:
-        """Fresh parameters; those of the base model are the same as without factors."""
+        """Initializes the parameters; those of the base model are the same as without factors."""
         parameters: Parameters = {}
         for name, value in self.base.init(key).items():
             parameters |= stored(name, value, self.shapes)
@@ -146,16 +148,16 @@ class AbstractLoraModel:
         return parameters
 
     def module(self, parameters: Parameters, key: jax.Array | None = None) -> nnx.Module:
-        """The adapted model with these arrays (or tracers).
+        """Returns the adapted model with these arrays (or tracers).
 
         Args:
-            parameters: By name.
+            parameters: The arrays by name.
             key: The key of the factors' dropout; None in evaluation.
 
         Returns:
             The base model's module, whose targets are `Adapted`.
         """
-        kernels = {name: kernel_in(name, parameters) for name in self.base.shapes}
+        kernels = {name: module_kernel(name, parameters) for name in self.base.shapes}
         dropout, scale = self.lora.dropout, self.lora.scale
         for number, name in enumerate(self.targets):
             own_key = None
@@ -168,10 +170,10 @@ class AbstractLoraModel:
         return self.base.module(kernels)
 
     def merged(self, parameters: Parameters) -> Parameters:
-        """The parameters of an equivalent plain model, with the factors multiplied out.
+        """Returns the parameters of an equivalent plain model, with merged factors.
 
         Returns:
-            The parameters by name; those that are kept in bfloat16 or int8 are in bfloat16.
+            The parameters by name; those stored in bfloat16 or int8 are in bfloat16.
         """
         plain = {name: restored(name, parameters) for name in self.base.shapes}
         for name in self.targets:
@@ -186,17 +188,17 @@ class AbstractLoraModel:
 def abstract_model_of(
     config: ModelConfig, lora: LoRA | None = None
 ) -> AbstractModel | AbstractLoraModel:
-    """The structure of a model, with factors if it has an adaptation.
+    """Returns the structure of a model, with factors if `lora` is given.
 
     Args:
         config: The model.
-        lora: Its adaptation.
+        lora: The adaptation.
 
     Returns:
         The structure.
 
     Raises:
-        ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
+        ConfigError: A pattern of `lora` matches no parameter, or a target is not a kernel.
     """
     base = AbstractModel(config.build)
     if lora is None:
@@ -206,13 +208,13 @@ def abstract_model_of(
 
 
 def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.Array:
-    """The kernel plus the scaled product of its factors; stacked layers each have their own.
+    """Adds the scaled product of its factors to a kernel, separately for each stacked layer.
 
     Args:
         kernel: `[*layers, *inputs, *outputs]`.
         a: `[*layers, *inputs, r]`.
         b: `[*layers, r, *outputs]`.
-        scale: What multiplies the product.
+        scale: The multiplier of the product.
 
     Returns:
         The adapted kernel, of the same shape.
@@ -231,13 +233,13 @@ def is_factor(name: str) -> bool:
 
 
 def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[str, None]:
-    """The kernels that patterns of a field of `LoRA` name, in their order."""
+    """Returns the kernels that match the patterns of a field of `LoRA`, in order."""
     found: dict[str, None] = {}
     for pattern in patterns:
         names = _named(base, pattern)
         others = [name for name in names if name not in base.kernels]
         if others or not names:
-            problem = f"{others[0]}, which is no kernel" if others else "no parameter"
+            problem = f"{others[0]}, which is not a kernel" if others else "no parameter"
             raise ConfigError(
                 f"train.lora.{field}: {pattern!r} matches {problem}{_nearest(base, pattern)}"
             )
@@ -246,7 +248,7 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
 
 
 def _named(base: AbstractModel, pattern: str) -> list[str]:
-    """The parameters that a pattern of targets names."""
+    """Returns the parameters that match a target pattern."""
     if pattern == ALL_LINEAR:
         return [name for name in base.kernels if not name.startswith("heads.")]
     if not set("*?[.") & set(pattern) and pattern not in base.shapes:
@@ -268,7 +270,7 @@ def _matching(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _nearest(base: AbstractModel, pattern: str) -> str:
-    """A phrase with the patterns of kernels that are most like one, and all there are."""
+    """Suggests the most similar kernel patterns, and lists all kernels."""
     parts = [name.split(".") for name in base.kernels]
     short = dict.fromkeys("*." + ".".join(p[-2:]) if len(p) > 2 else ".".join(p) for p in parts)
     return f"{did_you_mean(pattern, short, 2)}; the kernels are {', '.join(short)}"

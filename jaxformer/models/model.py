@@ -1,4 +1,4 @@
-"""What all model families share: a configuration that describes the batch, and the losses."""
+"""The interface of all model families: a configuration that describes batches, and losses."""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -42,18 +42,18 @@ def assert_tokens(
     mask: Mask | None = None,
     **per_token: jax.Array | None,
 ) -> None:
-    """Asserts that tokens and the arrays that belong to them fit together.
+    """Asserts that tokens and their accompanying arrays fit together.
 
     Args:
         vocab_size: V.
         inputs: int `[B, T]`.
         positions: int `[B or 1, T]` or None.
         mask: A mask or None.
-        **per_token: Other int arrays `[B, T]`, by their names, or None.
+        **per_token: Other int arrays `[B, T]` by name, or None.
 
     Raises:
-        AssertionError: Names the array, its shape or dtype, and what is right.
-        ArgumentError: Names the argument, its value and what is right.
+        AssertionError: Names the array, its shape or dtype, and the expectation.
+        ArgumentError: Names the argument, its value and the expectation.
     """
     sizes = assert_axes(inputs=(inputs, "B T"))
     assert_ids(vocab_size, inputs=inputs)
@@ -70,21 +70,21 @@ def assert_tokens(
 
 @dataclass(frozen=True)
 class ModelConfig(abc.ABC):
-    """The configuration of a model, a frozen dataclass: what it reads, and what it predicts."""
+    """Base class of model configurations, which are frozen dataclasses."""
 
     required: ClassVar[tuple[str, ...]] = ("inputs",)
-    """The arrays of a batch without which the model cannot run."""
+    """The required arrays of a batch."""
     causal: ClassVar[bool] = False
-    """Whether tokens of the inputs see only those before them."""
+    """Whether attention over the inputs is causal."""
     is_encoder_decoder: ClassVar[bool] = False
-    """Whether a decoder continues from the outputs of an encoder."""
+    """Whether the model has an encoder and a decoder."""
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size",)
-    """The fields in which two models must agree to read the same batches."""
+    """Fields that must be equal for two models to read the same batches."""
 
     @property
     @abc.abstractmethod
     def heads(self) -> tuple[Head, ...]:
-        """What is predicted from the hidden states."""
+        """The heads on the hidden states."""
 
     @property
     @abc.abstractmethod
@@ -93,14 +93,14 @@ class ModelConfig(abc.ABC):
 
     @property
     def parts(self) -> Mapping[str, "ModelConfig"]:
-        """The models that it is made of, by their fields; none in a model of its own."""
+        """The submodels by field; empty for a model that is not composed of others."""
         return {}
 
     def each_part(self, function: "Callable[[ModelConfig], ModelConfig]") -> Self:
-        """The model with each of its parts changed; a model without parts is its only one.
+        """Applies a function to each submodel; a model without submodels is its only part.
 
         Args:
-            function: From the configuration of a part to another one.
+            function: Maps the configuration of a submodel to a new one.
 
         Returns:
             The model.
@@ -111,7 +111,7 @@ class ModelConfig(abc.ABC):
         return replace(self, **changed)
 
     def with_fields(self, **changes: Any) -> Self:
-        """A copy with other values of some fields, such as `compute_dtype` and `heads`.
+        """Returns a copy with some fields replaced, such as `compute_dtype` and `heads`.
 
         Args:
             **changes: Field, or a path such as "self_attention.dropout" -> value.
@@ -120,34 +120,34 @@ class ModelConfig(abc.ABC):
             The copy.
 
         Raises:
-            ConfigError: There is no such field, or it cannot have that value.
+            ConfigError: There is no such field, or the value is invalid.
         """
         return with_values(self, changes)
 
     @abc.abstractmethod
     def build(self, key: jax.Array) -> "Model":
-        """A model with fresh parameters."""
+        """Builds a model with newly initialized parameters."""
 
     @abc.abstractmethod
     def input_spec(self, rows: int, lengths: Mapping[str, int]) -> Shapes:
-        """The arrays of a batch that the model reads, see `batch_spec`."""
+        """Returns the arrays of a batch that the model reads, see `batch_spec`."""
 
     @abc.abstractmethod
     def flops(self, lengths: Mapping[str, int]) -> TokenFlops:
-        """The FLOPs per input token on rows of these lengths, see `row_lengths`."""
+        """Returns the FLOPs per input token on rows of these lengths, see `row_lengths`."""
 
     @abc.abstractmethod
     def check_lengths(self, lengths: Mapping[str, int]) -> None:
-        """Raises ConfigError where a row of these lengths exceeds a table of positions."""
+        """Raises ConfigError if rows of these lengths exceed a table of positions."""
 
     def batch_spec(self, rows: int, lengths: Mapping[str, int]) -> Shapes:
-        """The arrays of a training batch: those that the model reads and those of its heads.
+        """Returns the arrays of a training batch for the model and its heads.
 
-        Encoders and encoder-decoders also read segments, since their rows may end in padding.
+        Encoders and encoder-decoders also read segments, since their rows may be padded.
 
         Args:
-            rows: Rows of the batch.
-            lengths: Tokens of "inputs", and of "decoder_inputs" for an encoder-decoder.
+            rows: Number of rows of the batch.
+            lengths: The lengths of "inputs", and of "decoder_inputs" for an encoder-decoder.
 
         Returns:
             The shape and dtype of each array, by its name.
@@ -159,11 +159,11 @@ class ModelConfig(abc.ABC):
         return spec
 
     def row_lengths(self, lengths: Mapping[str, int]) -> Mapping[str, int]:
-        """The tokens of a row: those of the data, or those that an image becomes."""
+        """Returns the row lengths in tokens, from the data or from the image size."""
         return lengths
 
     def adapted(self, name: str, value: np.ndarray, source: "ModelConfig") -> np.ndarray:
-        """Adapts a parameter of another model to initialise this one.
+        """Adapts a parameter of another model to initialize this one.
 
         Args:
             name: The parameter's path.
@@ -171,24 +171,24 @@ class ModelConfig(abc.ABC):
             source: The configuration of the other model.
 
         Returns:
-            `value` itself, or the adapted array.
+            `value` unchanged, or the adapted array.
         """
         del name, source
         return value
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
-        """Sizes of `stacks` that have fields of their own, which the tensor axis must divide."""
+        """Further sizes of `stacks` that the tensor axis must divide."""
         return {}
 
     @property
     def predicts_next_token(self) -> bool:
-        """Whether the model has the head that continues a text."""
+        """Whether the model has a language-model head."""
         return "language_model" in [head.name for head in self.heads]
 
 
 class _AcceptsMovedFields(abc.ABCMeta):
-    """Makes a configuration also of the fields of older versions, which sublayers have now."""
+    """Accepts fields of older versions that have moved into sublayers."""
 
     def __call__(cls, *args, **values):
         if not values.keys() & cls.moved_fields:
@@ -202,7 +202,7 @@ class _AcceptsMovedFields(abc.ABCMeta):
 
 @dataclass(frozen=True)
 class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsMovedFields):
-    """A model of one kind of blocks: their configuration, their sublayers and the heads."""
+    """Configuration of a model with one kind of block: sizes, sublayers and heads."""
 
     moved_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -221,24 +221,24 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
             "mlp_bias": "feed_forward.bias",
         }
     )
-    """Fields of older versions -> where they are now."""
+    """Fields of older versions -> their current paths."""
     self_attention: SelfAttentionConfig = DotProductAttention()
-    """The sublayer that moves information between tokens: DotProductAttention,
-    DisentangledAttention (DeBERTa), BlockSparseAttention (BigBird), TransientGlobalAttention
-    (LongT5), or your own."""
+    """The token-mixing sublayer: DotProductAttention, DisentangledAttention (DeBERTa),
+    BlockSparseAttention (BigBird), TransientGlobalAttention (LongT5), or a user-defined one.
+    """
     feed_forward: FeedForwardConfig = MLP()
-    """The sublayer that treats each token by itself: MLP, or your own."""
+    """The position-wise sublayer: MLP or a user-defined one."""
     block: BlockConfig = TransformerBlock()
-    """Which sublayers a block has, and in which order: TransformerBlock, or your own."""
+    """The block, which orders its sublayers: TransformerBlock or a user-defined one."""
     heads: tuple[Head, ...] = ()
-    """What is predicted from the hidden states."""
+    """The heads on the hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
         self.self_attention.check(self)
 
     def __getattr__(self, name: str) -> Any:
-        # Classes of a user's own, of which old runs have copies, may read the old names.
+        # User-defined classes, of which old runs have copies, may read the old names.
         if (path := moved_fields(type(self)).get(name)) is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         warn_once(f"{type(self).__name__}.{name} is now {path}")
@@ -252,7 +252,7 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
 
     @property
     def sublayers(self) -> tuple[SublayerConfig, ...]:
-        """The sublayers of a block without cross-attention."""
+        """The sublayers of a block, excluding cross-attention."""
         return self.self_attention, self.feed_forward
 
     def check_lengths(self, lengths):
@@ -261,12 +261,12 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
 
 @dataclass(frozen=True)
 class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):
-    """A model of text whose tokens may have types, besides their ids and positions."""
+    """Configuration of a text model with optional token types."""
 
     token_types: int = 0
-    """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
+    """Number of token types: 2 in BERT (first and second sentence); 0 disables them."""
     task_types: int = 0
-    """Rows of the table of tasks (ERNIE); 0: no table."""
+    """Number of task types (ERNIE); 0 disables them."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -275,26 +275,28 @@ class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):
 
     @property
     def type_sizes(self) -> dict[str, int]:
-        """The rows of each table of type embeddings, by the batch's name of the ids."""
+        """The rows of each type-embedding table, by the name of the ids in a batch."""
         tables = {"token_types": self.token_types, "task_types": self.task_types}
         return {name: rows for name, rows in tables.items() if rows}
 
 
 def check_no_windows(config: TransformerConfig) -> None:
-    """Raises ConfigError where a window would hide the tokens ahead from an encoder."""
+    """Raises ConfigError if a window would mask later tokens in an encoder."""
     plain = set(config.windows) == {None}
-    check_field(config, "windows", plain, "(None,): windows look back, which is for decoders")
+    check_field(
+        config, "windows", plain, "(None,), since windows only look back, which suits decoders"
+    )
 
 
 class Model(nnx.Module):
-    """A model with heads. A subclass sets `heads`, by name, and defines `outputs`."""
+    """Base class of models with heads; subclasses set `heads`, by name, and define `outputs`."""
 
     heads: nnx.Dict
     segments = "segments"
-    """The array of a batch that is above 0 at real tokens, among those that the heads read."""
+    """The array of a batch that is positive at the real tokens that the heads read."""
 
     def outputs(self, batch: Batch, key: jax.Array | None = None) -> ModelOutput:
-        """The hidden states of a batch, and what else the heads need.
+        """Returns the hidden states of a batch and other inputs of the heads.
 
         Args:
             batch: Arrays by name; unknown ones are ignored.
@@ -306,26 +308,26 @@ class Model(nnx.Module):
         raise NotImplementedError
 
     def valid(self, batch: Batch) -> jax.Array | None:
-        """The real tokens among those that the heads read: bool `[B, T]`, or None for all."""
+        """Returns the real tokens that the heads read, bool `[B, T]`, or None for all."""
         return batch[self.segments] > 0 if self.segments in batch else None
 
     def scores(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every head's float32 scores, without dropout."""
+        """Returns the float32 scores of every head, without dropout."""
         outputs = self.outputs(batch)
         return {name: head.scores(outputs) for name, head in self.heads.items()}
 
     def loss(
         self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS, key: jax.Array | None = None
     ) -> tuple[ModelOutput, dict[str, LossSums]]:
-        """The model's outputs and every head's summed losses.
+        """Returns the model's outputs and the summed losses of every head.
 
         Args:
             batch: Arrays by name.
-            options: How token losses are computed.
+            options: The options of token losses.
             key: The dropout key; None in evaluation.
 
         Returns:
-            The outputs, and the sums by the name of the head.
+            The outputs, and the sums by head name.
         """
         outputs_key, head_keys = self.dropout_keys(key)
         outputs = self.outputs(batch, outputs_key)
@@ -335,17 +337,17 @@ class Model(nnx.Module):
         }
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every head's total weight in `loss`, from the batch alone."""
+        """Returns the total weight of every head in `loss`, from the batch alone."""
         return {name: head.loss_weight(batch) for name, head in self.heads.items()}
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> dict[str, Predictions]:
-        """The predictions of the heads that make any, without dropout."""
+        """Returns the predictions of all heads that make any, without dropout."""
         found = {name: head.predictions(outputs, batch) for name, head in self.heads.items()}
         return {name: made for name, made in found.items() if made is not None}
 
     def dropout_keys(
         self, key: jax.Array | None
     ) -> tuple[jax.Array | None, dict[str, jax.Array | None]]:
-        """The dropout keys of the blocks and of each head; all are None where `key` is."""
+        """Returns dropout keys for the blocks and each head; all are None without `key`."""
         outputs_key, *head_keys = split(key, 1 + len(self.heads))
         return outputs_key, dict(zip(self.heads, head_keys, strict=True))

@@ -1,4 +1,4 @@
-"""A module as a flat dictionary of arrays, and the paths by which its parameters are known."""
+"""Modules as flat dictionaries of arrays, and the paths of their parameters."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -8,21 +8,21 @@ import jax
 from flax import nnx
 
 Parameters = dict[str, jax.Array]
-"""The arrays of a model by their paths."""
+"""The arrays of a model by path."""
 _STACK_PATH = re.compile(r"(.*stack\.group)\.(\d+)\.(.*)")
 
 
 class StackPath(NamedTuple):
-    """The path of a parameter in a stack of layers, of which some may repeat as a group.
+    """The path of a parameter in a stack of layers, which may consist of repeated groups.
 
-    The parameter holds one row for each repetition. Layer i of a stack whose groups have g blocks
-    is row i // g of the parameters of block i % g.
+    The parameter has one row per repetition. Layer i of a stack whose groups have g blocks is row i
+    // g of the parameters of block i % g.
     """
 
     stack: str
     """The stack: "transformer.stack.group"."""
     block: int
-    """Which block of the group, from 0."""
+    """The index of the block in the group, from 0."""
     rest: str
     """The path within the block: "sublayers.0.attention.query.kernel"."""
 
@@ -31,13 +31,13 @@ class StackPath(NamedTuple):
 
 
 def stack_path(name: str) -> StackPath | None:
-    """The parts of a parameter's path; None for parameters that are not in a stack."""
+    """Parses a parameter's path; returns None for parameters that are not in a stack."""
     found = _STACK_PATH.fullmatch(name)
     return found and StackPath(found[1], int(found[2]), found[3])
 
 
-def within_part(name: str) -> str:
-    """A path without the name of the part of a composite model that it is in.
+def without_part_prefix(name: str) -> str:
+    """Removes the name of a composite model's part from a path.
 
     Args:
         name: The path of a parameter or of a field: "decoder.heads.language_model.bias".
@@ -49,7 +49,7 @@ def within_part(name: str) -> str:
 
 
 def group_sizes(names: Iterable[str]) -> dict[str, int]:
-    """How many blocks repeat as a group, for each stack among the paths of parameters."""
+    """Returns the number of blocks per group for each stack among parameter paths."""
     sizes: dict[str, int] = {}
     for path in filter(None, map(stack_path, names)):
         sizes[path.stack] = max(sizes.get(path.stack, 0), path.block + 1)
@@ -57,7 +57,7 @@ def group_sizes(names: Iterable[str]) -> dict[str, int]:
 
 
 class AbstractModel:
-    """The structure of a module without its arrays: names, shapes, axes, how to put it together.
+    """The structure of a module without its arrays: names, shapes, axes and tree structure.
 
     The training state, checkpoints and weight tables all see parameters as one flat dictionary from
     dotted paths (`stack.group.0.sublayers.0.attention.query.kernel`) to arrays.
@@ -84,13 +84,13 @@ class AbstractModel:
 
     @property
     def learning(self) -> tuple[str, ...]:
-        """The names of the parameters that may learn: all but those that are given."""
+        """The names of the trainable parameters, excluding fixed ones."""
         variables = ((name, self._variables[path]) for name, path in self._paths.items())
         return tuple(name for name, variable in variables if variable.get_metadata()["learns"])
 
     @property
     def largest(self) -> dict[str, float]:
-        """The value at which updates of a parameter are cut off, for those that have one."""
+        """The maximum values of parameters that have one."""
         limits = {
             name: self._variables[path].get_metadata()["largest"]
             for name, path in self._paths.items()
@@ -98,20 +98,20 @@ class AbstractModel:
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def init(self, key: jax.Array) -> Parameters:
-        """Fresh parameters."""
+        """Initializes the parameters."""
         return self.parameters(self._build(key))
 
     def parameters(self, module: nnx.Module) -> Parameters:
-        """The arrays of a module of this structure."""
+        """Returns the arrays of a module with this structure."""
         variables = dict(nnx.to_flat_state(nnx.state(module)))
         return {name: variables[path][...] for name, path in self._paths.items()}
 
     def module(self, parameters: Parameters, key: jax.Array | None = None) -> nnx.Module:
-        """The module with these arrays (or tracers, or shapes).
+        """Builds the module with these arrays (or tracers, or shapes).
 
         Args:
             parameters: By name; a kernel may have any form of `functional.linear`.
-            key: The dropout key of low-rank factors, of which a plain model has none.
+            key: The dropout key of low-rank factors, unused here.
 
         Returns:
             The module.
@@ -124,5 +124,5 @@ class AbstractModel:
         return nnx.merge(self._definition, nnx.from_flat_state(variables))
 
     def merged(self, parameters: Parameters) -> Parameters:
-        """The parameters of an equivalent plain model: these."""
+        """Returns the parameters unchanged, since the model is plain."""
         return parameters

@@ -1,4 +1,4 @@
-"""What encoders of proteins have besides: scaled embeddings, and contacts from attention."""
+"""Additional parts of protein encoders: token dropout, and contacts from attention."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from jaxformer.nn.layers import Linear, normal
 
 @dataclass(frozen=True)
 class TokenDropout:
-    r"""Zeroes the embeddings of masked tokens, and keeps the size of the others' sum.
+    r"""Zeroes the embeddings of mask tokens and rescales the others.
 
     .. math:: x'_t = x_t [i_t \ne m] \frac{1 - r}{1 - n / L}
 
-    where m is the mask token, of which n are among the L real tokens of a sequence.
+    where m is the mask token, which occurs n times among the L real tokens of a sequence.
 
     References:
         Lin et al., 2023 (https://doi.org/10.1126/science.ade2574), the code published with it.
@@ -27,7 +27,7 @@ class TokenDropout:
     mask_id: int
     """The id of the mask token (m)."""
     rate: float = 0.15 * 0.8
-    """The share of the tokens that are masked in training (r)."""
+    """The fraction of tokens that are masked in training (r)."""
 
     def __post_init__(self):
         check_types(self)
@@ -46,8 +46,9 @@ class TokenDropout:
         Args:
             x: `[B, T, D]`.
             ids: int `[B, T]`.
-            valid: bool `[B or 1, T]`: the real tokens; None: all are.
-            segments: int `[B, T]`: the sequence of each token of a packed row; None: a row is one.
+            valid: bool `[B or 1, T]`: the real tokens; None means all.
+            segments: int `[B, T]`: the sequence of each token of a packed row; None means one
+                sequence per row.
 
         Returns:
             `[B, T, D]` in the dtype of `x`.
@@ -61,7 +62,7 @@ class TokenDropout:
         else:
             same = segments[:, :, None] == segments[:, None, :]
             sums = jnp.einsum("bts,bsc->btc", same.astype(jnp.float32), counted)
-        # Of a sequence of masks alone nothing is left to scale.
+        # A sequence of only mask tokens has nothing to scale.
         share = jnp.minimum(sums[..., :1] / jnp.maximum(sums[..., 1:], 1.0), 1.0)
         scale = (1.0 - self.rate) / jnp.where(share < 1.0, 1.0 - share, 1.0)
         kept = jnp.where(masked[..., None], 0.0, scale)
@@ -69,7 +70,7 @@ class TokenDropout:
 
 
 class ContactHead(nnx.Module):
-    r"""The probability that two residues of a protein touch, from the attention weights.
+    r"""Predicts the contact probability of two protein residues from attention weights.
 
     .. math:: p_{ij} = \sigma(b + \sum_c w_c F^c_{ij}), \quad
         F = A + A^\top - \frac{(A + A^\top)_{i \cdot} (A + A^\top)_{\cdot j}}
@@ -82,12 +83,12 @@ class ContactHead(nnx.Module):
     """
 
     def __init__(self, key: jax.Array, config: TransformerConfig):
-        """Declares a weight for each head of each layer, and the bias."""
+        """Declares a weight per head and layer, and the bias."""
         inputs = {"layers": config.num_layers, "heads": config.num_heads}
         self.regression = Linear(key, inputs, {"labels": 1}, normal(config.init_std), bias=True)
 
     def __call__(self, attentions: jax.Array, real: jax.Array) -> jax.Array:
-        """The probabilities between the residues.
+        """Returns the contact probabilities.
 
         Args:
             attentions: `[L, B, N, T, T]`: the attention weights of all layers.

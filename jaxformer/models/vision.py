@@ -1,4 +1,4 @@
-"""Transformers over the patches of images (ViT)."""
+"""Vision transformers over image patches (ViT)."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,51 +38,55 @@ POSITION_TABLE = "transformer.inputs.position_table"
 
 @dataclass(frozen=True)
 class VisionConfig(TransformerModelConfig):
-    """An encoder over the patches of an image (ViT)."""
+    """Configuration of an encoder over image patches (ViT)."""
 
     required: ClassVar[tuple[str, ...]] = ("images",)
     input_fields: ClassVar[tuple[str, ...]] = ("image_size", "channels")
     image_size: tuple[int, int] = (224, 224)
     """Height and width of the images in pixels."""
     patch_size: tuple[int, int] = (16, 16)
-    """Height and width of a patch; they divide those of the image."""
+    """Height and width of a patch, divisors of the image size."""
     channels: int = 3
-    """Colours of a pixel."""
+    """Number of image channels."""
     crop: bool = False
-    """Pixels beyond the last whole patch are left out (SigLIP cuts 384 into 27 x 14); False: there
-    must be none."""
+    """Whether to drop pixels beyond the last whole patch (SigLIP splits 384 into 27 x 14);
+    otherwise the patch size must divide the image size.
+    """
     patch_bias: bool = True
-    """Bias of the linear map of the patches."""
+    """Whether the patch projection has a bias."""
     class_token: bool = True
-    """A learned token before the patches, whose state stands for the image."""
+    """Whether a learned class token precedes the patches."""
     distillation_token: bool = False
-    """Another one after it, whose state is asked for what a teacher says (DeiT)."""
+    """Whether a distillation token follows the class token (DeiT)."""
     register_tokens: int = 0
-    """Other learned tokens after them, which no head reads (DINOv3)."""
+    """Number of additional learned register tokens (DINOv3)."""
     mask_token: bool = False
-    """A learned token that takes the place of hidden patches (BEiT, DINOv2)."""
+    """Whether a learned token replaces masked patches (BEiT, DINOv2)."""
     mask_ratio: float | None = None
-    """Share of the patches that are not read: the first of those that are hidden (MAE). None: all
-    patches are read, and hidden ones are replaced by the mask token."""
+    """Fraction of patches to drop: the first ones of the masked patches (MAE). None keeps all
+    patches and replaces masked ones with the mask token.
+    """
     interpolate_positions: bool = False
-    """Images of any size are read: tables of positions are resized to their grid of patches
-    whenever the model runs, and pixels beyond the last whole patch are left out. False: images have
-    `image_size`."""
+    """Whether to support images of any size: tables of positions are resized to their grid of
+    patches whenever the model runs, and pixels beyond the last whole patch are dropped.
+    """
     pooler: Literal["tanh", "relu", "gelu"] | Pooler | None = None
     """Activation of a dense layer on the first token's state; or NormPooler (CLIP, BEiT),
-    AttentionPooler (SigLIP). None: classifiers read that state itself."""
+    AttentionPooler (SigLIP). None uses that state directly.
+    """
     position: Position = Learned(max_length=197)
-    """Learned, with a row for the class token and every patch; Learned2D, for images that may each
-    have a grid of their own; Sinusoidal2D or RoPE2D; Sinusoidal or another scheme of one axis, in
-    which the patches follow one another row by row."""
+    """Learned, with a row for the class token and every patch; Learned2D, for images with different
+    grids; Sinusoidal2D or RoPE2D; Sinusoidal or another one-dimensional scheme, over the patches in
+    row-major order.
+    """
     norm: Norm = LayerNorm(eps=1e-6)
     """LayerNorm or RMSNorm."""
     self_attention: SelfAttentionConfig = DotProductAttention(bias=True, output_bias=True)
-    """DotProductAttention, or another sublayer that moves information between tokens."""
+    """DotProductAttention or another token-mixing sublayer."""
     feed_forward: FeedForwardConfig = MLP(activation="gelu", gated=False, bias=True)
-    """The sublayer that treats each token by itself: MLP, or your own."""
+    """The position-wise sublayer: MLP or a user-defined one."""
     heads: tuple[Head, ...] = (Classification(num_labels=1000),)
-    """What is predicted from the hidden states."""
+    """The heads on the hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -98,36 +102,38 @@ class VisionConfig(TransformerModelConfig):
         for scheme in filter(None, (self.position, self.relative_position)):
             scheme.validate_grid(self.grid, self.num_prefix)
         one = self.relative_position is None or not self.position.any_grid
-        check_field(self, "relative_position", one, f"None: beside {self.position} there is none")
+        check_field(
+            self, "relative_position", one, f"None, since {self.position} does not support it"
+        )
 
     @property
     def num_prefix(self) -> int:
-        """How many tokens come before the patches."""
+        """The number of tokens before the patches."""
         return int(self.class_token) + int(self.distillation_token) + self.register_tokens
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """The rows and columns of patches."""
         (height, width), (rows, columns) = self.image_size, self.patch_size
         return height // rows, width // columns
 
     @property
     def num_tokens(self) -> int:
-        """T: the patches, and what comes before them."""
+        """T, the number of patches and prefix tokens."""
         return self.num_patches + self.num_prefix
 
     @property
     def num_patches(self) -> int:
-        """The patches of an image."""
+        """The number of patches of an image."""
         return self.grid[0] * self.grid[1]
 
     @property
     def num_read(self) -> int:
-        """The patches of an image that are read."""
+        """The number of patches of an image that are not dropped."""
         return int(self.num_patches * (1 - (self.mask_ratio or 0.0)))
 
     def for_grid(self, grid: tuple[int, int]) -> "VisionConfig":
-        """The same model for images of another size, whose parameters `adapted` makes.
+        """Returns the model for images of another size, with parameters from `adapted`.
 
         Args:
             grid: Rows and columns of the patches of the images.
@@ -144,7 +150,7 @@ class VisionConfig(TransformerModelConfig):
         return replace(self, image_size=size, **schemes)
 
     def adapted(self, name, value, source):
-        """Resizes tables of positions from another model with another grid of patches.
+        """Resizes tables of positions of a model with another grid of patches.
 
         References:
             Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
@@ -165,7 +171,7 @@ class VisionConfig(TransformerModelConfig):
         return np.asarray(resized) if isinstance(value, np.ndarray) else resized
 
     def _scheme_of(self, name: str) -> Position | None:
-        """The scheme whose table a parameter is."""
+        """Returns the scheme that a parameter is the table of."""
         scheme = self.relative_position or self.position
         if name == POSITION_TABLE:
             return self.position
@@ -185,7 +191,7 @@ class VisionConfig(TransformerModelConfig):
         return {"images": array(rows, *self.image_size, self.channels, dtype=jnp.float32)}
 
     def row_lengths(self, lengths):
-        """The patches and the tokens before them."""
+        """Returns the number of patches and prefix tokens."""
         del lengths
         return {"inputs": self.num_tokens}
 
@@ -202,7 +208,7 @@ class VisionConfig(TransformerModelConfig):
 
 
 class Vision(Model):
-    """A linear map of every patch, a class token, and an encoder's blocks.
+    """A vision transformer: patch projection, class token and encoder blocks.
 
     References:
         Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
@@ -246,19 +252,19 @@ class Vision(Model):
         grids: jax.Array | None = None,
         real: jax.Array | None = None,
     ) -> jax.Array:
-        """The hidden states of the class, distillation and patch tokens.
+        """Returns the hidden states of the class, distillation and patch tokens.
 
-        Images of several shapes are given as patches, see `functional.patches`, with their grids;
-        the position is then one such as Learned2D.
+        Images of several shapes are passed as patches, see `functional.patches`, with their grids;
+        this requires a positional scheme such as Learned2D.
 
         Args:
             images: Pixels `[B, height, width, C]`; with `grids` patches `[B, T, rows * columns *
-                C]`, those of each image row by row, then padding.
+                C]`, in row-major order, then padding.
             key: The dropout key; None in evaluation.
-            masked: bool `[B, patches]`: the patches that the mask token replaces; None: none.
-            places: int `[B, K]`: the patches that are read; None: all.
+            masked: bool `[B, patches]`: the patches to replace with the mask token, or None.
+            places: int `[B, K]`: the patches to keep; None means all.
             grids: int `[B, 2]`: rows and columns of the patches of each image.
-            real: bool `[B, T]`: the patches that are attended to; None: all.
+            real: bool `[B, T]`: the patches to attend to; None means all.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -275,12 +281,12 @@ class Vision(Model):
             n // size for n, size in zip(images.shape[1:3], config.patch_size, strict=True)
         )
         if grid != config.grid:
-            # The parameters stay those of the file: only this pass has tables of another size.
+            # The stored parameters are unchanged: only this pass uses resized tables.
             return self._for_grid(grid)._hidden(images, key, masked, places, sizes["B"])
         return self._hidden(images, key, masked, places, sizes["B"])
 
     def _packed(self, images, grids, real, key):
-        """The states of images that are cut into patches, each on a grid of its own."""
+        """Returns the states of images given as patches, each with a separate grid."""
         (rows, columns), channels = self.config.patch_size, self.config.channels
         sizes = assert_axes(images=(images, f"B T {rows * columns * channels}"))
         assert_floating(images=images)
@@ -294,7 +300,7 @@ class Vision(Model):
         return self.transformer(x, mask=mask, key=key, grids=grids)
 
     def _for_grid(self, grid: tuple[int, int]) -> "Vision":
-        """This model for images with another grid of patches."""
+        """Returns this model for images with another grid of patches."""
         config = self.config.for_grid(grid)
         parameters = {
             ".".join(map(str, path)): variable.get_value()
@@ -305,7 +311,7 @@ class Vision(Model):
         )
 
     def _hidden(self, images, key, masked, places, rows):
-        """The states for images whose patches are those of the configuration."""
+        """Returns the states for images with the configured grid of patches."""
         height, width = (
             n * size for n, size in zip(self.config.grid, self.config.patch_size, strict=True)
         )
@@ -336,17 +342,17 @@ class Vision(Model):
         places: jax.Array | None = None,
         real: jax.Array | None = None,
     ) -> ModelOutput:
-        """The model's outputs for hidden states `[B, T, D]`.
+        """Returns the model's outputs for hidden states `[B, T, D]`.
 
         Args:
             hidden: The states.
-            places: int `[B, K]`: the patches that were read; None: all.
-            real: bool `[B, T]`: the tokens that are no padding; None: all.
+            places: int `[B, K]`: the patches that were kept; None means all.
+            real: bool `[B, T]`: the non-padding tokens; None means all.
 
         Returns:
             The outputs.
         """
-        # Means over an image are over its patches.
+        # Means over an image use only its patches.
         patch = jnp.arange(hidden.shape[1])[None, :] >= self.config.num_prefix
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden, real)
         valid = jnp.broadcast_to(patch, hidden.shape[:2]) if real is None else patch & real
@@ -355,14 +361,14 @@ class Vision(Model):
     def outputs(self, batch, key=None):
         masked, places = batch.get("masked"), None
         if self.config.mask_ratio is not None and masked is not None:
-            # Visible patches first, in their order.
+            # Visible patches first, in order.
             places = jnp.argsort(masked, axis=1, stable=True)[:, : self.config.num_read]
             masked = None
         return self.outputs_from(self.hidden(batch["images"], key, masked, places), places)
 
     @staticmethod
     def _tokens(tokens: nnx.Param, x: jax.Array) -> jax.Array:
-        """Learned tokens `[D]` or `[R, D]` for each row of `x` `[B, T, D]`, as `[B, R, D]`."""
+        """Broadcasts learned tokens `[D]` or `[R, D]` to `[B, R, D]` for the rows of `x`."""
         table = jnp.atleast_2d(tokens[...]).astype(x.dtype)
         rows = jnp.broadcast_to(table, (x.shape[0], *table.shape))
         return place(rows, spec_of(x))

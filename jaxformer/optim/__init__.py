@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, and which parameters learn."""
+"""Optimizers, learning-rate schedules, and which parameters are trained."""
 
 from jaxformer.optim.optimizers import LAMB, SGD, Adafactor, AdamW, Lion, Muon, Optimizer
 from jaxformer.optim.schedules import (

@@ -1,4 +1,4 @@
-"""Adafactor for parameters that keep their axes apart and stack their layers."""
+"""Adafactor for parameters with several axes per matrix dimension and stacked layers."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.optim.parameter_roles import map_axes, matrix, own_dimensions
+from jaxformer.optim.parameter_roles import layer_dimensions, map_axes, matrix
 
 
 class AdafactorState(NamedTuple):
@@ -15,7 +15,7 @@ class AdafactorState(NamedTuple):
 
     count: jax.Array
     mean_squares: Any
-    """In place of each parameter a tuple: (over outputs, over inputs), or (elementwise,)."""
+    """A tuple for each parameter: (mean over outputs, mean over inputs), or (elementwise,)."""
 
 
 def scale_by_adafactor(
@@ -27,7 +27,7 @@ def scale_by_adafactor(
     min_parameter_scale: float,
     eps: float,
 ) -> optax.GradientTransformation:
-    r"""Divides by a factored root mean square and multiplies by the parameter's own scale.
+    r"""Divides by a factored root mean square and multiplies by the scale of the parameter.
 
     .. math::
       R_t &= \beta_t R_{t-1} + (1 - \beta_t)\, \mathrm{mean}_{out}(G_t^2 + \epsilon) \\
@@ -35,14 +35,14 @@ def scale_by_adafactor(
       U_t &= G_t / \sqrt{R_t C_t / \mathrm{mean}(R_t)}, \qquad \beta_t = 1 - t^{-c} \\
       \Delta_t &= \max(s, \mathrm{rms}(W)) \; U_t / \max(1, \mathrm{rms}(U_t) / d)
 
-    A matrix's factors run over all its inputs and all its outputs, however many axes hold them, and
-    every layer of a stack has its own statistics: stacking changes nothing.
+    The factors of a matrix span all inputs and all outputs, regardless of the number of axes, and
+    every layer of a stack has separate statistics, so stacking does not change the result.
     """
-    dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
+    dimensions = map_axes(lambda path, names: layer_dimensions(names), axes)
     matrices = map_axes(matrix, axes)
 
     def averaged(x, sides):
-        """The dimensions over which each mean square of `x` is taken."""
+        """Returns the dimensions that each mean square of `x` is averaged over."""
         if sides is None:
             return ((),)
         sizes = [math.prod(x.shape[i] for i in side) for side in sides]
@@ -68,7 +68,8 @@ def scale_by_adafactor(
                 u = g * jax.lax.rsqrt(mean_squares[0])
             else:
                 rows, columns = mean_squares
-                # One root each: the product of the two means can leave the range of float32.
+                # Separate roots, since the product of the two means can exceed the range of
+                # float32.
                 relative = rows / jnp.mean(rows, sides.inputs, keepdims=True)
                 u = g * jax.lax.rsqrt(relative) * jax.lax.rsqrt(columns)
             u /= jnp.maximum(1, _rms(u, own) / clipping_threshold)

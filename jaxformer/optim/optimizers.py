@@ -1,8 +1,8 @@
 """Optimizers as configuration objects: each is a schedule, a weight decay and a direction.
 
-Every update is `-η_t (direction + λ W)` with the decay λ on matrices only, which lookup tables are
-if they are asked for (`parameter_roles.is_decayed`); LAMB also scales the sum in brackets.
-Clipping belongs to the training step, which reports the norm.
+Every update is `-η_t (direction + λ W)`, where the decay λ applies to matrices only, and optionally
+to lookup tables (`parameter_roles.is_decayed`); LAMB also scales the sum in parentheses. Gradient
+clipping is part of the training step, which reports the norm.
 """
 
 import abc
@@ -37,11 +37,15 @@ class Optimizer(abc.ABC):
     schedule: Schedule = Cosine()
     """Learning rate over the run."""
     weight_decay: float = 0.0
-    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
+    only.
+    """
     decay_embeddings: bool = field(default=False, kw_only=True)
-    """Whether lookup tables of tokens, positions and token types decay too, as in transformers."""
+    """Whether to also decay lookup tables of tokens, positions and token types, as in transformers.
+    """
     layer_decay: float = field(default=1.0, kw_only=True)
-    """The learning rate of a block over that of the block above it (fine-tuning: 0.65 to 0.95)."""
+    """Ratio of a block's learning rate to that of the next block (for fine-tuning, 0.65 to 0.95).
+    """
 
     def __post_init__(self):
         check_types(self)
@@ -49,14 +53,14 @@ class Optimizer(abc.ABC):
         check_fields(self, weight_decay=NOT_NEGATIVE)
 
     def build(self, total_steps: int, axes: Any) -> optax.GradientTransformation:
-        """The transformation from gradients to updates, with its state in float32.
+        """Builds the gradient transformation, with its state in float32.
 
         Args:
-            total_steps: Updates in the whole run.
+            total_steps: Number of updates in the whole run.
             axes: A tree of the parameters' structure with tuples of logical axis names as leaves.
 
         Returns:
-            The transformation. Its update needs the parameters.
+            The transformation, whose update requires the parameters.
 
         Raises:
             ConfigError: The schedule does not fit into the run.
@@ -71,10 +75,12 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """The ascent direction, before weight decay and learning rate."""
+        """Returns the transformation to the ascent direction, before weight decay and learning
+        rate.
+        """
 
     def decayed(self, axes: Any) -> optax.GradientTransformation:
-        """From the direction to what is multiplied by the learning rate: adds the weight decay."""
+        """Adds weight decay to the direction, before multiplication by the learning rate."""
         mask = decay_mask(axes, self.decay_embeddings)
         return optax.add_decayed_weights(self.weight_decay, mask=mask)
 
@@ -89,27 +95,29 @@ class AdamW(Optimizer):
     """
 
     weight_decay: float = 0.1
-    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
+    only.
+    """
     beta1: float = 0.9
-    """Decay of the mean of the gradients."""
+    """Decay of the moving average of gradients."""
     beta2: float = 0.95
-    """Decay of the mean of their squares."""
+    """Decay of the moving average of squared gradients."""
     eps: float = 1e-8
-    """Added to the root of the mean square."""
+    """Added to the root mean square."""
 
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, beta1=RATE, beta2=RATE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """The mean gradient over its root mean square, both corrected for their start at 0."""
+        """Divides the bias-corrected mean gradient by its bias-corrected root mean square."""
         del axes
         return optax.scale_by_adam(self.beta1, self.beta2, self.eps)
 
 
 @dataclass(frozen=True)
 class LAMB(AdamW):
-    """AdamW whose steps are relative to the norm of each matrix: for batches of many thousands.
+    """AdamW with updates relative to the norm of each matrix, for very large batches.
 
     The learning rate is therefore relative too: 1e-2 changes a matrix by one percent.
 
@@ -120,20 +128,21 @@ class LAMB(AdamW):
     schedule: Schedule = Linear(learning_rate=1e-2)
     """Learning rate over the run, relative to the parameters' norm."""
     weight_decay: float = 0.01
-    """Strength of the decay, which takes part in the norm of the update; on matrices only."""
+    """Strength of the weight decay, which is part of the update's norm; applies to matrices only.
+    """
     beta2: float = 0.999
-    """Decay of the mean of their squares."""
+    """Decay of the moving average of squared gradients."""
     eps: float = 1e-6
-    """Added to the root of the mean square."""
+    """Added to the root mean square."""
 
     def decayed(self, axes: Any) -> optax.GradientTransformation:
-        """The weight decay, then `scale_by_trust_ratio`."""
+        """Adds weight decay, then applies `scale_by_trust_ratio`."""
         return optax.chain(super().decayed(axes), scale_by_trust_ratio(axes))
 
 
 @dataclass(frozen=True)
 class Adafactor(Optimizer):
-    """Adam's scaling from factored statistics, with steps relative to the parameters' scale.
+    """Adam-like scaling from factored statistics, with updates relative to the parameters' scale.
 
     The learning rate is therefore relative too: 1e-2 changes a matrix by about one percent.
 
@@ -144,13 +153,13 @@ class Adafactor(Optimizer):
     schedule: Schedule = Linear(learning_rate=1e-2)
     """Learning rate over the run, relative to the parameters' scale."""
     decay_exponent: float = 0.8
-    """The mean squares decay by 1 - t to the minus this at step t."""
+    """Exponent c of the decay of mean squares at step t, 1 - t^(-c)."""
     min_dim_size_to_factor: int = 128
-    """Matrices with a shorter side than this keep every entry's mean square."""
+    """Matrices with a side shorter than this are not factored."""
     clipping_threshold: float = 1.0
-    """Largest root mean square of an update before it is scaled to the parameter."""
+    """Maximum root mean square of an update before it is scaled to the parameter."""
     min_parameter_scale: float = 1e-3
-    """Scale of parameters that are 0 or nearly so."""
+    """Minimum scale of a parameter."""
     eps: float = 1e-30
     """Added to the squared gradient."""
 
@@ -160,7 +169,7 @@ class Adafactor(Optimizer):
         check_fields(self, decay_exponent=POSITIVE, min_parameter_scale=POSITIVE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """`scale_by_adafactor` with these constants."""
+        """Applies `scale_by_adafactor` with these constants."""
         return scale_by_adafactor(
             axes,
             decay_exponent=self.decay_exponent,
@@ -173,58 +182,60 @@ class Adafactor(Optimizer):
 
 @dataclass(frozen=True)
 class Lion(Optimizer):
-    """The sign of a mean of the gradients; wants about a fifth of AdamW's learning rate.
+    """The sign of averaged gradients; needs about a fifth of AdamW's learning rate.
 
-    References:
-        Chen et al., Symbolic Discovery of Optimization Algorithms (https://arxiv.org/abs/2302.06675).
+    References: Chen et al., Symbolic Discovery of Optimization Algorithms
+        (https://arxiv.org/abs/2302.06675).
     """
 
     schedule: Schedule = Cosine(learning_rate=6e-5)
     """Learning rate over the run."""
     weight_decay: float = 0.5
-    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
+    only.
+    """
     beta1: float = 0.9
-    """Weight of the mean against the newest gradient in the update."""
+    """Weight of the moving average relative to the newest gradient in the update."""
     beta2: float = 0.99
-    """Decay of the mean of the gradients."""
+    """Decay of the moving average of gradients."""
 
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, beta1=RATE, beta2=RATE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """The sign of the interpolation between the mean and the newest gradient."""
+        """Takes the sign of the interpolation between moving average and newest gradient."""
         del axes
         return optax.scale_by_lion(self.beta1, self.beta2)
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent with momentum; the weight decay is decoupled here as well."""
+    """Gradient descent with momentum and decoupled weight decay."""
 
     schedule: Schedule = Cosine(learning_rate=1e-1)
     """Learning rate over the run."""
     momentum: float = 0.9
-    """Decay of the sum of the gradients; 0: the plain gradient."""
+    """Decay of the sum of gradients; 0 disables momentum."""
     nesterov: bool = False
-    """Whether the update looks one step of momentum ahead."""
+    """Whether to use Nesterov momentum."""
 
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, momentum=RATE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """The decayed sum of the gradients."""
+        """Accumulates the decayed sum of gradients."""
         del axes
         return optax.trace(self.momentum, self.nesterov)
 
 
 @dataclass(frozen=True)
 class Muon(Optimizer):
-    """Orthogonalised momentum for the hidden matrices, AdamW for all else, under one schedule.
+    """Orthogonalized momentum for hidden matrices and AdamW for everything else, with one schedule.
 
-    AdamW takes the lookup tables, an output head of its own, norms and biases. The matrices'
-    updates are scaled to AdamW's root mean square, so AdamW's learning rates carry over.
+    AdamW is used for lookup tables, an untied output head, norms and biases. Updates of matrices
+    are scaled to AdamW's root mean square, so AdamW's learning rates carry over.
 
     References:
         Jordan et al., Muon (https://kellerjordan.github.io/posts/muon);
@@ -232,21 +243,23 @@ class Muon(Optimizer):
     """
 
     weight_decay: float = 0.1
-    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
+    only.
+    """
     momentum: float = 0.95
-    """Decay of the mean of the matrices' gradients."""
+    """Decay of the moving average of matrix gradients."""
     nesterov: bool = True
-    """Whether the matrices' update looks one step of momentum ahead."""
+    """Whether to use Nesterov momentum for matrices."""
     newton_schulz_steps: int = 5
-    """Iterations of the orthogonalisation."""
+    """Number of Newton-Schulz iterations."""
     update_rms: float = 0.2
-    """Root mean square of a matrix's update before the learning rate."""
+    """Root mean square of a matrix update before multiplication by the learning rate."""
     beta1: float = 0.9
-    """AdamW's decay of the mean of the gradients."""
+    """AdamW's decay of the moving average of gradients."""
     beta2: float = 0.95
-    """AdamW's decay of the mean of their squares."""
+    """AdamW's decay of the moving average of squared gradients."""
     eps: float = 1e-8
-    """Added to AdamW's root of the mean square and to a matrix's norm."""
+    """Added to AdamW's root mean square and to a matrix's norm."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -254,7 +267,7 @@ class Muon(Optimizer):
         check_fields(self, newton_schulz_steps=at_least(1), update_rms=POSITIVE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """`scale_by_muon` with these constants, Adam for what it leaves."""
+        """Applies `scale_by_muon` with these constants, and Adam to the remaining parameters."""
         return scale_by_muon(
             axes,
             optax.scale_by_adam(self.beta1, self.beta2, self.eps),
@@ -282,8 +295,8 @@ def scale_by_muon(
       M_t = \beta M_{t-1} + (1 - \beta) G_t, \qquad
       \Delta_t = r \sqrt{\max(m, n)} \; \mathrm{orthogonal}(M_t), \quad M_t \in R^{m \times n}
 
-    where a few Newton-Schulz iterations approximate the orthogonal factor. A matrix is all inputs
-    by all outputs of one layer, however many axes hold them.
+    where a few Newton-Schulz iterations approximate the orthogonal factor. A matrix spans all
+    inputs and all outputs of one layer, regardless of the number of axes.
     """
 
     def dimension_numbers(path, names):
@@ -311,8 +324,8 @@ def scale_by_muon(
 
 
 def _placed_by_compiler(inner):
-    """`inner`, whose inner shardings the compiler chooses; results have those of the inputs."""
-    # An iteration contracts sharded axes, and optax cannot name a sharding for an explicit mesh.
+    """Lets the compiler choose shardings inside `inner`; results are sharded like inputs."""
+    # An iteration contracts sharded axes, and optax cannot specify shardings for an explicit mesh.
 
     def update(updates, state, params=None):
         if not jax.sharding.get_abstract_mesh().explicit_axes:
@@ -325,7 +338,7 @@ def _placed_by_compiler(inner):
 
 
 def _in_float32(inner):
-    """`inner` on float32 copies, so that its state is float32 whatever the parameters' dtype."""
+    """Runs `inner` on float32 copies, so that its state is always float32."""
 
     def wide(tree):
         return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)

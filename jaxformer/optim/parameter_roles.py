@@ -1,7 +1,7 @@
-"""The role of a parameter in optimisation, from its logical axes.
+"""The role of a parameter in optimization, derived from its logical axes.
 
-Attention projections keep their axes apart (`("embed", "heads", "head_dim")`) and layers may be
-stacked (`("layers", ...)`), so the number of dimensions alone does not tell a matrix.
+Attention projections have separate axes (`("embed", "heads", "head_dim")`) and layers may be
+stacked (`("layers", ...)`), so the number of dimensions alone does not identify a matrix.
 """
 
 import fnmatch
@@ -16,9 +16,9 @@ from jaxformer.models.lora import AbstractLoraModel
 from jaxformer.models.parameters import AbstractModel
 
 TABLE_ROWS = frozenset({"vocab", "positions", "buckets", "kinds"})
-"""Axes that index the rows of a lookup table, when they come first."""
+"""Axes that index the rows of a lookup table if they come first."""
 EMBEDDING_ROWS = TABLE_ROWS - {"buckets"}
-"""Those of tables that are added to the stream, and not to attention's scores."""
+"""First axes of tables that are added to the residual stream, not to attention scores."""
 
 
 _ONE_SIDE = frozenset({"embed", "rank"})
@@ -28,13 +28,13 @@ class Matrix(NamedTuple):
     """The dimensions of an array that is a matrix, or a stack of matrices."""
 
     inputs: tuple[int, ...]
-    """Dimensions that the product with an activation contracts."""
+    """Input dimensions, which the product with an activation contracts."""
     outputs: tuple[int, ...]
-    """Dimensions that the product leaves."""
+    """Output dimensions."""
 
 
 def map_axes(function: Callable[[str, tuple[str, ...]], Any], axes: Any) -> Any:
-    """Maps `function(path, names)` over a tree with a tuple of axis names for each parameter."""
+    """Maps `function(path, names)` over a tree of axis-name tuples."""
 
     def is_names(node):
         return isinstance(node, tuple) and all(isinstance(name, str) for name in node)
@@ -45,19 +45,20 @@ def map_axes(function: Callable[[str, tuple[str, ...]], Any], axes: Any) -> Any:
     return jax.tree_util.tree_map_with_path(at, axes, is_leaf=is_names)
 
 
-def own_dimensions(names: tuple[str, ...]) -> tuple[int, ...]:
-    """The dimensions of one layer's parameter: all that are not a stack of layers."""
+def layer_dimensions(names: tuple[str, ...]) -> tuple[int, ...]:
+    """Returns the dimensions of one layer's parameter, without the stacking axis."""
     return tuple(i for i, name in enumerate(names) if name != "layers")
 
 
 def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
-    """How a parameter is a matrix, if it is one; every axis but "layers" is part of it.
+    """Returns a parameter's matrix dimensions (all axes but "layers"), or None if it is not a
+    matrix.
 
     The model dimension "embed", or the "rank" of a low-rank factor, is one side and all other axes
-    the other; without them there must be two axes. Norms have one axis. Biases, which may have
-    several (`("heads", "head_dim")`), are known by a path that ends in "bias".
+    are the other; without them there must be two axes. Norms have one axis. Biases, which may have
+    several (`("heads", "head_dim")`), are recognized by a path that ends in "bias".
     """
-    own = own_dimensions(names)
+    own = layer_dimensions(names)
     if len(own) < 2 or path.endswith("bias"):
         return None
     if len(own) == 2 or names[own[0]] in _ONE_SIDE:
@@ -68,9 +69,9 @@ def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
 
 
 def is_decayed(path: str, names: tuple[str, ...], embeddings: bool = False) -> bool:
-    """Whether weight decay applies: to matrices, except those that are lookup tables.
+    """Whether weight decay applies, as it does to matrices except lookup tables.
 
-    A table's rows are its first axis (`("vocab", "embed")`); an output head of its own is
+    The rows of a table are its first axis (`("vocab", "embed")`); an untied output head is
     `("embed", "vocab")` and decays.
     """
     rows = next((name for name in names if name != "layers"), None)
@@ -79,25 +80,27 @@ def is_decayed(path: str, names: tuple[str, ...], embeddings: bool = False) -> b
 
 
 def decay_mask(axes: Any, embeddings: bool = False) -> Any:
-    """`is_decayed` for each parameter of a tree of axis names."""
+    """Applies `is_decayed` to each parameter of a tree of axis names."""
     return map_axes(partial(is_decayed, embeddings=embeddings), axes)
 
 
 def hidden_matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
-    """`matrix`, for those between two hidden activations only: no lookup tables, no output head."""
+    """Like `matrix`, but only for matrices between hidden activations: no lookup tables, no output
+    head.
+    """
     return matrix(path, names) if is_decayed(path, names) and "vocab" not in names else None
 
 
 def trained_names(
     abstract_model: AbstractModel | AbstractLoraModel, frozen: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The names of the parameters that are trained."""
+    """Returns the names of the trained parameters."""
     names = tuple(abstract_model.shapes)
     for pattern in frozen:
         if not fnmatch.filter(names, pattern):
             raise ConfigError(
-                f"train.frozen: {pattern!r} matches no parameter; there are {', '.join(names[:5])}"
-                f"{' ...' if len(names) > 5 else ''}"
+                f"train.frozen: {pattern!r} matches no parameter; parameters are "
+                f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
             )
     learning = frozenset(abstract_model.learning)
     kept = [
@@ -106,5 +109,7 @@ def trained_names(
         if name in learning and not any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen)
     ]
     if not kept:
-        raise ConfigError(f"train.frozen = {frozen}: every parameter is frozen, nothing can learn")
+        raise ConfigError(
+            f"train.frozen = {frozen}: every parameter is frozen, so nothing can be trained"
+        )
     return tuple(kept)

@@ -1,4 +1,4 @@
-"""Updates scaled parameter by parameter: LAMB's trust ratio, and layer-wise learning rates."""
+"""Per-parameter scaling of updates: LAMB's trust ratio, and layer-wise learning rates."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.models.parameters import Parameters, group_sizes, stack_path, within_part
-from jaxformer.optim.parameter_roles import map_axes, matrix, own_dimensions
+from jaxformer.models.parameters import Parameters, group_sizes, stack_path, without_part_prefix
+from jaxformer.optim.parameter_roles import layer_dimensions, map_axes, matrix
 
 
 def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
@@ -16,10 +16,10 @@ def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
 
     .. math:: \Delta \leftarrow \frac{\lVert W \rVert}{\lVert \Delta \rVert} \Delta
 
-    Every layer of a stack has a ratio of its own. It is 1 where either norm is 0; norms and biases
-    are left alone, as in the authors' code.
+    Every layer of a stack has a separate ratio. It is 1 if either norm is 0; norms and biases are
+    not scaled, as in the authors' code.
     """
-    dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
+    dimensions = map_axes(lambda path, names: layer_dimensions(names), axes)
     matrices = map_axes(matrix, axes)
 
     def scale(update, parameter, own, sides):
@@ -40,8 +40,8 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
     .. math:: u_l \leftarrow \gamma^{L + 1 - l}\, u_l
 
-    where l is 0 for embeddings and positions, 1 to L for the blocks, and L + 1 for what comes after
-    them: final norm, pooler, heads.
+    where l is 0 for embeddings and positions, 1 to L for the blocks, and L + 1 for the final norm,
+    pooler and heads.
     """
 
     def scale(updates: Parameters, params: Parameters | None = None) -> Parameters:
@@ -53,7 +53,7 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
 
 def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str, np.ndarray]:
-    """The factor of each parameter, one for each layer along a stack's leading axis."""
+    """Returns the factor of each parameter, with one value per layer of a stack."""
     paths, sizes = {name: stack_path(name) for name in shapes}, group_sizes(shapes)
     stacked = {name: path for name, path in paths.items() if path is not None}
     depth = {path.stack: shapes[name][0] * sizes[path.stack] for name, path in stacked.items()}
@@ -73,11 +73,11 @@ def is_input(name: str) -> bool:
     """Whether a parameter comes before the first block: embeddings, positions, patches."""
     tables = ("embedding.", "decoder_embedding.", "patch_projection.")
     tokens = ("class_token", "distillation_token", "mask_token")
-    return within_part(name).startswith(tables + tokens) or ".inputs." in name
+    return without_part_prefix(name).startswith(tables + tokens) or ".inputs." in name
 
 
 def _layers_above(name: str, depth: dict[str, int]) -> int:
-    """The depth of the stack that an input feeds; of the deepest, where it feeds several."""
+    """Returns the depth of the deepest stack that an input feeds."""
     own = [layers for prefix, layers in depth.items() if prefix.split(".")[0] == name.split(".")[0]]
     return max(own or depth.values(), default=0)
 

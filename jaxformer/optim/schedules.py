@@ -1,4 +1,4 @@
-"""Learning rate as a function of the step: a linear warm-up, then one of five shapes.
+"""Learning-rate schedules: a linear warm-up, then one of five shapes.
 
 These are not built from `optax.join_schedules`: its pieces round differently, which would change
 the parameters of runs that are continued.
@@ -15,9 +15,9 @@ import optax
 from jaxformer.checks import check_field, check_types
 
 FEW_STEPS = 10
-"""A run of fewer updates has one at the peak, whatever its warm-up."""
+"""Shorter runs have one update at the peak, regardless of their warm-up."""
 _SHORT_WARMUP = 0.1
-"""Share of a run that warms up, where the run is shorter than the warm-up."""
+"""Fraction of a run to warm up if the run is shorter than the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,19 @@ class Schedule(abc.ABC):
     .. math::
       \eta_t = \eta \cdot \begin{cases} t / w & t < w \\ f(t) & t \ge w \end{cases}
 
-    Step t counts the updates already made, so update number 0 of a warm-up has a learning rate
-    of 0. After the last step of the run the rate stays where it ended.
+    Step t counts the updates already made, so update number 0 of a warm-up has a learning rate of
+    0. After the last step of the run the rate stays constant.
     """
 
     learning_rate: float = 3e-4
     """The peak, reached at the end of the warm-up."""
     warmup_steps: int | None = 100
-    """Steps over which the learning rate rises linearly from 0; None: `warmup_fraction` of the run.
-    A tenth of a run that is shorter, and never all of a run of fewer than ten steps."""
+    """Number of steps over which the learning rate rises linearly from 0; None uses
+    `warmup_fraction`. A shorter run warms up for a tenth of its steps, leaving at least one step at
+    the peak.
+    """
     warmup_fraction: float = field(default=0.1, kw_only=True)
-    """Share of the run's steps that warm up, where `warmup_steps` is None."""
+    """Fraction of the run's steps to warm up if `warmup_steps` is None."""
 
     def __post_init__(self):
         check_types(self)
@@ -49,7 +51,7 @@ class Schedule(abc.ABC):
             self._refuse("warmup_fraction", "a number from 0 to 1")
 
     def warmup(self, total_steps: int) -> int:
-        """Returns the steps of the warm-up in a run of `total_steps`."""
+        """Returns the number of warm-up steps in a run of `total_steps`."""
         if self.warmup_steps is None:
             steps = math.ceil(self.warmup_fraction * total_steps)
         elif self.warmup_steps <= total_steps:
@@ -59,7 +61,7 @@ class Schedule(abc.ABC):
         return min(steps, max(total_steps - 1, 0)) if total_steps < FEW_STEPS else steps
 
     def build(self, total_steps: int) -> optax.Schedule:
-        """The learning rate as a function of the step, for a run of `total_steps`.
+        """Builds the learning rate as a function of the step, for a run of `total_steps`.
 
         Args:
             total_steps: Updates in the whole run.
@@ -80,15 +82,16 @@ class Schedule(abc.ABC):
         return schedule
 
     def of_run(self, warmup: int, total_steps: int) -> "Schedule":
-        """Returns the schedule of a run, whose warm-up has `warmup` of its `total_steps`."""
+        """Returns the schedule of a run with `warmup` of its `total_steps` as warm-up."""
         del total_steps
         return replace(self, warmup_steps=warmup)
 
     @abc.abstractmethod
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """f: the fraction of the peak at a float32 `step` `[]` in `[warmup_steps, total_steps]`.
+        """Returns f, the fraction of the peak at a float32 `step` `[]` in `[warmup_steps,
+        total_steps]`.
 
-        `warmup_steps` is the number of this run when it is called.
+        `warmup_steps` is set to the value of this run when it is called.
         """
 
     def _refuse(self, field, expected):
@@ -97,10 +100,10 @@ class Schedule(abc.ABC):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The peak until the end."""
+    """Constant at the peak."""
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """1 at every step."""
+        """Returns 1 at every step."""
         del total_steps
         return jnp.ones_like(step)
 
@@ -116,14 +119,14 @@ class _Decaying(Schedule):
             self._refuse("final_fraction", "a number from 0 to 1")
 
     def _between(self, remaining):
-        """The fraction of the peak with `remaining`, 1 to 0, of the decay still to go."""
+        """Returns the fraction of the peak when `remaining`, from 1 to 0, of the decay is left."""
         return self.final_fraction + (1 - self.final_fraction) * remaining
 
 
 @dataclass(frozen=True)
 class _Falling(_Decaying):
     decay_steps: int | None = None
-    """Step at which it has fallen, to stay there; None: the last of the run."""
+    """Step at which the decay ends; None uses the last step of the run."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -131,23 +134,23 @@ class _Falling(_Decaying):
             self._refuse("decay_steps", f"at least warmup_steps = {self.warmup_steps}, or None")
 
     def _progress(self, step, total_steps):
-        """The share of the decay that is done, 0 to 1."""
+        """Returns the completed fraction of the decay, 0 to 1."""
         end = total_steps if self.decay_steps is None else self.decay_steps
         return jnp.minimum((step - self.warmup_steps) / max(end - self.warmup_steps, 1), 1)
 
 
 @dataclass(frozen=True)
 class Linear(_Falling):
-    """A straight line from the peak to `final_fraction` of it."""
+    """Linear decay from the peak to `final_fraction` of it."""
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """Falls with the share of the steps after the warm-up that are done."""
+        """Decreases linearly with the completed fraction of the steps after the warm-up."""
         return self._between(1 - self._progress(step, total_steps))
 
 
 @dataclass(frozen=True)
 class Cosine(_Falling):
-    r"""Half a period of a cosine from the peak to `final_fraction` of it.
+    r"""Cosine decay from the peak to `final_fraction` of it.
 
     References:
         Loshchilov and Hutter, SGDR (https://arxiv.org/abs/1608.03983).
@@ -157,29 +160,32 @@ class Cosine(_Falling):
     """Fraction of the peak at the last step."""
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """Falls as (1 + cos πp) / 2 with p the share of the steps after the warm-up."""
+        """Decreases as (1 + cos πp) / 2, where p is the completed fraction of the steps after the
+        warm-up.
+        """
         return self._between((1 + jnp.cos(jnp.pi * self._progress(step, total_steps))) / 2)
 
 
 @dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
-    r"""The square root of the ratio of a timescale to the steps done, whatever the run's length.
+    r"""Inverse square root decay, independent of the length of the run.
 
     T5's 1/√max(t, 10⁴) is a `learning_rate` of 0.01 with `constant_steps` of 10,000 and no warm-up.
 
-    References:
-        Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762); with a
-        timescale of its own and a cool-down: Zhai et al., Scaling Vision Transformers
+    References: Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762); with a
+        separate timescale and a cool-down: Zhai et al., Scaling Vision Transformers
         (https://arxiv.org/abs/2106.04560); constant at first: Raffel et al., section 3.1.2
         (https://arxiv.org/abs/1910.10683).
     """
 
     timescale: int | None = None
-    """Steps of decay after which the rate is the peak over √2; None for as many as come before."""
+    """Number of decay steps after which the rate is the peak divided by √2; None uses the number of
+    steps before the decay.
+    """
     constant_steps: int = 0
-    """Steps at the peak between the warm-up and the decay."""
+    """Number of steps at the peak between the warm-up and the decay."""
     cooldown_steps: int = 0
-    """Steps at the end of the run over which the rate is besides multiplied by a line to 0."""
+    """Number of final steps over which the rate is additionally decayed linearly to 0."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -187,12 +193,14 @@ class InverseSquareRoot(Schedule):
             if getattr(self, name) < 0:
                 self._refuse(name, "0 or more steps")
         if self.timescale is None and self.warmup_steps == self.constant_steps == 0:
-            self._refuse("timescale", "a number of steps, because there is no warm-up to give it")
+            self._refuse(
+                "timescale", "a number of steps, because it cannot be derived without a warm-up"
+            )
         if self.timescale is not None and self.timescale < 1:
             self._refuse("timescale", "1 step or more")
 
     def of_run(self, warmup: int, total_steps: int) -> Schedule:
-        """Returns the schedule of a run, in which a short cool-down and decay leave a peak."""
+        """Returns the schedule of a run, with a shorter warm-up and cool-down if it is short."""
         if total_steps >= FEW_STEPS:
             return super().of_run(warmup, total_steps)
         timescale = self.timescale if warmup + self.constant_steps else self.timescale or 1
@@ -211,7 +219,7 @@ class InverseSquareRoot(Schedule):
             total_steps: T.
 
         Returns:
-            The share of the peak. The decay starts at step a, after the warm-up and the constant
+            The fraction of the peak. The decay starts at step a, after the warm-up and the constant
             steps; s is the timescale, and b the number of cool-down steps.
         """
         start = self._decay_start
@@ -224,14 +232,14 @@ class InverseSquareRoot(Schedule):
 
 @dataclass(frozen=True)
 class WarmupStableDecay(_Decaying):
-    """The peak for most of the run, then a straight line to `final_fraction` of it.
+    """Constant at the peak for most of the run, then linear decay to `final_fraction` of it.
 
     References:
         Hu et al., MiniCPM (https://arxiv.org/abs/2404.06395).
     """
 
     decay_fraction: float = 0.2
-    """Share of the whole run, at its end, over which the learning rate falls."""
+    """Fraction of the whole run, at its end, over which the learning rate decays."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -239,7 +247,9 @@ class WarmupStableDecay(_Decaying):
             self._refuse("decay_fraction", "a number above 0, up to 1")
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """1, then falls over the last `decay_fraction` of the steps or all after the warm-up."""
+        """Returns 1, then decreases over the last `decay_fraction` of the steps or all after the
+        warm-up.
+        """
         decay_steps = min(self.decay_fraction * total_steps, total_steps - self.warmup_steps)
         remaining = (total_steps - step) / max(decay_steps, 1)
         return self._between(jnp.minimum(remaining, 1))

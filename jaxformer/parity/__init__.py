@@ -1,1 +1,1 @@
-"""Comparison with transformers; no other package but `cli` imports it."""
+"""Comparison with transformers; only `cli` imports this package."""

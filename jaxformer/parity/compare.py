@@ -1,7 +1,7 @@
-"""Differences of two models' outputs and gradients, without those of padding.
+"""Differences between the outputs and gradients of two models, ignoring padding.
 
-Two float32 programs that compute the same differ by rounding, and by how much depends on the model
-and on the machine. So both are compared with the same computation in float64. Our error may be at
+Two equivalent float32 programs differ by rounding, by an amount that depends on the model and the
+machine. Both are therefore compared with the same computation in float64, and our error may be at
 most a small multiple of the other program's.
 """
 
@@ -13,14 +13,15 @@ import numpy as np
 Arrays = Mapping[str, np.ndarray]
 
 TIMES = 4.0
-"""Our largest error as a multiple of the other program's. Of 6,000 outputs and gradients of all
-systems on two instruction sets, the worst was 1.4 times the other's, plus `FLOOR`."""
+"""Maximum error as a multiple of the other program's. Among 6,000 outputs and gradients of all
+systems on two instruction sets, the worst was 1.4 times the other's, plus `FLOOR`.
+"""
 FLOOR = 2.0**-19
 """An error that is always allowed, relative to the largest value: 16 units in the last place."""
 CEILING = 2.0**-10
-"""The largest error of float32 at which outputs can be compared."""
+"""The largest float32 error for which outputs can be compared."""
 
-# Outputs of heads, whose largest entry is the answer: a token, a label, a position.
+# Outputs of heads whose largest entry is the prediction: a token, a label, a position.
 _SCORES = ("logits", "prediction_logits", "start_logits", "logits_per_image")
 
 
@@ -32,7 +33,7 @@ class Errors(NamedTuple):
 
 
 def errors(ours: Arrays, theirs: Arrays, exact: Arrays, inputs: Arrays) -> dict[str, Errors]:
-    """Returns the errors of each output in both programs, without those of padding."""
+    """Returns the errors of each output in both programs, ignoring padding."""
     found = {}
     for name in theirs:
         if name in ours:
@@ -46,8 +47,8 @@ def errors(ours: Arrays, theirs: Arrays, exact: Arrays, inputs: Arrays) -> dict[
 def gradient_errors(ours: Arrays, theirs: Arrays, exact: Arrays) -> dict[str, Errors]:
     """Returns the errors of each gradient in both programs.
 
-    A gradient may vanish in float64, because the parameter has no effect (a bias of the keys with
-    a softmax). Then its error is relative to the largest gradient.
+    A gradient may vanish in float64 because the parameter has no effect, such as a key bias before
+    a softmax. Its error is then relative to the largest gradient.
     """
     scales = {name: _largest(exact[name]) for name in theirs}
     largest = max(scales.values())
@@ -63,20 +64,20 @@ def limit_of_rounding(found: Mapping[str, Errors]) -> float:
 
     .. math:: \min(4 \max_n e_n + 2^{-19}, 2^{-10})
 
-    where e_n are the errors of theirs. All outputs count, because rounding anywhere affects
-    everything computed from it, and one output may be right by chance.
+    where e_n are the errors of the other program. All outputs count, because rounding affects
+    everything computed from it, and a single output may be exact by chance.
     """
     return min(TIMES * max(pair.theirs for pair in found.values()) + FLOOR, CEILING)
 
 
 def beyond_rounding(found: Mapping[str, Errors]) -> dict[str, Errors]:
-    """Returns the errors that rounding does not explain; none if both compute the same."""
+    """Returns the errors that rounding does not explain; empty if both programs are equivalent."""
     limit = limit_of_rounding(found)
     return {n: pair for n, pair in found.items() if pair.ours > limit or pair.theirs > CEILING}
 
 
 def _errors(ours: np.ndarray, theirs: np.ndarray, exact: np.ndarray, scale: float) -> Errors:
-    """The errors of two arrays relative to that scale; inf for NaN or another shape."""
+    """Returns the errors of two arrays relative to `scale`; inf for NaN or a different shape."""
 
     def error(found: np.ndarray) -> float:
         if found.shape != exact.shape:
@@ -96,7 +97,7 @@ def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float
 
     .. math:: \max_i |a_i - b_i| / \max_i |b_i|
 
-    Outputs at padding are left out: in transformers they depend on the attention implementation.
+    Outputs at padding are ignored: in transformers they depend on the attention implementation.
     """
     return {
         name: relative_difference(*real_parts(name, ours[name], theirs[name], inputs))
@@ -108,8 +109,8 @@ def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float
 def gradient_differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:
     """Returns the largest difference of each gradient, relative to the reference's largest value.
 
-    A gradient may be mere rounding, because the parameter has no effect (a bias of the keys with
-    a softmax). If it is so in both, they count as equal.
+    A gradient may consist of rounding errors only, because the parameter has no effect, such as a
+    key bias before a softmax. If this is the case in both, they count as equal.
     """
     noise = 1e-5 * max(_largest(gradient) for gradient in theirs.values())
     found = {}
@@ -128,12 +129,12 @@ def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
-    """Returns both outputs of that name at the tokens that are not padding."""
+    """Returns both outputs with a name at non-padding tokens."""
     decodes = "decoder_input_ids" in inputs and not name.startswith("encoder")
     mask = inputs.get("decoder_attention_mask" if decodes else "attention_mask")
     if mask is None:
         return ours, theirs
-    mask = mask.reshape(-1, mask.shape[-1])  # choices are rows
+    mask = mask.reshape(-1, mask.shape[-1])  # choices are separate rows
     for axis in range(ours.ndim - 1):
         if ours.shape[axis : axis + 2] == mask.shape:
             where = (slice(None),) * axis + (mask > 0,)
@@ -142,10 +143,10 @@ def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
 
 
 def scores_name(outputs: Arrays) -> str | None:
-    """Returns the name of the output with a model's answers, or None if it has none."""
+    """Returns the name of the output with a model's predictions, or None."""
     return next((name for name in _SCORES if name in outputs), None)
 
 
 def likeliest_agree(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns the share of positions with the same largest entry in two arrays `[..., V]`."""
+    """Returns the fraction of positions with the same largest entry in two arrays `[..., V]`."""
     return float(np.mean(ours.argmax(-1) == theirs.argmax(-1)))

@@ -36,7 +36,7 @@ from jaxformer.zoo.electra import ReplacedTokensTask
 Padding = Literal["none", "right", "left"]
 PADDINGS: tuple[Padding, ...] = get_args(Padding)
 CHOICES = 2
-"""Texts of which one is chosen."""
+"""Number of choices per row."""
 Inputs = Mapping[str, np.ndarray]
 
 
@@ -47,7 +47,7 @@ def example_inputs(
     length: int | None = None,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Returns inputs with labels for a model, under their names in transformers."""
+    """Returns inputs with labels for a model, by transformers' names."""
     if length is None:
         of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
@@ -69,7 +69,7 @@ def example_inputs(
             shape = (rows, encoder.num_patches)
             inputs["noise"] = rng.random(shape).astype(np.float32)
     hf_config = checkpoint.hf_config
-    if config.is_encoder_decoder:  # the file of the whole may say another size, which nothing reads
+    if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
         size = family_of(config).vocab_size(config, "decoder_input_ids")
         hf_config = hf_config.with_values(vocab_size=size)
     return inputs | _labels(task, rng, inputs, hf_config)
@@ -78,7 +78,7 @@ def example_inputs(
 def _shaped_images(
     config: VisionConfig, padding: Padding, rows: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Images of several shapes as patches, which are padded only on the right."""
+    """Returns images of several shapes as patches, padded on the right."""
     shapes = ((2, 6), (4, 3), (1, 12)) if padding == "none" else ((2, 5), (4, 3), (1, 7))
     grids = np.array([shapes[row % len(shapes)] for row in range(rows)])
     counts = np.prod(grids, axis=1)[:, None]
@@ -99,10 +99,10 @@ def _choices(
     shape: tuple[int, int, int],
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Texts `[B, C, T]`, and the number of the right one of each row."""
+    """Returns texts `[B, C, T]`, and the index of the correct choice of each row."""
     rows, choices, length = shape
     inputs = _texts(checkpoint, padding, (rows * choices, length), rng)
-    # Transformers fails with tasks of choices, which it does not make rows of.
+    # transformers fails for multiple choice with token types, which it does not flatten to rows.
     inputs.pop("task_type_ids", None)
     inputs = {name: array.reshape(shape) for name, array in inputs.items()}
     return inputs | {"labels": rng.integers(choices, size=rows)}
@@ -111,7 +111,7 @@ def _choices(
 def _texts(
     checkpoint: HFCheckpoint, padding: Padding, shape: tuple[int, int], rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Ids, their mask, and the types of tokens that the model has."""
+    """Returns ids, their mask, and token types if the model has them."""
     inputs = _ids(checkpoint, padding, shape, rng, "")
     encoder = checkpoint.config.parts.get("encoder", checkpoint.config)
     for name, table in SEGMENTS.items():
@@ -127,7 +127,7 @@ def _ids(
     rng: np.random.Generator,
     prefix: str,
 ) -> dict[str, np.ndarray]:
-    """Ids and mask of the encoder or the decoder; no real token has the padding's id."""
+    """Returns ids and mask of the encoder or decoder; no real token has the padding id."""
     rows, length = shape
     config = checkpoint.config
     vocab_size = family_of(config).vocab_size(config, f"{prefix}input_ids")
@@ -146,7 +146,7 @@ def _ids(
 
 
 def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
-    """The values of config.json that are about texts: those of its section, if it has one."""
+    """Returns the values of config.json about text: those of its text section, if it has one."""
     parts = [name for name, part in checkpoint.model_format.sections.items() if part.reads_text]
     return (checkpoint.part(parts[0]) if parts else checkpoint).hf_config.values
 
@@ -158,7 +158,9 @@ def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
 def _labels(
     task: Task, rng: np.random.Generator, inputs: Inputs, hf_config: HFConfig
 ) -> dict[str, Any]:
-    """Labels with which a class has a loss, and inputs that its loss needs; none by default."""
+    """Returns labels for the loss of a class, and further inputs that its loss needs; empty by
+    default.
+    """
     del task, rng, inputs, hf_config
     return {}
 
@@ -166,7 +168,7 @@ def _labels(
 @_labels.register
 def _causal_lm(task: CausalLMTask, rng, inputs, hf_config):
     labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
-    # The first token after padding is predicted from it: from a state that means nothing.
+    # The first token after padding is predicted from a padding state, which is meaningless.
     real = _real(inputs)
     labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
     return {"labels": labels}
@@ -181,7 +183,7 @@ def _unshifted_causal_lm(task: UnshiftedCausalLMTask, rng, inputs, hf_config):
 def _seq2seq_lm(task: Seq2SeqLMTask, rng, inputs, hf_config):
     size, shape = hf_config.values["vocab_size"], inputs["decoder_input_ids"].shape
     labels = rng.integers(size, size=shape)
-    # What is predicted at padding means nothing.
+    # Predictions at padding are meaningless.
     real = inputs.get("decoder_attention_mask", np.ones(shape)) > 0
     return {"labels": np.where(real & (rng.random(shape) >= 0.2), labels, IGNORED)}
 
@@ -229,7 +231,7 @@ def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
     rows, length = inputs["input_ids"].shape
     mask = inputs.get("attention_mask", np.ones((rows, length)))
     if not mask[:, 0].all():
-        # The loss would include a decoder's scores of padding on the left, which mean nothing.
+        # The loss would include a decoder's scores at left padding, which are meaningless.
         return {}
     places = rng.integers(length + 3, size=(2, rows))  # some beyond the end
     return {"start_positions": places[0], "end_positions": places[1]}
@@ -237,11 +239,11 @@ def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
 
 @_labels.register
 def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
-    """Each text belongs to one image; ids have two end tokens, of which the first counts."""
+    """Pairs each text with one image; ids have two end tokens, of which the first counts."""
     del rng
     text = section(hf_config, "text_config")
     end, size = text.get("eos_token_id"), text.get("vocab_size")
-    # The default of SigLIP's class is beyond the vocabulary of its models.
+    # The default id in SigLIP's class exceeds the vocabulary of its models.
     known = end is not None and (size is None or end < size)
     ids = {"input_ids": with_ends(inputs, end, twice=True)} if known else {}
     return ids | {"return_loss": np.array(True)}
@@ -260,7 +262,7 @@ def _visual_tokens(task: VisualTokensTask, rng, inputs, hf_config):
 
 
 def _hidden_patches(rng: np.random.Generator, inputs: Inputs, hf_config: HFConfig) -> np.ndarray:
-    """Which patches of square images are hidden, another number in each row."""
+    """Returns the masked patches of square images, a different number in each row."""
     rows, _, height, width = inputs["pixel_values"].shape
     size = hf_config.number("patch_size")
     return rng.random((rows, (height // size) * (width // size))) < 0.6
@@ -268,12 +270,12 @@ def _hidden_patches(rng: np.random.Generator, inputs: Inputs, hf_config: HFConfi
 
 @_labels.register
 def _two_ends(task: EndTokenTask, rng, inputs, hf_config):
-    """No labels, but ids with two end tokens in each row, of which the first counts."""
+    """Returns no labels, but ids with two end tokens in each row, of which the first counts."""
     return {"input_ids": with_ends(inputs, hf_config.number("eos_token_id"), twice=True)}
 
 
 def with_ends(inputs: Inputs, end: int, *, twice: bool = False) -> np.ndarray:
-    """Returns ids `[B, T]` whose last real token is the end token, and no other."""
+    """Returns ids `[B, T]` whose only end token is the last real token."""
     ids, real = inputs["input_ids"], _real(inputs)
     places = np.arange(ids.shape[1])
     last = np.max(np.where(real, places, 0), axis=1, keepdims=True)
@@ -283,12 +285,12 @@ def with_ends(inputs: Inputs, end: int, *, twice: bool = False) -> np.ndarray:
 
 
 def _token_labels(rng: np.random.Generator, inputs: Inputs, choices: int) -> np.ndarray:
-    """Labels of most of the real tokens."""
+    """Returns labels for most of the real tokens."""
     shape = inputs["input_ids"].shape
     counted = _real(inputs) & (rng.random(shape) < 0.8)
     return np.where(counted, rng.integers(choices, size=shape), IGNORED)
 
 
 def _real(inputs: Inputs) -> np.ndarray:
-    """The tokens that are not padding, bool `[B, T]`."""
+    """Returns the non-padding tokens, bool `[B, T]`."""
     return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) > 0

@@ -1,4 +1,4 @@
-"""The table of docs/from-flax.md: the Flax classes of transformers 4.55, and what they are here."""
+"""The table of docs/from-flax.md: Flax classes of transformers 4.55 and their equivalents."""
 
 import inspect
 from functools import singledispatch
@@ -18,7 +18,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.zoo import FORMATS
 
 BEGIN, END = "<!-- flax-classes: begin -->", "<!-- flax-classes: end -->"
-"""The lines of the page around the table, which `jaxformer flax-classes` writes."""
+"""The marker lines around the table, which `jaxformer flax-classes` writes."""
 _COLUMNS = ("Flax class", "`model_type`", "class", "head", "command")
 _SPEECH = "a speech model; not yet supported"
 _CONVOLUTIONS = "a convolutional network, not a transformer"
@@ -29,7 +29,7 @@ _LEFT_OUT = {
     "whisper": _SPEECH,
     "speech-encoder-decoder": _SPEECH,
 }
-"""`model_type` -> why it is not here."""
+"""`model_type` -> why it is not supported."""
 
 
 def flax_table() -> list[str]:
@@ -47,7 +47,7 @@ def flax_table() -> list[str]:
 
 
 def with_table(page: str) -> str:
-    """Returns the text of a page with the table between its two marks."""
+    """Returns the text of a page with the table between its two markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -56,7 +56,7 @@ def with_table(page: str) -> str:
 
 
 def missing() -> list[str]:
-    """Returns the Flax classes that have no class here, without those that stay out."""
+    """Returns the Flax classes without an equivalent here, except for deliberate omissions."""
     return [
         f"Flax{name}"
         for kind, names in FLAX_CLASSES.items()
@@ -66,7 +66,7 @@ def missing() -> list[str]:
 
 
 def _cells(kind: str, name: str) -> tuple[str, str, str]:
-    """The class, its head and a command."""
+    """Returns the class, its head and a command."""
     if kind in _LEFT_OUT:
         return "", _LEFT_OUT[kind], ""
     if (found := _found(kind, name)) is None:
@@ -78,7 +78,7 @@ def _cells(kind: str, name: str) -> tuple[str, str, str]:
 
 
 def _found(kind: str, name: str) -> tuple[ModelFormat, Architecture] | None:
-    """The system and its class; a tower may be a separate system (CLIP)."""
+    """Returns the system and its class; a tower may be a separate system (CLIP)."""
     own = [FORMATS[kind]] if kind in FORMATS else []
     for model_format in [*own, *FORMATS.values()]:
         if (architecture := model_format.architecture(name)) is not None:
@@ -88,7 +88,7 @@ def _found(kind: str, name: str) -> tuple[ModelFormat, Architecture] | None:
 
 @singledispatch
 def _command(task: Task) -> str:
-    """The command that shows what a class is for."""
+    """Returns an example command for a class."""
     del task
     return "jaxformer forward"
 

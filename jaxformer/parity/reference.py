@@ -1,4 +1,4 @@
-"""The reference: the same model in transformers; needs torch and transformers."""
+"""The reference model in transformers; needs torch and transformers."""
 
 import contextlib
 import copy
@@ -21,14 +21,14 @@ from jaxformer.zoo import FORMATS
 from jaxformer.zoo.text_parts import text_alone
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
-# Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the default does not.
+# Falcon's eager attention adds ALiBi twice, to the scores and to the mask; the default does not.
 _ATTENTION = {"falcon": "sdpa"}
-# Tables of sines which are parameters that do not learn, until transformers loads them.
+# Sinusoidal tables that are frozen parameters until transformers loads a checkpoint.
 _TABLES = {"vit_mae": ("position_embeddings", "decoder_pos_embed")}
 
 
 class Reference:
-    """A checkpoint loaded by transformers, with its eager attention if that is right."""
+    """A checkpoint loaded by transformers, with eager attention if that is correct."""
 
     def __init__(self, folder: str | Path, architecture: str):
         """Loads the model in float32."""
@@ -45,11 +45,11 @@ class Reference:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-        except Exception as error:  # another library may raise anything
+        except Exception as error:  # third-party code may raise anything
             raise DataError(f"{folder}: transformers cannot load it: {error}") from error
         self.model.eval()
         for module in self.model.modules():
-            # A table of sines is computed; once loaded, transformers would learn it.
+            # A sinusoidal table is computed; once loaded, transformers would train it.
             if hasattr(module, "create_weight"):
                 module.requires_grad_(False)
         for name, parameter in self.model.named_parameters():
@@ -63,7 +63,7 @@ class Reference:
         """Converts this model to float64, with the same weights, and returns it."""
         self.model.double()
         for module in self.model.modules():
-            # With this option GPT-2 computes its logits in float32, and refuses float64.
+            # With this option GPT-2 computes attention scores in float32 and refuses float64.
             if hasattr(module, "reorder_and_upcast_attn"):
                 module.reorder_and_upcast_attn = False
         self._precision = float64_throughout
@@ -71,7 +71,7 @@ class Reference:
 
     @cached_property
     def exact(self) -> "Reference":
-        """A copy in float64, with the same weights."""
+        """Returns a copy in float64 with the same weights."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
         return twin.to_float64()
@@ -96,10 +96,10 @@ class Reference:
         }
 
     def gradients(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the gradient of the loss by the names of the parameters in a file."""
+        """Returns the gradient of the loss by the parameter names in a checkpoint."""
         self.model.zero_grad()
         self.forward(inputs).loss.backward()
-        # Saving a model whose weights are the gradients gives them the names of its file.
+        # Saving a model with the gradients as weights gives them the names of a checkpoint.
         twin, missing = copy.deepcopy(self.model), float("nan")
         with self._torch.no_grad(), tempfile.TemporaryDirectory() as folder:
             for own, parameter in zip(twin.parameters(), self.model.parameters(), strict=True):
@@ -117,12 +117,12 @@ class Reference:
         }
 
     def _stacked(self, states: Sequence[Any]) -> Any:
-        """The states as one tensor, without a last one of another width (OPT 350M)."""
+        """Stacks the hidden states, without a last one of a different width (OPT 350M)."""
         return self._torch.stack([x for x in states if x.shape == states[0].shape])
 
 
 def float64_throughout() -> contextlib.AbstractContextManager:
-    """Keeps float64 where models of transformers cast to float32: in a softmax, a norm or RoPE.
+    """Keeps float64 where transformers casts to float32: in softmax, norms and RoPE.
 
     Other dtypes, such as those of positions, are cast as usual, so that constants are the same as
     in float32.
@@ -157,7 +157,7 @@ def float64_throughout() -> contextlib.AbstractContextManager:
 def save_random(
     model_type: str, architecture: str, folder: str | Path, seed: int = 0, **changes: Any
 ) -> None:
-    """Saves a small model of random numbers in which every parameter matters."""
+    """Saves a small random model in which every parameter affects the output."""
     torch, transformers = _libraries()
     classes = FORMATS[model_type].architectures
     own = next((dict(each.fields) for each in classes if each.name == architecture), {})
@@ -169,13 +169,13 @@ def save_random(
     tables = {embedding.weight.data_ptr() for embedding in embeddings}
     biases = [x for name, x in model.named_buffers() if name == "final_logits_bias"]
     with torch.no_grad():
-        # Tables that are computed (RoFormer's angles) stay what they are.
+        # Computed tables (RoFormer's angles) are not changed.
         parameters = model.named_parameters()
         learned = ((name, x) for name, x in parameters if x.requires_grad and x.numel())
         for name, x in [*learned, *(("bias", bias) for bias in biases)]:
-            # States must neither vanish nor saturate a softmax, where float32
-            # decides: scales are near their initial values, 1 (0 in Gemma, which adds 1), and
-            # matrices preserve the size of their inputs (T5 does not scale its scores).
+            # States must neither vanish nor saturate a softmax, where float32 rounding would
+            # dominate: scales are near their initial values, 1 (0 in Gemma, which adds 1), and
+            # matrices preserve the norm of their inputs (T5 does not scale its scores).
             is_scale = x.ndim == 1 and name.endswith("weight")
             is_matrix = x.ndim > 1 and x.data_ptr() not in tables
             spread = x[0].numel() ** -0.5 if is_matrix else 0.3
@@ -195,7 +195,7 @@ def _libraries():
 
 
 def _flat(outputs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields outputs by name; those of a model within have its name before them."""
+    """Yields outputs by name; outputs of a submodel are prefixed with its name."""
     for name, value in outputs.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

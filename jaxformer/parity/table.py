@@ -1,4 +1,4 @@
-"""The parity table: every class of every known system, run here and in transformers."""
+"""The parity table: compares every class of every known system with transformers."""
 
 import datetime
 import tempfile
@@ -79,21 +79,23 @@ class ParityRow:
     system: str
     architecture: str
     outputs: float
-    """The difference of all outputs and of the hidden states of every layer, in float32."""
+    """The largest difference of all outputs and hidden states, in float32."""
     missing: tuple[str, ...]
-    """Outputs that transformers has and we do not."""
+    """Outputs that only transformers has."""
     exported: bool
     """Whether exported tensors are identical, and transformers loads them without a warning and
-    computes the same."""
+    computes the same outputs.
+    """
     gradient: float | None
-    """The difference of the parameters' gradients, in float32; None if the class has no loss or is
-    not the first of its system."""
+    """The largest difference of parameter gradients, in float32; None if the class has no loss or
+    is not the first of its system.
+    """
     bfloat16: float | None
-    """The difference of the scores in bfloat16 from the reference in float32; None likewise."""
+    """The difference of the bfloat16 scores from the float32 reference; None if not measured."""
     agreement: float | None
-    """The share of positions with the same likeliest token or label, in float32."""
+    """The fraction of positions with the same most likely token or label, in float32."""
     wrong: dict[str, Errors] = field(default_factory=dict)
-    """Outputs and gradients whose difference rounding does not explain; there must be none."""
+    """Outputs and gradients whose difference rounding does not explain; must be empty."""
 
     def cells(self) -> tuple[str, ...]:
         """Returns the cells of the row."""
@@ -110,7 +112,7 @@ class ParityRow:
 
 
 def measure(model_format: ModelFormat, architecture: Architecture, folder: Path) -> ParityRow:
-    """Returns how a small random model of transformers compares with the same model here."""
+    """Compares a small random model of transformers with the same model here."""
     first = architecture == model_format.architectures[0]
     home = folder / "transformers"
     save_random(model_format.model_type, architecture.name, home)
@@ -194,7 +196,7 @@ def _parse_missing(cell: str) -> tuple[str, ...]:
 
 
 def measure_all(progress=lambda row: None) -> list[ParityRow]:
-    """Returns the rows of all classes of all systems, and calls `progress` with each."""
+    """Measures the rows of all classes of all systems, and calls `progress` with each."""
     rows = []
     for model_format in FORMATS.values():
         for architecture in model_format.architectures:
@@ -206,10 +208,10 @@ def measure_all(progress=lambda row: None) -> list[ParityRow]:
 
 
 def tensors_by_current_name(file: Path, model_format: ModelFormat) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file by the names that we write.
+    """Returns the tensors of a file by the names that this library writes.
 
-    Transformers gives ESM's norms their oldest names ("LayerNorm.gamma") and its frequencies one
-    that has a "*" in it.
+    transformers saves ESM's norms under legacy names ("LayerNorm.gamma") and its frequencies under
+    a name that contains "*".
     """
     return {current_name(name, model_format): x for name, x in load_file(file).items()}
 

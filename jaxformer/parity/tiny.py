@@ -1,4 +1,4 @@
-"""The configurations of small models with odd sizes, in which every part of a system is there."""
+"""Configurations of small models with odd sizes that use every part of a system."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_l
 _GEMMA = _LLAMA | {"attention_bias": True}
 _GEMMA2 = _GEMMA | {"num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
 _T5GEMMA = _GEMMA2 | {
-    "sliding_window": 7,  # of a token with nothing but padding in its window little can be said
+    "sliding_window": 7,  # tokens with only padding in their window cannot be compared
     "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0,
     "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
@@ -394,5 +394,6 @@ TINY: dict[str, dict[str, Any]] = {
 """`model_type` -> fields of its configuration in transformers."""
 
 LENGTHS = {"big_bird": 33, "BigBirdForCausalLM": 11}
-"""`model_type` or class -> tokens of a row, where the usual few would not use every part. As a
-decoder BigBird has full attention, which transformers use only for short rows."""
+"""`model_type` or class -> row length, if the default is too short to use every part. As a decoder
+BigBird has full attention, which transformers uses only for short rows.
+"""

@@ -1,4 +1,4 @@
-"""The configurations of small models of images with odd sizes, see `parity.tiny`."""
+"""Configurations of small image models with odd sizes, see `parity.tiny`."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ SQUARE = {**SIZES, **MLP, "image_size": 12, "patch_size": 4, "num_channels": 2}
 IMAGES: dict[str, dict[str, Any]] = {
     "vit": VIT,
     "deit": VIT,
-    # Square: transformers reads the table of other images with rows and columns exchanged.
+    # Square: transformers swaps rows and columns in the table of other images.
     "beit": {
         **SQUARE,
         "vocab_size": 19,
         "use_relative_position_bias": True,
         "use_mask_token": True,
     },
-    # Square: transformers resizes the positions of all other images as if these were.
+    # Square: transformers resizes the positions of other images as if they were square.
     "dinov2": {**SIZES, "image_size": 12, "patch_size": 4, "num_channels": 2, "mlp_ratio": 2},
     "dinov3_vit": VIT | {"num_register_tokens": 3, "use_gated_mlp": True, "layer_norm_eps": 1e-3},
     "vit_mae": SQUARE
@@ -32,7 +32,7 @@ IMAGES: dict[str, dict[str, Any]] = {
 }
 """`model_type` -> fields of its configuration in transformers."""
 
-# In transformers these classes reconstruct nothing but square images.
+# In transformers these classes only reconstruct square images.
 _RECONSTRUCTED = SQUARE | {"encoder_stride": 4}
 TINY_CLASSES: dict[str, dict[str, Any]] = {
     "ViTForMaskedImageModeling": _RECONSTRUCTED,

@@ -46,14 +46,14 @@ _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any]:
     """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
 
-    Nothing is written into the hub's cache.
+    No receipt is written into the hub cache.
     """
     folder = model_folder(folder, "folder", architecture=architecture)
     ours = load(folder, architecture=architecture)
     if ours.folder != folder:
         raise ConfigError(
-            f"verify {folder}: this is a run; export it first: python -m jaxformer export "
-            f"{folder} OUT_DIR"
+            f"verify {folder}: this is a run, not an export; export it first: python -m jaxformer "
+            f"export {folder} OUT_DIR"
         )
     with _readable(folder) as readable:
         theirs = Reference(readable, ours.checkpoint.architecture.name)
@@ -83,7 +83,7 @@ def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any
 
 @contextlib.contextmanager
 def _readable(folder: Path) -> Iterator[Path]:
-    """A folder that transformers reads: it no longer has Flax, so a copy of a Flax checkpoint."""
+    """Returns a folder that transformers can read: a converted copy of a Flax checkpoint."""
     layout = layout_of(folder)
     if layout is not None and layout.kind == "hf":
         yield folder
@@ -94,7 +94,7 @@ def _readable(folder: Path) -> Iterator[Path]:
 
 
 def _compared(ours: Pretrained, inputs: Arrays, expected: Arrays, exact: Arrays) -> dict[str, Any]:
-    """The part of the receipt for these inputs."""
+    """Returns the part of the receipt for these inputs."""
     actual = forward(ours, inputs, output_hidden_states=True)
     name = scores_name(expected) or "last_hidden_state"
     scores = real_parts(name, actual[name], expected[name], inputs)
@@ -122,7 +122,7 @@ def _compared(ours: Pretrained, inputs: Arrays, expected: Arrays, exact: Arrays)
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of everything that a comparison depends on."""
+    """Returns the versions of all libraries that a comparison depends on."""
     names = ("jax", "flax", "torch", "transformers", "safetensors", "numpy")
     found = {name: importlib.metadata.version(name) for name in names}
     return {"jaxformer": jaxformer.__version__, "python": platform.python_version(), **found}

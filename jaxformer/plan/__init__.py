@@ -1,1 +1,1 @@
-"""What a training job needs before it is paid for: memory, time, and the slice that holds it."""
+"""Estimates memory, time and the slice that a training job needs, before it runs."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from jaxformer.plan.hlo import Module
 
-# Newer compilers write "page 0" for the device's main memory, older ones (libtpu 0.0.42) nothing.
-# Both write another color or page for every other memory.
+# Newer compilers write "page 0" for the device's main memory, older ones (libtpu 0.0.42) omit it.
+# Both write a color or page for every other memory.
 _VALUE = re.compile(r"^ value: <\d+ ([^ ]+)(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
 _SIZE = r"^allocation \d+: size (\d+), (?:page 0, )?"
 _TEMPORARY = re.compile(f"{_SIZE}preallocated-temp", re.MULTILINE)
@@ -30,15 +30,15 @@ class CompiledBuffer(NamedTuple):
     """The source line: "jaxformer/nn/stack.py:120"; "" if it is not known."""
 
 
-class Placed(NamedTuple):
-    """An array that has a place in memory."""
+class AllocatedBuffer(NamedTuple):
+    """An array with its memory range and lifetime."""
 
     bytes: int
     """Its size."""
     name: str
     """The instruction that computes it."""
     first: int
-    """The time at which it is computed."""
+    """The time when it is computed."""
     last: int
     """The time of its last use."""
 
@@ -51,10 +51,10 @@ class Assignment:
     """Bytes of arguments, constants, and results that do not replace arguments."""
     temporary: int
     """Bytes of temporaries, with the gaps between them."""
-    arguments: tuple[Placed, ...]
+    arguments: tuple[AllocatedBuffer, ...]
     """The arrays of `kept`."""
-    at_peak: tuple[Placed, ...]
-    """The temporaries at the moment of peak memory, each place once."""
+    at_peak: tuple[AllocatedBuffer, ...]
+    """The temporaries at peak memory; arrays that share memory are listed once."""
 
     @property
     def peak(self) -> int:
@@ -63,13 +63,13 @@ class Assignment:
 
 
 def read_assignment(assignment: str, live_ranges: str) -> Assignment:
-    """Reads the memory of a program, which the compiler assigns before it generates code."""
+    """Parses the memory assignment of a program, which is made before code generation."""
     _, _, ranges = live_ranges.partition("BufferLiveRange:")
     lives = {
         name.replace("{}", ""): (int(first), int(last))
         for name, first, last in _LIVE.findall(ranges)
     }
-    arguments: dict[str, Placed] = {}  # by allocation: results may replace arguments
+    arguments: dict[str, AllocatedBuffer] = {}  # by allocation: results may alias arguments
     temporaries = defaultdict(list)
     kind, allocation = None, ""
     for line in assignment.splitlines():
@@ -79,9 +79,9 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
         elif kind and (value := _VALUE.match(line)):
             name, size, offset = value[1], int(value[2]), int(value[3])
             if kind is _KEPT:
-                arguments.setdefault(allocation, Placed(size, name, 0, 0))
+                arguments.setdefault(allocation, AllocatedBuffer(size, name, 0, 0))
             elif name in lives:
-                temporaries[offset, size].append(Placed(size, name, *lives[name]))
+                temporaries[offset, size].append(AllocatedBuffer(size, name, *lives[name]))
     return Assignment(
         kept=sum(int(size) for size in _KEPT.findall(assignment)),
         temporary=sum(int(size) for size in _TEMPORARY.findall(assignment)),
@@ -90,8 +90,8 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
     )
 
 
-def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
-    """The temporaries at the moment of the largest sum; arrays that share a place count once."""
+def _most(temporaries: Mapping[tuple[int, int], list[AllocatedBuffer]]) -> list[AllocatedBuffer]:
+    """Returns the temporaries at peak memory; arrays that share memory count once."""
     changes: Counter[int] = Counter()
     for (_, size), arrays in temporaries.items():
         for first, last in _joined(arrays):
@@ -109,8 +109,8 @@ def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
     return [array for array in alive if array is not None]
 
 
-def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
-    """The times at which any of these arrays exists."""
+def _joined(arrays: list[AllocatedBuffer]) -> Iterator[tuple[int, int]]:
+    """Returns the times when any of these arrays exists."""
     first, last = None, -1
     for array in sorted(arrays, key=lambda each: each.first):
         if first is not None and array.first > last:
@@ -125,7 +125,7 @@ def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
 def largest_buffers(
     module: Module, assignment: Assignment, number: int = 12
 ) -> list[CompiledBuffer]:
-    """The largest arrays at the moment of peak memory."""
+    """Returns the largest arrays at peak memory."""
     by_name = {each.name: each for each, _ in module.instructions()}
     placed = sorted((*assignment.at_peak, *assignment.arguments), key=lambda each: -each.bytes)
     found: list[CompiledBuffer] = []

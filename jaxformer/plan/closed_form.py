@@ -17,7 +17,7 @@ from jaxformer.plan.trace import teacher_of
 
 _BFLOAT16_BYTES = 2
 _STATE_TRAFFIC = 32
-"""Bytes for each float32 parameter that AdamW reads and writes in a step."""
+"""Bytes that AdamW reads and writes in a step for each float32 parameter."""
 _NAMES = {
     "query_key_value": ("query", "key", "value"),
     "attention_context": ("attention",),
@@ -29,20 +29,20 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Work:
-    """What a step does."""
+    """The amount of computation, memory traffic and communication of a step."""
 
     products: float
     """FLOPs of one device in products with parameters, including recomputed ones."""
     attention: float
-    """FLOPs of one device in attention, over the pairs that the mask allows."""
+    """FLOPs of one device in attention, counting the pairs that the mask allows."""
     state_bytes: float
     """Bytes that the optimizer reads and writes on one device."""
     collectives: tuple[Collective, ...]
-    """What one device sends."""
+    """The collectives of one device."""
     tokens: int
     """Tokens of the batch on all devices."""
     useful: float
-    """Model FLOPs of the batch: without recomputation, and only the allowed half of attention."""
+    """Model FLOPs of the batch: without recomputation, and counting only unmasked attention."""
 
 
 def work_of(config: Config, slice_: Slice) -> Work:
@@ -53,7 +53,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
         slice_: The chips.
 
     Returns:
-        The work. The bytes of the optimizer are those of AdamW.
+        The work. The optimizer traffic assumes AdamW.
     """
     model, parts = config.model, config.train.gradient_accumulation
     mesh = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
@@ -100,9 +100,9 @@ def layer_products(config: TransformerConfig) -> dict[str, int]:
 
 
 def recomputed_products(config: TransformerConfig) -> dict[str, int]:
-    """The entries of `layer_products` that the backward pass computes again."""
+    """Returns the entries of `layer_products` that the backward pass recomputes."""
     products = layer_products(config)
-    del products["down"]  # no gradient depends on the result of a layer's last product
+    del products["down"]  # no gradient needs the result of a layer's last product
     if config.remat == "none":
         return {}
     if config.remat == "dots":
@@ -125,7 +125,7 @@ def sent(
 ) -> tuple[Collective, ...]:
     """The collectives of a step.
 
-    For each part of the batch, a device gathers the parameters in both passes and scatters their
+    For each micro-batch, a device gathers the parameters in both passes and scatters their
     gradients. A layer that is sharded over the tensor axis sums its activations twice in each pass.
 
     Args:
@@ -133,15 +133,15 @@ def sent(
         mesh: The devices along each axis.
         parameters: Parameters of the whole model.
         tokens: Tokens of the batch on all devices.
-        parts: Parts of the batch, for gradient accumulation.
-        gradient_bytes: Bytes of each number of a gradient.
+        parts: Number of micro-batches, for gradient accumulation.
+        gradient_bytes: Bytes per element of a gradient.
 
     Returns:
         The collectives.
     """
     data, fsdp, tensor = (mesh[axis] for axis in MESH_AXES)
     layers = sum(stack.num_layers for stack in model.stacks)
-    # Layers that share parameters gather them each time.
+    # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)
     gathered = max(parameters, used) // tensor
     found = []
@@ -177,12 +177,12 @@ def saved_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
 
 
 def with_remat(model: ModelConfig, remat: Remat) -> ModelConfig:
-    """A model with another rematerialisation in all of its parts."""
+    """Returns a model with another rematerialization policy in all of its parts."""
     return model.each_part(lambda part: part.with_fields(remat=remat))
 
 
 def parameter_count(model: ModelConfig) -> int:
-    """The number of parameters of a model."""
+    """Returns the number of parameters of a model."""
     return _count(with_remat(model, "none").build)
 
 

@@ -1,4 +1,4 @@
-"""What a compiled step sends between devices."""
+"""The collectives of a compiled step."""
 
 import math
 import re
@@ -28,20 +28,20 @@ _ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 
 
 class Collective(NamedTuple):
-    """The collectives of one kind over the same axes, in one step of one device."""
+    """The collectives of one kind over the same axes in a step, on one device."""
 
     kind: str
     """"all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"."""
     axes: tuple[str, ...]
     """The mesh axes."""
     bytes: int
-    """Bytes of all of them: of the result of an all-gather, of the operand of a reduce-scatter."""
+    """Total bytes: of results for all-gathers, of operands for reduce-scatters."""
     count: int
     """How many there are."""
 
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
-    """The collectives of one step of a compiled program, with those in loops."""
+    """Returns the collectives of one step of a compiled program, including those in loops."""
     total, count = Counter(), Counter()
     for instruction, computation in module.instructions():
         kind = instruction.opcode.removesuffix("-start")
@@ -59,9 +59,9 @@ def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
 
 
 def _counts(module: Module, computation: str) -> bool:
-    """Whether a computation's collectives are counted: on TPUs, once for each asynchronous one."""
-    # An asynchronous collective is in the fusion that starts it, in each fusion that it overlaps
-    # with, and in the one that waits for it.
+    """Whether to count the collectives in a computation; asynchronous ones on TPUs count once."""
+    # An asynchronous collective appears in the fusion that starts it, in each fusion that it
+    # overlaps with, and in the fusion that waits for it.
     targets = [each.rest for each in module.computations[computation]]
     if any('custom_call_target="AsyncCollectiveStart"' in rest for rest in targets):
         return True
@@ -72,7 +72,8 @@ def _counts(module: Module, computation: str) -> bool:
 def _bytes(kind: str, instruction: Instruction, devices: int) -> int:
     sizes = [array.bytes for array in instruction.arrays]
     if instruction.opcode.endswith("-start"):
-        # Operands and results, and on TPUs two counters: the results are the larger half.
+        # The tuple contains operands, results, and on TPUs two counters; the results are the larger
+        # half.
         large = [size for size in sizes if size > 4] or sizes
         half = len(large) // 2 or 1
         return sum(large[half:] or large) if kind != "all-reduce" else sum(large)
@@ -81,7 +82,7 @@ def _bytes(kind: str, instruction: Instruction, devices: int) -> int:
 
 
 def _axes(text: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes along which the devices of a group differ."""
+    """Returns the mesh axes along which the devices of a group differ."""
     groups = _groups(text, math.prod(mesh.values()))
     places = np.array(np.unravel_index(groups, tuple(mesh.values())))  # [axis, group, member]
     differs = (places != places[..., :1]).any(axis=(1, 2))
@@ -89,7 +90,9 @@ def _axes(text: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _groups(text: str, num_devices: int) -> np.ndarray:
-    """Groups of devices that communicate `[group, member]`; where axes are named, the first one."""
+    """Returns the groups of communicating devices `[group, member]`; only the first if axes are
+    named.
+    """
     if found := _IOTA.search(text):
         return _iota(found[2], found[3]).reshape(_numbers(found[1])[0], -1)
     if found := _NAMED.search(text):
@@ -100,7 +103,7 @@ def _groups(text: str, num_devices: int) -> np.ndarray:
 
 
 def _first_group(axes: str, device_ids: str | None, chosen: str) -> np.ndarray:
-    """The group of device 0 along named axes, of which 'a':(before)size is a part of one."""
+    """Returns the group of device 0 along named axes; 'a':(before)size denotes a sub-axis."""
     sizes = {name: int(size) for name, size in re.findall(r"'?([\w.]+)'?=(\d+)", axes)}
     ids = np.arange(math.prod(sizes.values()))
     if device_ids is not None:
@@ -116,7 +119,7 @@ def _first_group(axes: str, device_ids: str | None, chosen: str) -> np.ndarray:
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:
-    """The numbers from 0 in an array of these dimensions, with its axes then transposed."""
+    """Returns an iota array with these dimensions and transposed axes."""
     ids = np.arange(math.prod(_numbers(dims))).reshape(_numbers(dims))
     return ids.transpose(_numbers(order)) if order else ids
 

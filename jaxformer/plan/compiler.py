@@ -1,4 +1,4 @@
-"""The TPU compiler, which compiles a training step on a machine without a TPU."""
+"""Compiles a training step with the TPU compiler on a machine without a TPU."""
 
 import contextlib
 import importlib.metadata
@@ -25,10 +25,10 @@ from jaxformer.plan.hlo import Module
 from jaxformer.plan.trace import train_program
 
 INSTALL = (
-    "the TPU compiler is not here: pip install --no-deps --target libtpu 'libtpu>=0.0.42,<0.1', "
-    "then set PYTHONPATH=libtpu (Linux on x86)"
+    "the TPU compiler is not installed: run pip install --no-deps --target libtpu "
+    "'libtpu>=0.0.42,<0.1', then set PYTHONPATH=libtpu (Linux on x86)"
 )
-# libtpu would otherwise query the metadata server of the cloud.
+# Otherwise libtpu queries the cloud's metadata server.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -45,19 +45,19 @@ class CompiledStep:
     """A compiled training step. Bytes are those of one device."""
 
     usable_bytes: int
-    """The memory that a program may use."""
+    """The memory available to a program."""
     peak_bytes: int
     """Peak memory, as in `memory_analysis()` of the finished program."""
     argument_bytes: int
-    """The state and the batch."""
+    """Bytes of the state and the batch."""
     temporary_bytes: int
-    """All temporary arrays, with the gaps between them."""
+    """Bytes of all temporary arrays, including the gaps between them."""
     seconds: float
-    """The time of compilation."""
+    """The compilation time."""
     collectives: list[Collective]
-    """What one step sends between devices."""
+    """The collectives of one step."""
     buffers: list[CompiledBuffer]
-    """The largest arrays at the moment of peak memory."""
+    """The largest arrays at peak memory."""
 
     @property
     def assigned_bytes(self) -> int:
@@ -81,13 +81,13 @@ def versions() -> dict[str, str]:
 
 
 def topology_devices(slice_: Slice) -> list[jax.Device]:
-    """The devices of a slice that is not at hand, for the compiler."""
+    """Returns compile-only devices of a slice."""
     if not is_installed():
         raise RunError(INSTALL)
     from jax.experimental import topologies
 
     chip, topology = slice_.chip.name, slice_.topology
-    # Without the links that close the torus, XLA gathers by reducing zeros.
+    # Without wraparound links, XLA implements gathers by reducing zeros.
     wraps = (*slice_.wraps, *[False] * (3 - len(topology)))
     options = dict(_OPTIONS.get(chip, {}), wrap=wraps)
     if slice_.chips == 1:
@@ -115,8 +115,8 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
 
     Raises:
         RunError: libtpu is not installed.
-        ConfigError: The experiment cannot run on so many devices.
-        JaxRuntimeError: The compiler fails, not for lack of memory.
+        ConfigError: The experiment cannot run on this number of devices.
+        JaxRuntimeError: The compiler fails for a reason other than memory.
     """
     if not is_installed():
         raise RunError(INSTALL)
@@ -126,14 +126,15 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
         folder = Path(name)
         _compile_apart(folder, config, slice_)
         if not has_assigned_memory(folder):
-            # A user's component may not be picklable, and errors are raised in this process.
+            # User-defined components may not be picklable; then compile, and raise errors, in this
+            # process.
             compile_into(folder, config, slice_)
         step = read_dump(folder, config, slice_)
     return replace(step, seconds=time.perf_counter() - start)
 
 
 def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
-    """Compiles in another process until memory is assigned, if the experiment can be pickled."""
+    """Compiles in another process until memory is assigned; requires a picklable experiment."""
     try:
         experiment = pickle.dumps((config, slice_))
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -144,7 +145,7 @@ def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
     process.start()
     while process.is_alive() and not has_assigned_memory(folder):
         process.join(timeout=0.2)
-    process.join(timeout=2.0)  # for the files to be complete
+    process.join(timeout=2.0)  # until the files are complete
     process.kill()
     process.join()
 
@@ -154,7 +155,7 @@ def _compile_on_cpu(folder: Path, experiment: bytes) -> None:
     try:
         config, slice_ = pickle.loads(experiment)
     except (ImportError, AttributeError):
-        return  # the module of a component cannot be imported here
+        return  # a component's module cannot be imported here
     jax.config.update("jax_platforms", "cpu")
     compile_into(folder, config, slice_)
 
@@ -166,8 +167,8 @@ def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
         mesh = make_mesh(config.mesh, topology_devices(slice_))
         program = train_program(config, mesh)
         lowered = program.lower(config.data.batch_size, config.row_lengths)
-        # jaxlib cannot parse the programs of newer compilers, and a program that does not fit is
-        # only in the dump.
+        # jaxlib cannot parse the programs of newer compilers, and a program that does not fit
+        # exists only in the dump.
         options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
         try:
             return lowered.compile(compiler_options=options).memory_analysis()
@@ -207,14 +208,14 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
 
 
 def _dumped(folder: Path, ending: str) -> str:
-    """XLA's file about the largest program that it compiled, which is the step."""
+    """Returns XLA's dump of the largest compiled program, which is the step."""
     files = folder.glob(f"*.after_optimizations{ending}")
     return max(files, key=lambda path: path.stat().st_size).read_text()
 
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Sets the variables that libtpu reads when it starts, unless the user has."""
+    """Sets environment variables that libtpu reads at startup, unless they are set already."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -1,4 +1,4 @@
-"""The text of a compiled program: its instructions, how often each runs and their source lines."""
+"""Parses the text of a compiled program: instructions, how often each runs, and source lines."""
 
 import math
 import re
@@ -26,16 +26,17 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _ROW = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
 _HELPERS = "functional/"
-"""The callers of these functions say more about an array than the functions do."""
+"""Helper functions that are skipped in favor of their callers when naming the source of an array.
+"""
 
 
 class Array(NamedTuple):
-    """The type of an array."""
+    """An array type."""
 
     dtype: str
-    """As XLA writes it: "bf16"."""
+    """The dtype in XLA's notation: "bf16"."""
     shape: tuple[int, ...]
-    """Its dimensions, without the padding of its layout."""
+    """The dimensions, without layout padding."""
 
     @property
     def bytes(self) -> int:
@@ -55,11 +56,11 @@ class Instruction:
     name: str
     """Its name."""
     type: str
-    """The type of its result, as XLA writes it."""
+    """The result type in XLA's notation."""
     opcode: str
-    """What it does: "fusion", "all-gather"."""
+    """The opcode: "fusion", "all-gather"."""
     rest: str
-    """Operands, attributes and metadata, as XLA writes them."""
+    """Operands, attributes and metadata in XLA's notation."""
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -69,7 +70,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Its operation in JAX: "jit(_updated)/transpose(jvp())/dot_general"."""
+        """The operation in JAX: "jit(_updated)/transpose(jvp())/dot_general"."""
         found = _OP_NAME.search(self.rest)
         return found[1].replace("\\", "") if found else ""
 
@@ -80,7 +81,7 @@ class Instruction:
 
     @property
     def calls(self) -> list[str]:
-        """The computations that it runs; those of an asynchronous operation belong to its start."""
+        """The computations that it calls; for asynchronous operations, only the start has them."""
         if self.opcode.endswith(("-update", "-done")):
             return []
         branches = [name for group in _BRANCHES.findall(self.rest) for name in group.split(",")]
@@ -100,7 +101,7 @@ class Module:
     """A compiled program.
 
     Args:
-        text: What XLA writes with `--xla_dump_hlo_as_text`.
+        text: The output of `--xla_dump_hlo_as_text`.
     """
 
     def __init__(self, text: str):
@@ -121,7 +122,7 @@ class Module:
 
     @cached_property
     def runs(self) -> dict[str, int]:
-        """How often a step runs each computation; every branch of a conditional counts."""
+        """How often a step runs each computation; all branches of a conditional count."""
         total: dict[str, int] = defaultdict(int)
 
         def visit(name: str, times: int) -> None:
@@ -134,9 +135,9 @@ class Module:
         return dict(total)
 
     def trips(self, instruction: Instruction) -> int:
-        """How often an instruction runs what it calls; 1 if that is not known."""
-        # Where XLA does not write the trip count of a loop, it is the constant that the condition
-        # compares with, over what the body adds to the counter.
+        """How often an instruction runs the computations that it calls; 1 if unknown."""
+        # If XLA does not write the trip count of a loop, it is the constant in the condition
+        # divided by the increment of the counter.
         if instruction.opcode != "while":
             return 1
         if found := _TRIPS.search(instruction.rest):
@@ -151,7 +152,7 @@ class Module:
         return 1
 
     def _increment(self, counter: Instruction, name: str) -> int:
-        """What the body of a loop adds to its counter; 1 if that is not known."""
+        """Returns the increment of a loop counter; 1 if unknown."""
         body = {each.name: each for each in self.computations.get(name, ())}
         index, root = _INDEX.search(counter.rest), [*body.values()][-1]
         if index is None or root.opcode != "tuple":
@@ -161,12 +162,12 @@ class Module:
         return next((count for count in terms if count is not None), 1)
 
     def instructions(self) -> Iterator[tuple[Instruction, str]]:
-        """Every instruction that a step runs, with the name of its computation."""
+        """Yields every instruction that a step runs, with the name of its computation."""
         for name in self.runs:
             yield from ((each, name) for each in self.computations.get(name, ()))
 
     def source(self, instruction: Instruction, package: str = "jaxformer") -> str:
-        """The source line of an instruction: "jaxformer/nn/attention.py:180"."""
+        """Returns the source line of an instruction: "jaxformer/nn/attention.py:180"."""
         found = _FRAME.search(instruction.rest)
         frame, seen, innermost = int(found[1]) if found else 0, set(), ""
         while frame and frame not in seen:
@@ -179,7 +180,7 @@ class Module:
             if ours and not path.startswith(_HELPERS):
                 return line
             innermost = innermost or (line if ours else "")
-            frame = fields.get("parent_frame_id", 1) - 1  # XLA writes it one too large
+            frame = fields.get("parent_frame_id", 1) - 1  # XLA's index is off by one
         return innermost
 
 

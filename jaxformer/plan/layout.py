@@ -1,8 +1,8 @@
-"""How arrays lie in the memory of a chip.
+"""Array layouts in the memory of a chip.
 
-A TPU holds them in tiles of 8 x 128 numbers: the last axis of a layout is padded to a multiple of
-128, and the one before it to a multiple of 8, or to 1, 2 or 4. The compiler chooses the order of
-the axes, except for what a kernel reads or writes.
+A TPU stores arrays in tiles of 8 x 128 elements: the last axis of a layout is padded to a multiple
+of 128, and the second to last to a multiple of 8, or to 1, 2 or 4. The compiler chooses the order
+of the axes, except for the operands and results of kernels.
 """
 
 import math
@@ -26,15 +26,16 @@ class Layout:
     """How a chip stores the arrays of a program."""
 
     tiled: bool
-    """Whether arrays are padded to tiles and products are fused with elementwise operations: on
-    TPUs."""
+    """Whether arrays are padded to tiles and matrix products are fused with elementwise operations,
+    as on TPUs.
+    """
     on_chip: int = 0
-    """Bytes of the memory on the chip, where the compiler puts short-lived arrays."""
+    """Bytes of on-chip memory, where the compiler places short-lived arrays."""
     sparse_cores: bool = False
-    """Whether SparseCores send, so that gradients are not computed together with their sums."""
+    """Whether SparseCores run collectives, so that gradients are not fused with reductions."""
 
     def bytes(self, value: Value) -> int:
-        """The memory of an array inside a program."""
+        """Returns the bytes of an array inside a program."""
         if value.on_host:
             return 0
         shape = value.shape
@@ -43,14 +44,14 @@ class Layout:
         if value.row_major:
             size = tiled_size(shape)
         elif len(shape) == 3:
-            # Often a kernel [D, N, H] or its gradient, which products read and write row by row.
+            # Often a kernel [D, N, H] or its gradient, which matrix products access row by row.
             size = shape[0] * compact_size(shape[1:])
         else:
             size = compact_size(shape)
         return size * value.dtype.itemsize
 
     def bytes_of_tree(self, tree: Any) -> int:
-        """The memory of a device's parts of the arguments of a program."""
+        """Returns the bytes of one device's shards of a program's arguments."""
         size = compact_size if self.tiled else math.prod
         return sum(
             size(leaf.sharding.shard_shape(leaf.shape)) * item_bytes(leaf)
@@ -59,7 +60,7 @@ class Layout:
 
 
 def layout_of(chip: Chip) -> Layout:
-    """The layout of arrays in the memory of a chip."""
+    """Returns the layout rules of a chip."""
     if chip.kind == "gpu":
         return Layout(tiled=False)
     on_chip = chip.vector_memory.value if chip.vector_memory else 0
@@ -67,7 +68,7 @@ def layout_of(chip: Chip) -> Layout:
 
 
 def tiled_size(shape: Sequence[int]) -> int:
-    """The padded size of an array whose axes are in the order of its shape."""
+    """Returns the padded size of an array in row-major layout."""
     if len(shape) < 2:
         return math.prod(shape)
     *rest, rows, lanes = shape
@@ -76,7 +77,7 @@ def tiled_size(shape: Sequence[int]) -> int:
 
 
 def compact_size(shape: Sequence[int]) -> int:
-    """The padded size with the axes in the order that needs least."""
+    """Returns the smallest padded size over all orders of the axes."""
     sizes = []
     for last in permutations(range(len(shape)), 2):
         rest = [size for axis, size in enumerate(shape) if axis not in last]

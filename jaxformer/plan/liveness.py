@@ -1,9 +1,9 @@
 """The peak memory of a program: which of its arrays exist at the same time.
 
-An array is in memory if an operation makes it that XLA does not fuse with its consumers: a product,
-a kernel, a loop, a reduction, a collective. Elementwise operations are computed where their result
-is read, or are fused into the product before them. An array exists from its operation to the last
-operation that depends on it through elementwise ones.
+An array occupies memory if its operation is one that XLA does not fuse with its consumers: a matrix
+product, a kernel, a loop, a reduction or a collective. Elementwise operations are computed where
+their result is read, or are fused into the product before them. An array lives from its operation
+to the last operation that depends on it through elementwise operations.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ ALIASES = {
     "name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard",
     "stop_gradient", "pvary",
 }  # fmt: skip
-"""Operations whose result is the same array under another name."""
+"""Operations whose result aliases their operand."""
 ELEMENTWISE = {
     "abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil",
     "clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div", "dynamic_slice",
@@ -31,47 +31,47 @@ ELEMENTWISE = {
     "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze", "stack",
     "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "tile", "transpose", "xor",
 }  # fmt: skip
-"""Operations that XLA computes where their result is read, or fuses into their producer."""
+"""Operations that XLA fuses with their consumers or their producer."""
 NOT_FUSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
 """Operations that XLA never fuses with their consumers."""
 FUSES_OPERANDS = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 """Operations that XLA fuses with the producers of their operands."""
 _WAITING = {"saved by the loop", "loop state"}
-"""Makers of arrays that live too long to be kept on the chip."""
+"""Operations whose results live too long to be kept in on-chip memory."""
 
 
-class Held(NamedTuple):
+class LiveBuffer(NamedTuple):
     """An array in memory."""
 
     value: Value
     """The array."""
     maker: str
-    """What makes it."""
+    """The operation that produces it."""
     bytes: int
     """Its memory."""
 
 
 @dataclass
 class Peak:
-    """The moment of peak memory."""
+    """The state of memory at its peak."""
 
     bytes: int
     """Bytes in addition to the arguments."""
-    arrays: list[Held] = field(default_factory=list)
-    """The arrays that exist then."""
+    arrays: list[LiveBuffer] = field(default_factory=list)
+    """The live arrays in main memory."""
     on_chip: int = 0
-    """Bytes of other arrays, which are on the chip then."""
+    """Bytes of the live arrays in on-chip memory."""
 
 
 def peak(program: Program, layout: Layout) -> Peak:
-    """The peak memory of a program in addition to its inputs and outputs."""
+    """Returns the peak memory of a program in addition to its inputs and outputs."""
     walk = _Walk(program, layout, in_loop=False)
     walk.run([])
     return walk.highest()
 
 
 class _Walk:
-    """The lifetimes of the arrays of a program. The n-th operation runs at the time 2 n."""
+    """The lifetimes of the arrays of a program. The n-th operation runs at time 2 n."""
 
     def __init__(self, program: Program, layout: Layout, *, in_loop: bool):
         self.end = 2 * len(program.operations)
@@ -94,7 +94,7 @@ class _Walk:
         self.shares: list[tuple[Value, Value]] = []  # a result that may replace an array
 
     def run(self, owned: list[Value]) -> None:
-        """Walks through the program, whose memory has the inputs `owned`."""
+        """Walks through a program that owns the memory of the inputs `owned`."""
         mark_row_major(self.program)
         for value in owned:
             self._make(value, 0, "loop state")
@@ -128,18 +128,18 @@ class _Walk:
                 self._sum_over_rows(op, parts, time)
 
     def _sum_over_rows(self, op: Operation, parts: int, time: int) -> None:
-        """The gradient of a device's rows is as large as the whole kernel until it is scattered."""
+        """A device's partial gradient is as large as the whole kernel until it is scattered."""
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
         if self.in_loop and self._waits(op, whole, parts):
             for operand in op.operands:
                 self._read(operand, self.end - 1)
         self._make(whole, time, "sum over rows")
-        if self.layout.on_chip:  # sums run while the rest of the layer is computed
+        if self.layout.on_chip:  # reductions overlap with the rest of the layer
             self.last[whole] = self.end
 
     def _waits(self, op: Operation, whole: Value, parts: int) -> bool:
-        """Whether a layer computes the gradient of a kernel at its end."""
+        """Whether the gradient of a kernel is delayed until the end of its layer."""
         if self.layout.on_chip and not self.layout.sparse_cores and parts <= 64:
             return True
         held = sum(self.layout.bytes(root) for root in self._roots_of(op))
@@ -159,7 +159,7 @@ class _Walk:
             self.open.discard(array)
 
     def _wait(self, op: Operation, time: int) -> None:
-        """A barrier: what is elementwise is written, and arrays are kept until then."""
+        """A barrier: elementwise values are materialized, and arrays live until then."""
         for value, result in zip(op.operands, op.results, strict=True):
             self._read(value, time)
             if self._is_computed_late(value):
@@ -169,7 +169,7 @@ class _Walk:
                 self.roots[result] = self._roots(value)
 
     def _fuse(self, op: Operation) -> None:
-        """An elementwise operation: computed where it is read, or fused into its producer."""
+        """An elementwise operation: fused with its consumers or into its producer."""
         roots = self._roots_of(op)
         self.roots |= dict.fromkeys(op.results, roots)
         arrays = [self.same.get(v, v) for v in op.operands if self.uses[v] == 1]
@@ -182,7 +182,7 @@ class _Walk:
         self.open -= set(arrays)
 
     def _shrinks(self, result: Value, array: Value) -> bool:
-        """Whether a result, or what only it leads to, needs no more memory than an array."""
+        """Whether a result, or its only consumer's result, needs no more memory than an array."""
         while self.layout.bytes(result) > self.layout.bytes(array):
             readers = self.readers[result]
             if self.uses[result] != 1 or not readers or readers[0].name not in ELEMENTWISE:
@@ -191,7 +191,7 @@ class _Walk:
         return True
 
     def _replace(self, array: Value, result: Value, others: frozenset[Value]) -> None:
-        """The operation that makes an array writes a result of it instead."""
+        """Lets the operation that produces an array write a derived result instead."""
         time, maker = self.first.pop(array), self.maker.pop(array)
         del self.last[array]
         self.open.discard(array)
@@ -221,7 +221,7 @@ class _Walk:
             self._make(value, time if number >= parts.num_state else time + 1, "saved by the loop")
 
     def _is_computed_late(self, value: Value) -> bool:
-        """Whether a value is in no memory, but computed where it is read."""
+        """Whether a value is not materialized but computed where it is read."""
         return value in self.roots and self.same.get(value, value) not in self.first
 
     def _roots(self, value: Value) -> frozenset[Value]:
@@ -245,7 +245,7 @@ class _Walk:
     def _read(
         self, value: Value | None, time: int, *, whole: bool = False, moved: bool = False
     ) -> None:
-        """An operation reads a value, `whole` as an array, `moved` to write over it."""
+        """Records that an operation reads a value: `whole` as an array, `moved` to overwrite it."""
         if value is None:
             return
         self.open.discard(self.same.get(value, value))
@@ -255,7 +255,7 @@ class _Walk:
             self._touch(root, time - 1 if moved and self.uses[value] == 1 else time)
 
     def highest(self) -> Peak:
-        """The moment of the largest sum."""
+        """Returns the time of peak memory."""
         placed: set[Value] = set()
         for result, root in self.shares:
             if result not in placed and self.first.get(result) == self.last.get(root):
@@ -263,15 +263,15 @@ class _Walk:
                 placed.add(result)
         starts, ends = defaultdict(list), defaultdict(list)
         for value, start in self.first.items():
-            starts[start].append(Held(value, self.maker[value], self.layout.bytes(value)))
+            starts[start].append(LiveBuffer(value, self.maker[value], self.layout.bytes(value)))
             ends[self.last[value] + 1].append(value)
-        alive: dict[Value, Held] = {}
+        alive: dict[Value, LiveBuffer] = {}
         best = Peak(-1)
         for time in range(-1, self.end + 2):
             for value in ends[time]:
                 alive.pop(value, None)
             alive |= {held.value: held for held in starts[time]}
-            made = [Held(v, maker, self.layout.bytes(v)) for v, maker in self.temporary[time]]
+            made = [LiveBuffer(v, maker, self.layout.bytes(v)) for v, maker in self.temporary[time]]
             here = [*alive.values(), *made]
             inner = self.during.get(time, Peak(0))
             if inner.bytes + sum(held.bytes for held in here) > best.bytes:
@@ -281,8 +281,10 @@ class _Walk:
                     best = Peak(size, kept + inner.arrays, on_chip + inner.on_chip)
         return best
 
-    def _off_chip(self, arrays: list[Held], room: int) -> tuple[list[Held], int]:
-        """The arrays in main memory and the bytes of the others; the largest that fit go first."""
+    def _off_chip(self, arrays: list[LiveBuffer], room: int) -> tuple[list[LiveBuffer], int]:
+        """Splits arrays into those in main memory and the bytes on the chip, where the largest that
+        fit go first.
+        """
         kept, left = [], room
         for held in sorted(arrays, key=lambda held: -held.bytes):
             first, last = (each.get(held.value, 0) for each in (self.first, self.last))
@@ -299,17 +301,17 @@ class _LoopParts(NamedTuple):
     """The operands and results of a loop or conditional."""
 
     constants: list[Value | None]
-    """The operands that it only reads."""
+    """The read-only operands."""
     state: list[Value | None]
-    """The operands that it may overwrite."""
+    """The operands that may be overwritten."""
     num_state: int
     """How many of the results are state; the others are stacks."""
     owned: list[list[Value]]
-    """For each body, the inputs in its own memory: the state."""
+    """For each body, the inputs whose memory it owns: the state."""
 
 
 def _loop_parts(op: Operation) -> _LoopParts:
-    """The parts of a `scan`, `while` or `cond`."""
+    """Returns the operands and results of a `scan`, `while` or `cond`."""
     params, operands = op.equation.params, op.operands
     if op.name == "scan":
         consts, carry = params["num_consts"], params["num_carry"]
@@ -320,7 +322,7 @@ def _loop_parts(op: Operation) -> _LoopParts:
         consts = params["cond_nconsts"] + params["body_nconsts"]
         owned = [[], op.bodies[1].inputs[params["body_nconsts"] :]]
         return _LoopParts(operands[:consts], operands[consts:], len(op.results), owned)
-    # A branch may write its result over an operand of the same shape.
+    # A branch may overwrite an operand of the same shape with its result.
     shapes = {(value.shape, value.dtype) for value in op.results}
     moves = [v is not None and (v.shape, v.dtype) in shapes for v in operands[1:]]
     constants = [v for v, is_moved in zip(operands[1:], moves, strict=True) if not is_moved]
@@ -333,7 +335,7 @@ def _loop_parts(op: Operation) -> _LoopParts:
 
 
 def mark_row_major(program: Program) -> None:
-    """Marks what kernels read and write, also under other names."""
+    """Marks the operands and results of kernels, including aliases, as row-major."""
     unmoved = ALIASES | {"transpose"}
     for op in reversed(program.operations):
         if op.name == "pallas_call" or (op.name in unmoved and op.results[0].row_major):
@@ -347,7 +349,7 @@ def mark_row_major(program: Program) -> None:
 
 
 def _scattered(op: Operation) -> int:
-    """Into how many parts devices scatter the sum of a product that each computes for its rows."""
+    """Returns into how many shards the sum of a product over devices is scattered."""
     (contracted, _), _ = op.equation.params["dimension_numbers"]
     (result,) = op.results
     if op.operands[0] is None or result.sharding is None:
@@ -357,12 +359,12 @@ def _scattered(op: Operation) -> int:
 
 
 def _sums(op: Operation) -> bool:
-    """Whether devices sum an array."""
+    """Whether an operation sums an array over devices."""
     return op.name == "reshard" and bool(op.operands) and bool(op.operands[0].unreduced)
 
 
 def _slices(op: Operation) -> bool:
-    """Whether each device takes its part of an array that all have."""
+    """Whether each device slices its shard from a replicated array."""
     if op.name != "reshard" or not op.operands:
         return False
     return op.operands[0].axes < op.results[0].axes and not op.operands[0].unreduced

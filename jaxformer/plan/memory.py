@@ -11,41 +11,40 @@ from jaxformer.plan.trace import TracedStep
 _ATTENTION = ("functional/attention/", "splash_attention")
 _LOSS = ("functional/losses/", "models/heads/", "training/loss.py")
 GAPS = (0.05, 0.2)
-"""What the gaps between arrays add to a peak: in the median of the receipts of
-`benchmarks/plan_receipts.py`, and at most in nine of ten."""
+"""Fraction that gaps between arrays add to the peak: median and 90th percentile."""
 ERROR = 0.15
-"""How far the closed form is from the compiler's peak in nine of ten of these receipts."""
+"""Relative error of the closed form against the compiler's peak, in nine of ten of these cases."""
 
 
 class Buffer(NamedTuple):
-    """An array at the moment of peak memory."""
+    """An array at peak memory."""
 
     bytes: int
-    """Its size on one device."""
+    """Bytes on one device."""
     text: str
-    """What it is: "bfloat16[16, 8192, 14336] of dot_general"."""
+    """A description: "bfloat16[16, 8192, 14336] of dot_general"."""
     source: str
     """The source line: "functional/derivatives.py:80"."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory of one device at the moment of peak memory."""
+    """The peak memory of one device."""
 
     parts: dict[str, int]
     """Bytes by purpose."""
     buffers: tuple[Buffer, ...]
     """The temporary arrays, largest first."""
     assumptions: tuple[str, ...]
-    """What the estimate assumes."""
+    """The assumptions of the estimate."""
 
     @property
     def peak(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return sum(self.parts.values())
 
     def verdict(self, usable: float) -> str:
-        """Whether it fits in `usable` bytes: "fits", "may not fit" or "does not fit"."""
+        """Returns whether it fits in `usable` bytes: "fits", "may not fit" or "does not fit"."""
         if self.peak > usable:
             return "does not fit"
         return "fits" if (1 + GAPS[1]) * self.peak <= usable else "may not fit"
@@ -58,8 +57,8 @@ class MemoryEstimate:
 def estimate(step: TracedStep) -> MemoryEstimate:
     """Estimates the memory of a training step from its trace.
 
-    State and batch are exact. The rest are the arrays that exist at the same time in the traced
-    program, see `plan.liveness`.
+    The state and the batch are exact. The rest is the sum of the arrays that are live at the same
+    time in the traced program (see `plan.liveness`).
     """
     program, state = step.train_program, step.train_program.state_shapes
     layout = layout_of(step.slice.chip)
@@ -87,13 +86,13 @@ def estimate(step: TracedStep) -> MemoryEstimate:
 
 
 def _gradient_shapes(shardings, shapes) -> set[tuple[int, ...]]:
-    """The shapes of gradients, sharded like their parameters or not yet summed."""
+    """Returns the shapes of gradients, both sharded like their parameters and before reduction."""
     cut = {shardings[name].shard_shape(x.shape) for name, x in shapes.items()}
     return cut | {x.shape for x in shapes.values()} | {x.shape[1:] for x in shapes.values()}
 
 
 def _purpose(value: Value, maker: str, gradients: set[tuple[int, ...]]) -> str:
-    """The purpose of an array."""
+    """Returns the purpose of an array."""
     if value.shape in gradients and value.dtype.itemsize == 4 and len(value.shape) > 1:
         return "gradients"
     if maker == "reshard":

@@ -1,4 +1,4 @@
-"""A traced program as a flat list of operations on the arrays of one device."""
+"""A traced program as a flat list of operations on per-device arrays."""
 
 import math
 from collections.abc import Callable
@@ -15,32 +15,32 @@ from jaxformer.functional.arrays import mesh_axes
 
 PACKAGE = Path(__file__).parents[1]
 LOOPS = ("scan", "while", "cond")
-"""Operations with bodies that are programs."""
+"""Operations whose bodies are separate programs."""
 _CALLS = {
     *("jit", "closed_call", "call_with_derivatives", "remat2", "shard_map", "custom_jvp_call"),
     *("custom_vjp_call", "linear_with_transpose", "core_call", "run_state", "checkpoint"),
 }
-"""Operations whose body is a part of the program around them."""
+"""Operations whose body is inlined."""
 
 
 @dataclass(eq=False)
 class Value:
-    """An array as one device holds it."""
+    """The shard of an array on one device."""
 
     shape: tuple[int, ...]
-    """The shape of the device's part."""
+    """The shape of the shard."""
     dtype: Any
-    """The dtype, which may be that of PRNG keys."""
+    """The dtype, which may be a PRNG key type."""
     source: str = ""
     """Where it is computed: "nn/attention.py:180"."""
     automatic: bool = False
-    """Whether the compiler chooses the sharding; then `shape` is that of the whole array."""
+    """Whether the compiler chooses the sharding; then `shape` is the global shape."""
     sharding: Any = None
-    """The sharding of the whole array, if its type has one."""
+    """The sharding of the global array, if its type has one."""
     on_host: bool = False
-    """Whether it is in the memory of the host."""
+    """Whether it is in host memory."""
     row_major: bool = False
-    """Whether its layout in memory is that of its shape, as for a kernel."""
+    """Whether its layout must be row-major, as for operands of kernels."""
 
     @property
     def bytes(self) -> int:
@@ -59,7 +59,7 @@ class Value:
 
     @property
     def unreduced(self) -> set[str]:
-        """The mesh axes over which it is still to be summed."""
+        """The mesh axes over which it has yet to be summed."""
         return set(getattr(getattr(self.sharding, "spec", None), "unreduced", ()) or ())
 
 
@@ -70,11 +70,11 @@ class Operation:
     name: str
     """The name of the primitive."""
     operands: list[Value | None]
-    """The operands without constants; those of loops have None for a constant."""
+    """The operands without constants; in loops, None stands for a constant."""
     results: list[Value]
     """The results."""
     equation: JaxprEqn
-    """The operation in the jaxpr."""
+    """The equation of the jaxpr."""
     bodies: "list[Program]" = field(default_factory=list)
     """The body of a loop, or the branches of a conditional."""
 
@@ -92,7 +92,7 @@ class Program:
 
 
 def flattened(traced: ClosedJaxpr | Jaxpr) -> Program:
-    """Inlines the functions that a traced program calls."""
+    """Flattens a traced program by inlining the functions that it calls."""
     jaxpr = traced.jaxpr if isinstance(traced, ClosedJaxpr) else traced
     known = {var: value_of(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     operations: list[Operation] = []
@@ -101,7 +101,7 @@ def flattened(traced: ClosedJaxpr | Jaxpr) -> Program:
 
 
 def value_of(aval: jax.core.ShapedArray, source: str = "") -> Value:
-    """An array of the jaxpr as one device holds it."""
+    """Returns one device's shard of an array in the jaxpr."""
     sharding = getattr(aval, "sharding", None)
     shape, automatic = tuple(getattr(aval, "shape", ())), False
     mesh = getattr(sharding, "mesh", None)
@@ -118,7 +118,7 @@ def value_of(aval: jax.core.ShapedArray, source: str = "") -> Value:
 def _inline(
     jaxpr: Jaxpr, known: dict[Var, Value | None], operations: list[Operation]
 ) -> list[Value | None]:
-    """Appends the operations of a program to `operations`, and gives its outputs."""
+    """Appends the operations of a program to `operations` and returns its outputs."""
 
     def read(atom):
         return None if isinstance(atom, Literal) else known.get(atom)
@@ -155,13 +155,13 @@ def _operation(
 
 
 def _bound(body: Jaxpr, inputs: list[Value | None]) -> dict[Var, Value | None]:
-    """The values of a function's arguments and constants."""
+    """Returns the values of a function's arguments and constants."""
     inner = dict(zip(body.invars, inputs, strict=True)) | dict.fromkeys(body.constvars)
     return {var: value_of(var.aval) if x is None else x for var, x in inner.items()}
 
 
 def _propagate_sharding(given: Value, made: Value, operations: list[Operation]) -> None:
-    """Where a sharding of the compiler's choice meets a known one, XLA propagates the known one."""
+    """Propagates known shardings to values whose sharding the compiler chooses, as XLA does."""
     if made.automatic and not given.automatic:
         made.shape = given.shape
     if made.automatic or not given.automatic:
@@ -179,7 +179,7 @@ def _propagate_sharding(given: Value, made: Value, operations: list[Operation]) 
 
 
 def _source(equation: JaxprEqn) -> str:
-    """The line of the package that asks for an operation: "nn/attention.py:180"."""
+    """Returns the source line in the package of an operation: "nn/attention.py:180"."""
     line = summarize(equation.source_info).partition(" ")[0]
     path, _, rest = line.partition(":")
     known = path.startswith(str(PACKAGE))
@@ -188,7 +188,7 @@ def _source(equation: JaxprEqn) -> str:
 
 
 def _programs(equation: JaxprEqn) -> list[Jaxpr]:
-    """The programs in the parameters of an operation."""
+    """Returns the programs in the parameters of an operation."""
     return [
         each.jaxpr if isinstance(each, ClosedJaxpr) else each
         for value in equation.params.values()
@@ -200,7 +200,7 @@ def _programs(equation: JaxprEqn) -> list[Jaxpr]:
 def each_operation(program: Program, visit: Callable[[Operation, int], None], times: int = 1):
     """Calls a function with every operation and the number of times that a step runs it.
 
-    A loop of unknown length counts once, and every branch of a conditional counts.
+    A loop of unknown length counts once, and all branches of a conditional count.
     """
     for operation in program.operations:
         visit(operation, times)

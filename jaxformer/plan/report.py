@@ -1,4 +1,4 @@
-"""A plan: the memory of a job on a slice, and its speed."""
+"""A plan: the memory and speed of a job on a slice."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ from jaxformer.plan.trace import (
     TracedStep,
     check,
     check_without_mesh,
-    described,
+    checkpoint_model,
     stages_of,
     teacher_of,
 )
@@ -31,20 +31,20 @@ Progress = Callable[[str], None]
 
 
 class StageTime(NamedTuple):
-    """The time of a stage; a run without a ramp has one stage."""
+    """The time of a stage; a run without a batch-size ramp has one stage."""
 
     rows: int
-    """Rows of a batch."""
+    """Rows per batch."""
     lengths: Mapping[str, int]
-    """Tokens of a row."""
+    """Tokens per row."""
     steps: int | None
-    """The number of steps; None: the experiment does not say."""
+    """The number of steps, or None if the experiment does not define it."""
     step: StepTime
     """The time of a step."""
 
     @property
     def days(self) -> float | None:
-        """Days of all steps; None if their number is not known."""
+        """Days for all steps, or None if their number is unknown."""
         return None if self.steps is None else self.step.days(self.steps)
 
     @property
@@ -55,41 +55,41 @@ class StageTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The memory of a job on a slice, and its speed."""
+    """The memory and speed of a job on a slice."""
 
     asked: Config
-    """The experiment as it was given."""
+    """The original experiment."""
     impossible: str
-    """Why its own mesh is impossible on these chips, so that the best one is planned, or ""."""
+    """Why its mesh is impossible on these chips, so that the best one is planned instead, or ""."""
     config: Config
-    """The experiment as it is planned, with the sizes of its mesh."""
+    """The planned experiment, with concrete mesh sizes."""
     slice: Slice
     """The chips."""
     memory: MemoryEstimate
-    """The estimated memory of each device, for the stage that needs most."""
+    """The estimated memory per device, for the stage that needs the most."""
     stages: tuple[StageTime, ...]
     """The time of each stage."""
     notes: tuple[str, ...]
-    """What the figures leave out, and how those of special cases are counted."""
+    """Notes about what the figures leave out and how special cases are counted."""
     compiled: CompiledStep | None
-    """The result of the TPU compiler; None if it did not run."""
+    """The result of the TPU compiler, or None if it did not run."""
     unconfirmed: str
     """Why the compiler did not run, or ""."""
     largest_batch: int
-    """The most rows of a batch that fit on this mesh, or 0."""
+    """The largest batch size in rows that fits on this mesh, or 0."""
     best: Candidate | None
-    """The fastest mesh for this batch that fits, if there is one."""
+    """The fastest mesh that fits for this batch, if any."""
     price: float | None = None
-    """Dollars for a chip and hour, if they are known."""
+    """Dollars per chip and hour, if known."""
 
     @property
     def peak_bytes(self) -> int:
-        """Peak memory, by the compiler if it ran."""
+        """Peak memory, from the compiler if it ran."""
         return self.memory.peak if self.compiled is None else self.compiled.peak_bytes
 
     @property
     def needed_bytes(self) -> int:
-        """The memory that has to be available: by the compiler, with the gaps between arrays."""
+        """The memory that must be available; from the compiler it includes gaps between arrays."""
         return self.memory.peak if self.compiled is None else self.compiled.assigned_bytes
 
     @property
@@ -112,19 +112,19 @@ class Plan:
 
     @property
     def days(self) -> float | None:
-        """Days of all steps; None if their number is not known."""
+        """Days for all steps, or None if their number is unknown."""
         days = [stage.days for stage in self.stages]
         return None if None in days else sum(days)
 
     @property
     def dollars(self) -> float | None:
-        """The price of all steps, if it is known."""
+        """The price of all steps, if known."""
         known = self.days is not None and self.price is not None
         return self.days * 24 * self.slice.chips * self.price if known else None
 
     @property
     def dollars_per_million_tokens(self) -> float | None:
-        """The price of a million tokens in the last stage, if it is known."""
+        """The price of a million tokens in the last stage, if known."""
         if self.price is None:
             return None
         return self.slice.chips * self.price / 3600 * 1e6 / self.step.tokens_per_second
@@ -142,7 +142,7 @@ class Plan:
         return " ".join(options)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as plain data. Bytes are those of one device, times are in seconds."""
+        """Returns the plan as JSON-serializable data; bytes are per device, times in seconds."""
         compiled = self.compiled and dataclasses.asdict(self.compiled)
         if compiled:
             compiled["assigned_bytes"] = self.compiled.assigned_bytes
@@ -201,11 +201,11 @@ def plan(
     """Plans a job."""
     impossible = "" if found else _impossible(config, slice_)
     if impossible:
-        progress("its own mesh is impossible; searching for the fastest one")
+        progress("the mesh of the experiment is impossible; searching for the fastest one")
         found = search.winner(config, slice_)
     planned = found.config if found else config
     progress(f"tracing a step for {slice_.num_devices} devices")
-    traced, memory = search.neediest(planned, slice_)
+    traced, memory = search.largest_stage(planned, slice_)
     stages = []
     for stage, steps in stages_of(planned):
         time = step_time(search.stage_step(stage, traced))
@@ -232,7 +232,7 @@ def plan(
 
 
 def _impossible(config: Config, slice_: Slice) -> str:
-    """Why the experiment's own mesh is impossible on the chips, or ""."""
+    """Returns why the experiment's mesh is impossible on the chips, or ""."""
     check_without_mesh(config)
     try:
         check(config, slice_)
@@ -242,7 +242,7 @@ def _impossible(config: Config, slice_: Slice) -> str:
 
 
 def _remat_options(old: ModelConfig, new: ModelConfig, option: str) -> list[str]:
-    """The options that change the rematerialisation of each part of a model."""
+    """Returns the options that change the rematerialization policy of each part of a model."""
     if old.parts:
         pairs = [(part, new.parts[name], f"{option}.{name}") for name, part in old.parts.items()]
         return [option for pair in pairs for option in _remat_options(*pair)]
@@ -252,7 +252,7 @@ def _remat_options(old: ModelConfig, new: ModelConfig, option: str) -> list[str]
 def _compiled(
     traced: TracedStep, compiling: bool, progress: Progress
 ) -> tuple[CompiledStep | None, str]:
-    """The result of the compiler, or why it does not run."""
+    """Returns the result of the compiler, or why it did not run."""
     if traced.slice.chip.kind == "gpu":
         return None, "the compiler for GPUs needs a GPU"
     if not compiling:
@@ -267,11 +267,11 @@ def _batch_text(rows: int, lengths: Mapping[str, int]) -> str:
     return f"{rows:,} rows of {' + '.join(f'{size:,}' for size in lengths.values())}"
 
 
-def _ramp_note(stages: list[StageTime], neediest: TracedStep) -> Iterator[str]:
-    """How the figures of a ramp are counted."""
+def _ramp_note(stages: list[StageTime], largest_stage: TracedStep) -> Iterator[str]:
+    """Describes how the figures of a batch-size ramp are counted."""
     if len(stages) == 1:
         return
-    most = _batch_text(neediest.config.data.batch_size, neediest.config.row_lengths)
+    most = _batch_text(largest_stage.config.data.batch_size, largest_stage.config.row_lengths)
     days = [stage.days for stage in stages]
     total = "" if None in days else f" ({' + '.join(f'{each:,.1f}' for each in days)})"
     yield (
@@ -281,7 +281,7 @@ def _ramp_note(stages: list[StageTime], neediest: TracedStep) -> Iterator[str]:
 
 
 def notes_of(step: TracedStep) -> Iterator[str]:
-    """What the figures of a step leave out, and how those of special cases are counted."""
+    """Returns notes about what the figures leave out and how special cases are counted."""
     config = step.config
     _, unknown = teacher_of(config.train)
     if unknown:
@@ -294,7 +294,7 @@ def notes_of(step: TracedStep) -> Iterator[str]:
             "which are not read; give --train.steps"
         )
     if {"inputs", "images"} <= {*config.model.required}:
-        yield "tokens are those of the texts; images count in time and memory only"
+        yield "tokens count text only; images count in time and memory only"
     if offloaded := _offloaded_bytes(step):
         yield (
             f"{short_bytes(offloaded)} of activations of each device are offloaded to its host; "
@@ -303,12 +303,12 @@ def notes_of(step: TracedStep) -> Iterator[str]:
 
 
 def _reference_note(step: TracedStep) -> str:
-    """The cost of a preference reference, which runs before the first step only."""
+    """Describes the cost of a preference reference, which runs only before the first step."""
     text = "the reference's log-probabilities are computed before the first step, whose time"
     name = step.config.train.preference.reference
     if name is None:
         return f"{text} is not counted; the reference is the model itself and needs no more memory"
-    model, unknown = described(name, "train.preference.reference")
+    model, unknown = checkpoint_model(name, "train.preference.reference")
     if model is None:
         return f"{text} and memory are not counted: {unknown}"
     structure = AbstractModel(model.build)
@@ -321,7 +321,7 @@ def _reference_note(step: TracedStep) -> str:
 
 
 def _offloaded_bytes(step: TracedStep) -> int:
-    """Bytes that a device offloads to its host for one part of a batch."""
+    """Returns the bytes that a device offloads to its host for one micro-batch."""
     total = 0
 
     def visit(op: Operation, times: int) -> None:

@@ -1,11 +1,12 @@
-r"""How long a step takes on the matrix units, the memory and the links of the mesh.
+r"""Roofline estimate of step time from compute, memory bandwidth and communication.
 
 .. math:: t = \max(t_c, t_l) + (1 - o) \min(t_c, t_l) + t_m,
           \qquad t_c = \frac{P}{e_p F} + \frac{A}{e_a F}, \quad t_l = \sum_a t_a + t_n
 
-P and A are the FLOPs of products and of attention, F is the chip's peak, t_a the time of the links
-along a mesh axis, t_n that of the network between slices or machines, t_m that of the optimizer's
-passes over the state. `benchmarks/plan_trust.py` fits the constants e_p, e_a and o.
+P and A are the FLOPs of matrix products and of attention, F is the peak of the chip, t_a the time
+of the links along a mesh axis, t_n the time of the network between slices or machines, and t_m the
+time of the optimizer's passes over the state. `benchmarks/plan_trust.py` fits the constants e_p,
+e_a and o.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +31,25 @@ class Shares(NamedTuple):
     """The fraction of each peak that a step reaches."""
 
     products: float
-    """Of the peak FLOP/s, in products with parameters and what is fused with them."""
+    """Fraction of the peak FLOP/s in products with parameters and operations fused with them."""
     attention: float
-    """Of the peak FLOP/s, in attention."""
+    """Fraction of the peak FLOP/s in attention."""
     overlap: float
-    """How much of the shorter of computation and communication overlaps with the longer."""
+    """Fraction of the shorter of computation and communication that overlaps with the longer."""
     memory: float = 0.8
-    """Of the memory bandwidth: an assumption."""
+    """Fraction of the memory bandwidth (an assumption)."""
     links: float = 0.8
-    """Of the bandwidth of links and network: an assumption."""
+    """Fraction of the bandwidth of links and network (an assumption)."""
 
 
 _PRODUCTS = {"v6e": 0.62, "tpu7x": 0.78, "h200": 0.69}
-"""Fitted to published steps. Other TPUs and GPUs have the mean of their kind."""
+"""Fitted to published step times. Other TPUs and GPUs use the mean of their kind."""
 _ATTENTION = 0.25
 _OVERLAP = 0.5
 
 
 def shares_of(chip: Chip) -> Shares:
-    """What a step reaches of a chip's peaks."""
+    """Returns the fractions of a chip's peaks that a step reaches."""
     known = {name: share for name, share in _PRODUCTS.items() if CHIPS[name].kind == chip.kind}
     mean = sum(known.values()) / len(known)
     return Shares(known.get(chip.name, mean), _ATTENTION, _OVERLAP)
@@ -63,9 +64,9 @@ class StepTime:
     seconds: float
     """Seconds of the whole step."""
     mfu: float
-    """Model FLOPs of the step over the chips' peak in that time."""
+    """Model FLOPs utilization (MFU): model FLOPs of the step over the peak in that time."""
     tokens_per_second: float
-    """Of all chips together."""
+    """Tokens per second of all chips together."""
 
     @property
     def binding(self) -> str:
@@ -73,14 +74,14 @@ class StepTime:
         return max(self.terms, key=self.terms.__getitem__)
 
     def days(self, steps: int) -> float:
-        """The days of a number of steps."""
+        """Returns how many days a number of steps takes."""
         return self.seconds * steps / _SECONDS_PER_DAY
 
 
 def step_time(step: TracedStep) -> StepTime:
-    """The time of a step, with the optimizer's own state."""
+    """Returns the time of a step, counting the state of its optimizer."""
     state = step.train_program.state_shapes
-    # The state is read and written; the gradient is read for its norm and for the update.
+    # The state is read and written; the gradient is read for its norm and again for the update.
     moved = 2 * bytes_per_device((state.params, state.opt_state, state.ema, state.params))
     work = replace(work_of(step.config, step.slice), state_bytes=moved)
     return time_of(work, step.slice, step.mesh_sizes)
@@ -92,10 +93,10 @@ def time_of(
     """The time of a step.
 
     Args:
-        work: What it does.
+        work: The work of the step.
         slice_: The chips.
         mesh: The devices along each axis.
-        shares: The fractions of the peaks that it reaches; None: those fitted for the chip.
+        shares: The fractions of the peaks that it reaches; None uses those fitted for the chip.
 
     Returns:
         The time.
@@ -114,12 +115,12 @@ def time_of(
 
 
 class Link(NamedTuple):
-    """What connects the devices along a mesh axis."""
+    """The interconnect of the devices along a mesh axis."""
 
     inner: int
-    """Devices along the axis that the links of a slice, or of a machine, connect."""
+    """Number of devices along the axis that are connected by links within a slice or machine."""
     outer: int
-    """Slices or machines along the axis."""
+    """Number of slices or machines along the axis."""
     bandwidth: float
     """Bytes per second that a device receives through the links."""
     network: float
@@ -127,10 +128,10 @@ class Link(NamedTuple):
 
 
 def links(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, Link]:
-    """What connects the devices along each axis of a mesh.
+    """Returns the interconnect of the devices along each axis of a mesh.
 
-    The innermost axis, tensor, has the closest devices. The network is crossed by the outermost
-    axis that divides over the slices or machines.
+    The innermost axis, tensor, gets the closest devices. The outermost axis that divides over the
+    slices or machines crosses the network.
     """
     chip = slice_.chip
     network = chip.network_bandwidth.value
@@ -154,7 +155,7 @@ def links(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, Link]:
 
 
 def _links_per_device(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, float]:
-    """Links of a device along each axis: two for a dimension that closes to a ring, else one."""
+    """Returns the links per device along each axis: two for a ring, else one."""
     left = list(zip(slice_.topology, slice_.wraps, strict=True))
     cores, used = slice_.chip.devices_per_chip, {}
     for axis in sorted(mesh, key=lambda axis: (mesh[axis] == 1, axis != "tensor", mesh[axis])):
@@ -165,7 +166,7 @@ def _links_per_device(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, float
 
 
 def _take(left: list[tuple[int, bool]], size: int) -> float:
-    """Takes dimensions of the torus for an axis; returns the links of a device along it."""
+    """Assigns dimensions of the torus to an axis; returns the links per device along it."""
     for count in range(len(left), 0, -1):
         for chosen in combinations(left, count):
             if prod(length for length, _ in chosen) == size:
@@ -185,7 +186,7 @@ def _take(left: list[tuple[int, bool]], size: int) -> float:
 def _communication(
     sent: Sequence[Collective], connected: Mapping[str, Link], share: float
 ) -> dict[str, float]:
-    """Seconds of the links of each axis, and of the network."""
+    """Returns the seconds of communication over the links of each axis and over the network."""
     terms: dict[str, float] = {}
     for collective in sent:
         used = [connected[axis] for axis in collective.axes]
@@ -197,7 +198,7 @@ def _communication(
             seconds = passes * collective.bytes * (inner - 1) / inner / (share * bandwidth)
             terms[name] = terms.get(name, 0.0) + seconds
         if outer > 1:
-            # Each device of a slice sends its own part to its counterparts in the others.
+            # Each device of a slice sends its shard to its counterparts in the other slices.
             part, network = collective.bytes / inner, max(link.network for link in used)
             seconds = passes * part * (outer - 1) / outer / (share * network)
             terms[NETWORK] = terms.get(NETWORK, 0.0) + seconds

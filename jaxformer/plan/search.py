@@ -1,7 +1,7 @@
-"""The search for the fastest mesh, rematerialisation and gradient accumulation on a slice.
+"""Searches for the fastest mesh, rematerialization and gradient accumulation on a slice.
 
-All meshes that divide the model are sorted by `time_of`. The memory of the first ones is estimated,
-in this order, until enough of them fit.
+All meshes that divide the model are sorted by `time_of`. Their memory is estimated in this order
+until enough of them fit.
 """
 
 from bisect import insort
@@ -25,16 +25,16 @@ from jaxformer.plan.roofline import StepTime, step_time, time_of
 from jaxformer.plan.trace import TracedStep, check, stages_of, trace_step
 
 REMAT = ("none", "dots", "full")
-"""What is tried in addition to the experiment's own."""
+"""Rematerialization policies to try in addition to that of the experiment."""
 MOST_TRACES = 8
-"""How many candidates are traced before the search gives up."""
+"""Maximum number of candidates to trace before giving up."""
 WANTED = 2
-"""How many candidates have to fit: the best and the next."""
+"""Number of candidates that have to fit: the best and the second best."""
 _STATE = ("parameters", "optimizer", "ema", "other models", "gradients")
 """The parts of `MemoryEstimate` that do not depend on the batch size."""
 _FLOAT_BYTES = 4
 _FULL = 0.9
-"""The fraction of memory at which the search for the largest batch ends."""
+"""The fraction of used memory at which the search for the largest batch ends."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Candidate:
     memory: MemoryEstimate
     """The memory of a device."""
     step: StepTime
-    """The time of a step; of the last one of a ramp."""
+    """The time of a step; with a ramp, of the last stage."""
     why: str = ""
     """Why it is faster than the next one."""
 
@@ -80,16 +80,16 @@ def remat_text(model: ModelConfig) -> str:
 
 
 def evaluate(config: Config, slice_: Slice) -> Candidate:
-    """The memory and time of an experiment with its own mesh."""
-    step, memory = neediest(config, slice_)
+    """Estimates the memory and time of an experiment with its own mesh."""
+    step, memory = largest_stage(config, slice_)
     last = stage_step(stages_of(config)[-1].config, step)
     return Candidate(replace(config, mesh=step.config.mesh), slice_, memory, step_time(last))
 
 
-def neediest(config: Config, slice_: Slice) -> tuple[TracedStep, MemoryEstimate]:
-    """The stage of a run that needs the most memory."""
+def largest_stage(config: Config, slice_: Slice) -> tuple[TracedStep, MemoryEstimate]:
+    """Returns the stage of a run that needs the most memory."""
     shapes = {_shape(stage.config): stage.config for stage in stages_of(config)}
-    # A stage with no more rows than another and no longer ones needs no more memory.
+    # A stage whose rows are neither more nor longer than another's needs no more memory.
     largest = [
         stage
         for shape, stage in shapes.items()
@@ -100,12 +100,12 @@ def neediest(config: Config, slice_: Slice) -> tuple[TracedStep, MemoryEstimate]
 
 
 def stage_step(stage: Config, known: TracedStep) -> TracedStep:
-    """The step of a stage; `known` if that has the same shape."""
+    """Returns the traced step of a stage, reusing `known` if it has the same shape."""
     return known if _shape(stage) == _shape(known.config) else trace_step(stage, known.slice)
 
 
 def best(config: Config, slice_: Slice) -> list[Candidate]:
-    """The fastest ways to train an experiment on a slice, of those that fit.
+    """Returns the fastest ways to train an experiment on a slice that fit in memory.
 
     The batch size stays that of the experiment. A batch that does not fit is split into parts.
     """
@@ -113,7 +113,7 @@ def best(config: Config, slice_: Slice) -> list[Candidate]:
 
 
 def _traced(config: Config, slice_: Slice) -> list[Candidate]:
-    """The candidates whose memory is estimated, until enough of them fit."""
+    """Traces candidates, fastest first, until enough of them fit."""
     order = partial(_seconds, slice_=slice_)
     waiting = sorted(_candidates(config, slice_), key=order)
     traced: list[Candidate] = []
@@ -126,13 +126,15 @@ def _traced(config: Config, slice_: Slice) -> list[Candidate]:
 
 
 def _ranked(traced: list[Candidate]) -> list[Candidate]:
-    """Those that fit, fastest first."""
+    """Returns the candidates that fit, fastest first."""
     found = sorted((x for x in traced if x.fits), key=lambda candidate: candidate.step.seconds)
     return [replace(found[0], why=_reason(*found[:2])), *found[1:]] if found else []
 
 
 def winner(config: Config, slice_: Slice) -> Candidate:
-    """The fastest way to train an experiment on a slice."""
+    """Returns the fastest way to train an experiment on a slice; raises ConfigError if nothing
+    fits.
+    """
     traced = _traced(config, slice_)
     if found := _ranked(traced):
         return found[0]
@@ -140,35 +142,35 @@ def winner(config: Config, slice_: Slice) -> Candidate:
     if traced:
         nearest = min(traced, key=lambda candidate: candidate.memory.peak)
         raise ConfigError(
-            f"chips = {slice_.name!r}: no mesh holds this config in the {available:.2f} GiB of a "
-            f"device; the smallest of those that were traced, {nearest.name}, needs "
-            f"{nearest.memory.peak / GIB:.2f}; take more chips, a chip with more memory, or a "
-            f"smaller batch{_or_pad(config, slice_)}"
+            f"chips = {slice_.name!r}: this config does not fit on any mesh in the "
+            f"{available:.2f} GiB of a device; the smallest traced candidate, "
+            f"{nearest.name}, needs {nearest.memory.peak / GIB:.2f}; take more chips, a chip with "
+            f"more memory, or a smaller batch{_or_pad(config, slice_)}"
         )
     if any(_divides(replace(config, mesh=mesh), slice_) for mesh in _meshes(slice_)):
         raise ConfigError(
-            f"chips = {slice_.name!r}: no mesh holds the state of this config in the "
-            f"{available:.2f} GiB of a device; take more chips, or a chip with more memory"
-            f"{_or_pad(config, slice_)}"
+            f"chips = {slice_.name!r}: the state of this config does not fit on any mesh in the "
+            f"{available:.2f} GiB of a device; take more chips, or a chip with more "
+            f"memory{_or_pad(config, slice_)}"
         )
     raise ConfigError(_why_not_divided(config, slice_))
 
 
 def _or_pad(config: Config, slice_: Slice) -> str:
-    """The size of the vocabulary that all devices can share, if they cannot share its own."""
+    """Suggests a padded vocabulary size if the actual one cannot be sharded over all devices."""
     size, devices = getattr(config.model, "vocab_size", 0), slice_.num_devices
     if size % devices == 0:
         return ""
     padded = -(-size // devices) * devices
     return (
-        f", or pad the vocabulary of {size}, which {devices} devices cannot share: "
+        f", or pad the vocabulary of {size}, which cannot be sharded over {devices} devices: "
         f"--model.vocab_size {padded}"
     )
 
 
 def _why_not_divided(config: Config, slice_: Slice) -> str:
-    """Which batch size a mesh can divide."""
-    # Some mesh divides the model: one with a copy on each device does.
+    """Returns an error that names a batch size that some mesh can divide."""
+    # Some mesh divides the model, since full replication does.
     parts, devices = config.train.gradient_accumulation, slice_.num_devices
     meshes = [mesh for mesh in _meshes(slice_) if _divides_model(config.model, mesh)]
     least = parts * min(mesh.data * mesh.fsdp for mesh in meshes)
@@ -181,7 +183,7 @@ def _why_not_divided(config: Config, slice_: Slice) -> str:
 
 
 def smallest(config: Config, chip: Chip) -> Candidate:
-    """The best candidate on the smallest slice that holds an experiment."""
+    """Returns the best candidate on the smallest slice that an experiment fits on."""
     least = 2 * _FLOAT_BYTES * parameter_count(config.model)  # parameters and gradients
     most_tensor = min(stack.num_heads for stack in config.model.stacks)
     for slice_ in slices_of(chip):
@@ -192,13 +194,13 @@ def smallest(config: Config, chip: Chip) -> Candidate:
         if found := best(config, slice_):
             return found[0]
     raise ConfigError(
-        f"chips = {chip.name!r}: no slice holds this config with data.batch_size = "
+        f"chips = {chip.name!r}: no slice is large enough for this config with data.batch_size = "
         f"{config.data.batch_size}; take a chip with more memory, or a larger batch"
     )
 
 
 def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
-    """Every mesh, rematerialisation and accumulation whose state and saved activations fit."""
+    """Yields every mesh, remat policy and accumulation whose state and saved activations fit."""
     model = config.model
     models = [with_remat(model, remat) for remat in REMAT]
     models += [model] if model not in models else []
@@ -214,9 +216,9 @@ def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
 
 
 def _meshes(slice_: Slice) -> Iterator[MeshConfig]:
-    """Every way to spread the devices of a slice over the axes."""
+    """Yields every way to distribute the devices of a slice over the mesh axes."""
     devices = slice_.num_devices
-    # A layer waits for its sums, and the latency of a network is not modelled.
+    # Layers wait for tensor-parallel reductions, and network latency is not modelled.
     widest = slice_.chip.link_domain or devices
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
     for tensor in (size for size in divisors if size <= widest):
@@ -245,7 +247,9 @@ def _divides_model(model: ModelConfig, mesh: MeshConfig) -> bool:
 
 
 def _fewest_parts(config: Config, slice_: Slice) -> int | None:
-    """The fewest parts of a batch whose saved activations fit; None if single rows do not."""
+    """Returns the fewest micro-batches whose saved activations fit, or None if single rows do not
+    fit.
+    """
     mesh, model, stages = config.mesh, config.model, stages_of(config)
     state = 4 * _FLOAT_BYTES * parameter_count(model) / (mesh.fsdp * mesh.tensor)
     free = slice_.chip.memory.value - state
@@ -263,8 +267,8 @@ def _fewest_parts(config: Config, slice_: Slice) -> int | None:
 
 
 def _in_more_parts(candidate: Candidate) -> Config | None:
-    """A candidate that does not fit, with its batch split so that it may; None if it cannot."""
-    # All but the state is proportional to the rows of a part.
+    """Splits the batch of a candidate that does not fit further, or returns None."""
+    # All memory except the state is proportional to the rows of a micro-batch.
     config, limit = candidate.config, candidate.slice.chip.memory.value
     state = sum(candidate.memory.parts.get(name, 0) for name in _STATE)
     if state >= limit or _compares_rows(config.model):
@@ -288,14 +292,14 @@ def _longest_row(config: Config) -> int:
 
 
 def _seconds(config: Config, slice_: Slice) -> float:
-    """The time of a step without its trace; of the last one of a ramp."""
+    """Returns the time of a step without tracing it; with a ramp, of the last stage."""
     return time_of(work_of(config, slice_), slice_, vars(config.mesh)).seconds
 
 
 def _reason(winner: Candidate, other: Candidate | None = None) -> str:
-    """Why the fastest candidate is faster than the next."""
+    """Describes why the fastest candidate is faster than the second best."""
     if other is None:
-        return f"{winner.name}: the only one that fits of those that were traced"
+        return f"{winner.name}: the only traced candidate that fits"
     slower = other.step.seconds / winner.step.seconds - 1
     more = {
         name: seconds - winner.step.terms.get(name, 0.0)
@@ -309,15 +313,15 @@ def _reason(winner: Candidate, other: Candidate | None = None) -> str:
 
 
 def _shape(config: Config) -> tuple[int, ...]:
-    """The rows and the lengths of a batch."""
+    """Returns the rows and the row lengths of a batch."""
     return config.data.batch_size, *config.row_lengths.values()
 
 
 def largest_batch(config: Config, slice_: Slice) -> int:
-    """The most rows of a batch that fit, with the mesh and rematerialisation as they are.
+    """Returns the largest batch size in rows that fits with the given mesh and rematerialization.
 
-    Memory grows about linearly with the rows of a part: two estimates give the slope, and further
-    ones confirm the result.
+    Memory grows about linearly with the rows of a micro-batch: two estimates give the slope, and
+    further ones confirm the result.
     """
     sizes = config.mesh.sizes(slice_.num_devices)
     unit = sizes[0] * sizes[1] * config.train.gradient_accumulation
@@ -328,7 +332,7 @@ def largest_batch(config: Config, slice_: Slice) -> int:
         return estimate(trace_step(rows, slice_)).peak
 
     def extrapolated(units: int, found: int) -> int:
-        """Where the line through the memory of 1 and of `units` units meets the limit."""
+        """Linearly extrapolates from the memory of 1 and of `units` units to the limit."""
         return 1 + int((units - 1) * (limit - one) / max(found - one, 1))
 
     if (one := needed(1)) > limit:

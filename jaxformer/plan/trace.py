@@ -1,4 +1,4 @@
-"""The training step of an experiment, traced for a machine that is not at hand."""
+"""Traces the training step of an experiment for devices that are not available locally."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -26,7 +26,7 @@ class TracedStep:
     """A training step of an experiment on a slice; nothing is compiled or allocated."""
 
     config: Config
-    """The experiment, with the sizes of its mesh."""
+    """The experiment, with concrete mesh sizes."""
     slice: Slice
     """The chips."""
     train_program: TrainProgram
@@ -39,12 +39,12 @@ class TracedStep:
 
     @property
     def tokens(self) -> int:
-        """Tokens, or patches, that the model reads in a step."""
+        """Number of tokens or patches that the model reads in a step."""
         return self.config.data.num_sequences * self.config.row_lengths["inputs"]
 
     @property
     def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The arrays of a batch with their shardings."""
+        """The shapes of a batch with their shardings."""
         program, rows = self.train_program, self.config.data.batch_size
         spec = program.loss.batch_spec(program.model, rows, self.config.row_lengths)
         return {name: x.update(sharding=program.batch_sharding) for name, x in spec.items()}
@@ -60,7 +60,7 @@ class TracedStep:
 
 
 def trace_step(config: Config, slice_: Slice) -> TracedStep:
-    """The training step of an experiment on a slice; the last step of a ramp of the batch size."""
+    """Traces the training step of an experiment on a slice; with a ramp, the last step."""
     check(config, slice_)
     chip, sizes = slice_.chip, config.mesh.sizes(slice_.num_devices)
     config = replace(config, mesh=MeshConfig(*sizes))
@@ -71,9 +71,11 @@ def trace_step(config: Config, slice_: Slice) -> TracedStep:
 
 
 def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
-    """The training program of an experiment, with shapes for the parameters of other models."""
+    """Returns the training program of an experiment, with only shapes for teacher or reference
+    parameters.
+    """
     train, loss = config.train, None
-    if train.steps is None:  # the data decide; the schedule needs any number
+    if train.steps is None:  # the data determines it; the schedule needs some number
         train = replace(train, steps=1)
     teacher, _ = teacher_of(config.train)
     if teacher is not None:
@@ -85,7 +87,7 @@ def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
 
 
 def check(config: Config, slice_: Slice) -> None:
-    """Checks that an experiment can run on a slice with its own mesh."""
+    """Checks that an experiment can run on a slice with its mesh."""
     devices, name = slice_.num_devices, slice_.name
     shape = "mesh data x fsdp x tensor = " + " x ".join(map(str, vars(config.mesh).values()))
     given = prod(size for size in vars(config.mesh).values() if size != -1)
@@ -105,21 +107,21 @@ def check(config: Config, slice_: Slice) -> None:
 
 
 def check_without_mesh(config: Config) -> None:
-    """Checks what does not depend on the mesh."""
+    """Checks everything that does not depend on the mesh."""
     validate(replace(config, mesh=MeshConfig()), 1)
 
 
 class RampStage(NamedTuple):
-    """A part of a run whose batches have one shape."""
+    """A stage of a run whose batches all have one shape."""
 
     config: Config
     """The experiment as if the whole run were this stage."""
     steps: int | None
-    """The number of steps; None: the experiment does not say."""
+    """The number of steps, or None if the experiment does not define it."""
 
 
 def stages_of(config: Config) -> tuple[RampStage, ...]:
-    """The stages of a run in order; one without a ramp."""
+    """Returns the stages of a run in order; a run without a ramp has one."""
     end, found = config.train.steps, []
     for phase in config.data.phases:
         stops = [stop for stop in (phase.stop, end) if stop is not None]
@@ -130,15 +132,15 @@ def stages_of(config: Config) -> tuple[RampStage, ...]:
 
 
 def teacher_of(train: TrainConfig) -> tuple[ModelConfig | None, str]:
-    """The teacher of a distillation or None, and the reason if it cannot be read."""
+    """Returns the teacher of a distillation or None, and the reason if it cannot be read."""
     if train.distillation is None:
         return None, ""
-    return described(train.distillation.teacher, "train.distillation.teacher")
+    return checkpoint_model(train.distillation.teacher, "train.distillation.teacher")
 
 
 @lru_cache(maxsize=8)
-def described(name: str, field: str) -> tuple[ModelConfig | None, str]:
-    """The model of a checkpoint or None, and the reason if it cannot be read."""
+def checkpoint_model(name: str, field: str) -> tuple[ModelConfig | None, str]:
+    """Returns the model of a checkpoint or None, and the reason if it cannot be read."""
     try:
         return open_checkpoint(name, field, weights=False).model, ""
     except (ConfigError, DataError) as error:

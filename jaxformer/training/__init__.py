@@ -1,1 +1,1 @@
-"""Training: the step, the loss, the loop around them, evaluation, logs and transfer."""
+"""Training: the step, the loss, the training loop, evaluation, logging and transfer."""

@@ -1,4 +1,4 @@
-"""Errors of the devices as messages: out of memory, or a lost process."""
+"""Turns device errors into messages: out of memory, or a lost process."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ from jaxformer.errors import ArgumentError, DataError, RunError, StorageError, f
 from jaxformer.io.paths import AnyPath
 
 OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
-"""The types of XLA's errors; JAX raises some of them as ValueErrors."""
-# Words in the messages of JAX's collectives and of its coordination service.
+"""The types of XLA's errors; JAX raises some of them as ValueError."""
+# Phrases in the messages of JAX's collectives and coordination service.
 _PEERS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "oordination service", "heartbeat")
 
 
 class OutOfMemory(RunError):
-    """A step needs more memory than there is; says what to change."""
+    """A step needs more memory than is available; the message says what to change."""
 
 
 class ProcessLost(RunError):
-    """Another process of the job has ended; says where the run continues."""
+    """Another process of the job has ended; the message says where the run can resume."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of Python's or XLA's says that memory did not suffice."""
+    """Whether a Python or XLA exception reports that memory ran out."""
     exhausted = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
     return isinstance(error, MemoryError) or (isinstance(error, OF_DEVICES) and exhausted)
 
@@ -42,7 +42,7 @@ def explained(config: Config, checkpoints: AnyPath) -> Iterator[None]:
     except (MemoryError, *OF_DEVICES, CheckpointError) as error:
         try:
             steps = saved_steps(checkpoints)
-        except StorageError:  # then nobody can say what is kept
+        except StorageError:  # then it is unknown which checkpoints are kept
             raise error from error.__cause__
         if out_of_memory(error):
             raise OutOfMemory(_too_large(config, error, steps)) from error
@@ -52,7 +52,7 @@ def explained(config: Config, checkpoints: AnyPath) -> Iterator[None]:
 
 
 def _lost(error: BaseException | None) -> str | None:
-    """The first line of the error, or of its cause, that says that a process is gone."""
+    """Returns the first line of the error or its cause that reports a lost process."""
     while error is not None and jax.process_count() > 1:
         if any(word in str(error) for word in _PEERS):
             return first_line(error)
@@ -61,7 +61,7 @@ def _lost(error: BaseException | None) -> str | None:
 
 
 def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
-    """What to change; once there is a checkpoint, only fields that a continued run may change."""
+    """Lists remedies; once a checkpoint exists, only fields that a continued run may change."""
     train, model, mesh = config.train, config.model, config.mesh
     changes = [
         f"data.batch_size = {config.data.batch_size}: lower it",
@@ -74,14 +74,14 @@ def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
         if part.remat != "full":
             field = ".".join(filter(None, ("model", name, "remat")))
             changes.append(f"{field} = {part.remat!r}: set it to 'full'")
-    changes.append(f"mesh.fsdp = {mesh.fsdp}: cut the parameters over more devices")
+    changes.append(f"mesh.fsdp = {mesh.fsdp}: shard the parameters over more devices")
     if train.loss_chunk is None:
-        changes.append("train.loss_chunk = None: set it to 128, say")
+        changes.append("train.loss_chunk = None: set it, for example to 128")
     listed = "; ".join(changes)
     return f"out of memory ({first_line(error)}). Change one of: {listed}. {_kept(steps)}"
 
 
 def _kept(steps: list[int]) -> str:
     if not steps:
-        return "No checkpoint was saved yet: the run starts anew."
-    return f"The checkpoint of step {steps[-1]} is kept: the same command continues from there."
+        return "No checkpoint was saved yet: the run starts from the beginning."
+    return f"The checkpoint of step {steps[-1]} is kept: rerun the command to continue from there."

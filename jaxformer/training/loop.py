@@ -1,4 +1,4 @@
-"""Training from start to end: set up, restore or initialise, step, evaluate, save, conclude."""
+"""The training loop: set up, restore or initialize, step, evaluate, save and conclude."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from jaxformer.checkpoints.run_dir import (
     RunConfig,
     kept_digests,
     locked,
-    moved_away,
+    moved_aside,
     open_run_folder,
     prepared_data,
 )
@@ -54,7 +54,7 @@ from jaxformer.training.failures import explained
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.report import (
-    epochs_in_words,
+    describe_epochs,
     print_row,
     print_table,
     start_report,
@@ -69,35 +69,35 @@ if TYPE_CHECKING:
     from jaxformer.pretrained.checkpoint import Checkpoint
 
 _SHOWN_CHARACTERS = 2000
-"""The most of the example at the start of a run."""
+"""Maximum length of the example shown at the start of a run."""
 
 
 def train(
     config: Config | str, folder: str | Path, fresh: bool = False, began: float | None = None
 ) -> TrainResult:
-    """Trains an experiment, or continues it where its folder left off.
+    """Trains an experiment, or continues the run in its folder.
 
     Args:
-        config: The experiment; or the name of a shipped config ("tiny_decoder", "bert:base"), or
-            the path of a file of one.
-        folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures. It may
-            be in an object store: "gs://bucket/run", "s3://bucket/run".
-        fresh: Start anew; an earlier run in the folder moves to another name.
-        began: When the work for it began, in seconds since 1970 (default: now), from where
-            `jaxformer goodput` counts.
+        config: The experiment, the name of a shipped config ("tiny_decoder", "bert:base"), or the
+            path of an experiment file.
+        folder: The run's folder, for configuration, checkpoints, metrics, tokenizer and plots. It
+            may be in an object store: "gs://bucket/run", "s3://bucket/run".
+        fresh: Start over; an earlier run in the folder is renamed.
+        began: When the work for the run began, in seconds since 1970 (default: now), which
+            `jaxformer goodput` counts from.
 
     Returns:
-        The step, the final metrics and the model; of a run that was stopped, those so far.
+        The step, the metrics and the model at the end of the run, or when it was stopped.
 
     Raises:
-        ArgumentError: `config` is no `Config`, or `folder` no path of a folder.
-        ConfigError: The configuration cannot work, or the folder holds another run.
+        ArgumentError: `config` is not a `Config`, or `folder` is not a folder path.
+        ConfigError: The configuration is invalid, or the folder contains another run.
         DataError: The corpus cannot be used.
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
-        TrainingDiverged: Too many updates in a row, or more than half of all, were not finite.
-        OutOfMemory: A step needs more memory than there is.
+        TrainingDiverged: Too many consecutive updates, or more than half of all, were not finite.
+        OutOfMemory: A step needs more memory than is available.
         ProcessLost: Another process of the job has ended.
-        StorageError: The object store of the folder cannot be reached any more, or refuses.
+        StorageError: The object store of the folder cannot be reached, or refuses requests.
     """
     began = began or time.time()
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
@@ -110,7 +110,7 @@ def train(
 def train_resolved(
     resolved: ResolvedConfig, folder: AnyPath, fresh: bool, began: float
 ) -> TrainResult:
-    """Trains a resolved experiment; opens nothing by a name."""
+    """Trains a resolved experiment, without opening any further models by name."""
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(resolved, folder)
         settings = config.train
@@ -155,10 +155,10 @@ def train_resolved(
                 checkpoints.check()
         log.conclude_steps()
         if step < settings.steps and not ended:
-            log.message(f"stopped after step {step}; the same command continues from there")
+            log.message(f"stopped after step {step}; rerun the same command to continue from there")
             return TrainResult.of(folder, step, False, stopping)
         if ended:
-            log.message(f"ended at step {step}: {stopping.reason}; --train.patience says when")
+            log.message(f"ended at step {step}: {stopping.reason}; see --train.patience")
         conclusion = evaluator.conclude(state.best_params, step, log.message, validation)
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
@@ -173,7 +173,7 @@ def train_resolved(
 def _prepared(
     resolved: ResolvedConfig, folder: AnyPath
 ) -> tuple[Config, Datasets, TrainProgram, RunWork]:
-    """What is trained, on what; shows it."""
+    """Prepares and reports the program and the data of a run."""
     config, data = _with_data(resolved, folder)
     program = _program(config, data, resolved.teacher)
     work = RunWork.of(config, program.mesh)
@@ -183,7 +183,7 @@ def _prepared(
 
 
 def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] | None:
-    """The newest checkpoint that is whole, once it is known to be one of this run's."""
+    """Restores the newest intact checkpoint after checking that it belongs to this run."""
     return restore_newest(
         folder / CHECKPOINTS,
         program.state_shapes,
@@ -195,7 +195,7 @@ def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] 
 def _evaluator(
     config: Config, program: TrainProgram, data: Datasets, initial: TrainState | None
 ) -> Evaluator:
-    """What measures the run; of a new one, it is known that it measures `train.metric`."""
+    """Returns the evaluator; for a new run, checks that it measures `train.metric`."""
     evaluator = Evaluator(program, data, config.data.max_validation_batches)
     if initial is not None and config.train.metric != "loss":
         check_metric(config.train.metric, evaluator.evaluate(initial.best_params))
@@ -211,7 +211,7 @@ def _run_logger(
     program: TrainProgram,
     began: float | None,
 ) -> RunLogger:
-    """The log of the run, which says where it starts."""
+    """Returns the logger of the run, after logging where it starts."""
     log = RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
@@ -224,7 +224,7 @@ def _run_logger(
 
 
 def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStopping:
-    """Early stopping that knows the evaluations up to a step."""
+    """Returns early stopping with the evaluations up to a step."""
     past = (row for row in read_metrics(folder) if row["step"] <= step)
     return EarlyStopping(settings.metric, settings.patience, past)
 
@@ -233,7 +233,7 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
 def _opened(
     config: Config, folder: AnyPath, fresh: bool
 ) -> Iterator[tuple[contextlib.ExitStack, Callable[[], None]]]:
-    """The run's folder, locked and with its config.json; device errors become sentences."""
+    """Opens and locks the run's folder with its config.json; device errors become readable."""
     checks: list[Callable[[], None]] = []
 
     def check_lock() -> None:
@@ -245,7 +245,7 @@ def _opened(
 
         def open_folder() -> None:
             if fresh:
-                resources.enter_context(moved_away(folder))
+                resources.enter_context(moved_aside(folder))
             checks.append(resources.enter_context(locked(folder)))
             open_run_folder(folder, config)
 
@@ -254,7 +254,7 @@ def _opened(
 
 
 def _with_data(resolved: ResolvedConfig, folder: AnyPath) -> tuple[Config, Datasets]:
-    """The experiment with the steps that its epochs take, and its data."""
+    """Returns the experiment with `steps` computed from its epochs, and its data."""
     config, origin = resolved.config, resolved.origin
     data, model = prepared_data(config.data, folder), config.model
     if data.tokenizer is not None:
@@ -280,20 +280,20 @@ def _announce(
     work: RunWork,
     folder: AnyPath,
 ) -> None:
-    """Prints what the run is."""
+    """Prints the start report of the run."""
     rows = list(data.report())
     if origin is not None:
         from jaxformer.training.transfer.fields import origin_report
 
         rows.append(("model", origin_report(config, origin, data.labels)))
     schedule, steps = config.optimizer.schedule, config.train.steps
-    rows.append(("epochs", epochs_in_words(data, steps, config.data.max_validation_batches)))
+    rows.append(("epochs", describe_epochs(data, steps, config.data.max_validation_batches)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps: {was} leaves none at the peak"))
     if steps < FEW_STEPS:
         advice = "raise train.epochs or train.steps, or lower data.batch_size"
-        rows.append(("few updates", f"{steps} in all, which hardly change a model: {advice}"))
+        rows.append(("few updates", f"{steps} in all, which hardly changes a model: {advice}"))
     rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
     print_table(folder.name, rows)
     if config.data.has_text and not config.data.has_images:
@@ -306,9 +306,9 @@ def _program(config: Config, data: Datasets, teacher: "Checkpoint | None") -> Tr
     model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
     loss = None
     if teacher is not None:
-        from jaxformer.training.teacher import check_taught, distillation_loss
+        from jaxformer.training.teacher import check_teacher_data, distillation_loss
 
-        check_taught(data, teacher)
+        check_teacher_data(data, teacher)
         loss = distillation_loss(settings.distillation, model, teacher, mesh)
     if settings.preference is not None:
         from jaxformer.training.preference_loss import preference_loss
@@ -318,7 +318,7 @@ def _program(config: Config, data: Datasets, teacher: "Checkpoint | None") -> Tr
 
 
 def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview | None:
-    """What writes samples; None for models that do not continue a text, or without samples."""
+    """Returns the sampler of the run, or None if the run logs no samples."""
     if not writes_samples(config.model, config.train):
         return None
     return Preview(program, data.tokenizer, config.train, window=config.data.lengths["inputs"])
@@ -327,7 +327,7 @@ def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview |
 def _device_batches(
     program: TrainProgram, dataset: Dataset, step: int
 ) -> Iterator[dict[str, jax.Array]]:
-    """The training batches from a step on, this process's rows of them."""
+    """Yields this process's rows of the training batches, from a step on."""
     sharding, end = program.batch_sharding, program.train.steps
 
     def of_phase(phase: Phase) -> DeviceBatches:
@@ -336,7 +336,7 @@ def _device_batches(
         return DeviceBatches(batches, sharding, phase.batch_size)
 
     now, *later = (p for p in dataset.phases if p.stop is None or p.stop > step)
-    # Those of this phase are prepared from now on, while the step compiles.
+    # Batches of this phase are prefetched while the step compiles.
     return itertools.chain(of_phase(now), itertools.chain.from_iterable(map(of_phase, later)))
 
 
@@ -365,12 +365,12 @@ def _next(
     step: int,
     state: TrainState,
 ) -> tuple[dict[str, jax.Array], float]:
-    """The next batch and the seconds it took; a row that cannot be read loses no step."""
+    """Returns the next batch and the seconds it took; saves first if a row cannot be read."""
     asked = time.perf_counter()
     try:
         return next(batches), time.perf_counter() - asked
     except DataError:
-        # The other processes of a larger run would not come to save it.
+        # In a larger run the other processes would not take part in saving.
         if jax.process_count() == 1 and step > 0:
             log.flush()
             checkpoints.save(step, state, log=log.state)

@@ -1,4 +1,4 @@
-"""The training loss, whose terms are means over a whole batch, and the checks of a batch."""
+"""The training loss: terms that are weighted means over a whole batch, and checks of a batch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 
 Sums = dict[str, LossSums]
-"""The sums of each term over a batch, or over a part of one, by the name of the term."""
+"""The sums of each term over a batch or micro-batch, by the name of the term."""
 COSINE = "cosine"
 """The term for the distance between hidden states."""
 
@@ -25,10 +25,10 @@ class Loss:
     """The sum over a model's heads of their mean losses."""
 
     def __init__(self, heads: Sequence[str]):
-        """Takes the names of the heads; the first one's accuracy is the run's."""
+        """Takes the names of the heads; the first one determines the accuracy of the run."""
         self.heads = tuple(heads)
         self.parameters: Parameters = {}
-        """Arrays on the mesh that the terms need besides the model's and that are not trained."""
+        """Further arrays on the mesh that the terms need and that are not trained."""
 
     def batch_spec(self, model: ModelConfig, rows: int, lengths: Mapping[str, int]) -> Shapes:
         """The arrays of a batch, by name; see `ModelConfig.batch_spec`."""
@@ -46,32 +46,34 @@ class Loss:
         options: LossOptions,
         key: jax.Array | None,
     ) -> Sums:
-        """Every term's sums over a part of a batch."""
+        """Computes the sums of every term over a micro-batch."""
         del parameters
         _, sums = model.loss(batch, options, key)
         return sums
 
     def weights(self, model: Model, batch: Batch) -> dict[str, jax.Array]:
-        """Every term's total weight, from the batch alone."""
+        """Computes the total weight of every term from the batch alone."""
         return model.loss_weights(batch)
 
     def total(self, means: dict[str, jax.Array]) -> jax.Array:
-        """The value to minimise, from the terms' means."""
+        """Computes the value to minimize from the means of the terms."""
         return sum(means.values())
 
     def evaluate(
         self, model: Model, batch: Batch, options: LossOptions
     ) -> tuple[Sums, dict[str, Predictions]]:
-        """What is measured on a validation batch, without dropout."""
+        """Computes the sums to measure on a validation batch, without dropout."""
         outputs, sums = model.loss(batch, options)
         return sums, model.predictions(outputs, batch)
 
     def validation(self, sums: Sums) -> dict[str, float] | None:
-        """The validation metrics; None where each head has its own, see `Head.metrics`."""
+        """Returns the validation metrics, or None if the heads define them (`Head.metrics`)."""
         del sums
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
-        """The loss, and the accuracy and weight of the first head; each head's own if several."""
+        """Returns the loss, the accuracy and weight of the first head, and those of each head if
+        several.
+        """
         losses = {name: mean(sums[name].loss, sums[name]) for name in self.heads}
         right = {name: mean(sums[name].correct, sums[name]) for name in self.heads}
         first = self.heads[0]
@@ -84,7 +86,7 @@ class Loss:
 
 
 class DistillationLoss(Loss):
-    """The heads' losses and the distances from a teacher's predictions and hidden states."""
+    """The losses of the heads, and the distances to a teacher's predictions and hidden states."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class DistillationLoss(Loss):
         parameters: Parameters,
         common: Sequence[str],
     ):
-        """Takes the teacher."""
+        """Takes the teacher and its parameters."""
         super().__init__(heads)
         self.parameters = parameters
         self._settings, self._teacher = settings, teacher
@@ -135,7 +137,7 @@ class DistillationLoss(Loss):
         return total + weights.cosine_weight * means.get(COSINE, 0.0)
 
     def metrics(self, sums):
-        """The metrics of the heads' losses, as in evaluation, and the means of the other terms."""
+        """Returns the metrics of the heads, as in evaluation, and the means of the other terms."""
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         values = super().metrics(sums)
         if self._soft:
@@ -146,18 +148,18 @@ class DistillationLoss(Loss):
 
 
 def mean(total: jax.Array, term: LossSums) -> jax.Array:
-    """A sum over the weight of its term; 0 where that is 0."""
+    """Divides a sum by the weight of its term; 0 if the weight is 0."""
     return total / jnp.maximum(term.weight, 1.0)
 
 
 def weighted(losses: jax.Array, weights: jax.Array) -> LossSums:
-    """The sums of losses with weights of the same shape."""
+    """Returns the weighted sum of losses, and the sum of the weights."""
     zero = jnp.zeros((), jnp.float32)
     return LossSums(jnp.sum(losses * weights), jnp.sum(weights), zero, zero)
 
 
 def _real_tokens(model: Model, batch: Batch) -> jax.Array:
-    """float32 `[B, T]`: 1 at the real tokens among those that the heads read."""
+    """Returns float32 `[B, T]`: 1 at the real tokens among those that the heads read."""
     valid = model.valid(batch)
     if valid is None:
         shape = jax.eval_shape(model.outputs, batch).hidden.shape[:2]
@@ -170,11 +172,12 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
 
     Args:
         config: The model's configuration, with its heads.
-        batch: Arrays by name, rows first; those that the model does not read are ignored.
+        batch: Arrays by name, batch-first; unused arrays are ignored.
 
     Raises:
-        ArgumentError: An array is missing, or has a wrong dtype; names it and what reads it.
-        AssertionError: An array has other axes than the model and the rest of the batch ask for.
+        ArgumentError: An array is missing or has the wrong dtype; the message names it and its
+            reader.
+        AssertionError: The axes of an array do not match the model or the rest of the batch.
     """
     readers = dict.fromkeys(config.required, "the model")
     if "decoder_inputs" in readers:
@@ -184,7 +187,8 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
     for name, reader in readers.items():
         if name not in batch:
             raise ArgumentError(
-                f"batch: {name}, which {reader} reads, is missing; there are {', '.join(batch)}"
+                f"batch: {name}, which {reader} reads, is missing; the batch contains "
+                f"{', '.join(batch)}"
             )
     sides = [name for name in config.required if name != "images"]
     if sides:

@@ -1,4 +1,4 @@
-"""The losses of preferences: pairs of answers, or judged ones, in one batch."""
+"""Preference losses on pairs of answers or on individually rated answers."""
 
 from typing import NamedTuple
 
@@ -19,27 +19,27 @@ HEAD = "language_model"
 REFERENCE = "reference_logps"
 """The array of a batch with the reference's log-probabilities of both answers, float32 `[B, 2]`."""
 
-# The terms: means over pairs, and means over the tokens of the answers of one side.
+# Terms: means over pairs, and means over the tokens of the answers of one side.
 _PAIRS, _CHOSEN_REWARD, _REJECTED_REWARD = "preference", "chosen_reward", "rejected_reward"
 _CHOSEN, _REJECTED = "chosen", "rejected"
 _DIVERGENCE = "divergence"
 
 
 class Answers(NamedTuple):
-    """The answers of a batch, each float32 `[B, 2]`: the chosen and the rejected, or an answer and
-    that to another prompt.
+    """The answers of a batch, each float32 `[B, 2]`: chosen and rejected, or an answer and the
+    answer to another prompt.
     """
 
     logps: jax.Array
     """The log-probability of each answer, summed over its tokens."""
     lengths: jax.Array
-    """The tokens of each answer; 0 in rows that only fill the batch."""
+    """The number of tokens of each answer; 0 in padding rows."""
 
 
 def answers(
     model: Model, batch: Batch, options: LossOptions, key: jax.Array | None = None
 ) -> Answers:
-    """The log-probabilities of both answers to each prompt.
+    """Computes the log-probabilities of both answers to each prompt.
 
     Args:
         model: A model with the head `HEAD`.
@@ -57,14 +57,14 @@ def answers(
         outputs, sequences["targets"], options.chunk_size
     )
     weights = sequences["weights"]
-    # Where the weight is 0 the target may be any number, and its log-probability too.
+    # Where the weight is 0, the target and its log-probability are arbitrary.
     counted = jnp.where(weights > 0, log_probs, 0.0)
     like = spec_of(batch["weights"])
     return Answers(*(_reshaped(jnp.sum(x, axis=1), (-1, 2), like) for x in (counted, weights)))
 
 
 def as_sequences(batch: Batch) -> dict[str, jax.Array]:
-    """The arrays `[B, 2, T]` of pairs as `[2 B, T]`, which a model reads; others are left out."""
+    """Reshapes the arrays `[B, 2, T]` of pairs to `[2 B, T]`, which a model reads; drops others."""
     return {
         name: _reshaped(array, (-1, array.shape[2]), spec_of(array))
         for name, array in batch.items()
@@ -76,7 +76,7 @@ class PreferenceLoss(Loss):
     """`dpo_loss` of the language model's head against the batch's reference log-probabilities."""
 
     def __init__(self, settings: DPO | KTO):
-        """Takes the form of the loss; no head's own loss is part of it."""
+        """Takes the settings; the losses of the heads are not part of this loss."""
         super().__init__(())
         self._settings = settings
 
@@ -136,7 +136,7 @@ class PreferenceLoss(Loss):
         return {name: float(value) for name, value in values.items()}
 
     def metrics(self, sums):
-        """The loss, and means over the pairs."""
+        """Returns the loss and means over the pairs."""
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         pairs, chosen, rejected = (sums[name] for name in (_PAIRS, _CHOSEN, _REJECTED))
         return {
@@ -209,7 +209,7 @@ class KTOLoss(PreferenceLoss):
         return means[_PAIRS]
 
     def metrics(self, sums):
-        """The loss, and means over the answers, those of desirable ones as "chosen"."""
+        """Returns the loss and means over the answers; desirable ones are reported as "chosen"."""
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         chosen, rejected = sums[_CHOSEN], sums[_REJECTED]
         return {
@@ -226,7 +226,7 @@ class KTOLoss(PreferenceLoss):
 
 
 def preference_loss(settings: DPO | KTO) -> PreferenceLoss:
-    """Returns the loss of a run on preferences."""
+    """Returns the loss for a preference run."""
     return _LOSSES[type(settings)](settings)
 
 
@@ -234,22 +234,22 @@ _LOSSES = {DPO: PreferenceLoss, KTO: KTOLoss}
 
 
 def _kinds(lengths: jax.Array, desirable: jax.Array) -> dict[str, jax.Array]:
-    """float32 `[B]` each: 1 for any answer, a desirable one, another; see `_pair_weights`."""
+    """Returns indicators float32 `[B]` of all, desirable and undesirable answers."""
     real, good = _pair_weights(lengths), (desirable > 0).astype(jnp.float32)
     return {_PAIRS: real, _CHOSEN: real * good, _REJECTED: real * (1 - good)}
 
 
 def _reshaped(x: jax.Array, shape: tuple[int, int], like: PartitionSpec | None) -> jax.Array:
-    """An array in another shape, whose rows lie where those of an array with this spec do."""
+    """Reshapes an array, sharding its rows like those of `like`."""
     rows = x.reshape(shape)
     return rows if like is None else place(rows, PartitionSpec(like[0], None))
 
 
 def _sides(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The chosen and the rejected side of `[..., 2]`."""
+    """Splits `[..., 2]` into the chosen and the rejected side."""
     return x[..., 0], x[..., 1]
 
 
 def _pair_weights(lengths: jax.Array) -> jax.Array:
-    """float32 `[B]`: 1 for a pair, 0 for a row that only fills the batch, from lengths `[B, 2]`."""
+    """Returns float32 `[B]` from lengths `[B, 2]`: 1 for a pair, 0 for a padding row."""
     return (jnp.min(lengths, axis=1) > 0).astype(jnp.float32)

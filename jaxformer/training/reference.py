@@ -1,4 +1,4 @@
-"""The reference of preferences: its log-probabilities, computed once and kept with the run."""
+"""The reference of preference losses: log-probabilities computed once and cached in the run."""
 
 import dataclasses
 import logging
@@ -60,8 +60,8 @@ class Reference:
     """A frozen model on the mesh.
 
     Args:
-        model: Its structure.
-        parameters: Its parameters.
+        model: The model configuration.
+        parameters: The parameters.
         options: How token losses are computed.
     """
 
@@ -79,13 +79,14 @@ class Reference:
         self._parameters, self._of_batch = parameters, of_batch
 
     def logps(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Computes a batch on the mesh in use.
+        """Computes the log-probabilities of a batch on the current mesh.
 
         Args:
-            batch: The batch of an evaluation, with "row".
+            batch: An evaluation batch, with "row".
 
         Returns:
-            float32 [B, 2], the log-probabilities of both answers, and int32 [B], the pairs.
+            The log-probabilities of both answers, float32 [B, 2], and the indices of the pairs,
+            int32 [B].
         """
         return jax.device_get(self._of_batch(self._parameters, batch))
 
@@ -98,10 +99,10 @@ def with_references(
     program: TrainProgram,
     start: Callable[[], Parameters],
 ) -> Datasets:
-    """The data with the reference's log-probabilities of every answer, if these are preferences.
+    """Adds the reference's log-probabilities of every answer to preference data.
 
-    They are kept in `folder/reference-FINGERPRINT`, where the fingerprint is that of the pairs, and
-    computed where they are missing or damaged.
+    They are cached in `folder/reference-FINGERPRINT`, where the fingerprint identifies the pairs,
+    and recomputed if missing or damaged.
     """
 
     @cache
@@ -122,7 +123,7 @@ class ReferencedPairs(ExampleSource):
 
     Args:
         pairs: The pairs.
-        logps: float32 [pairs, 2], of the chosen and of the rejected answers.
+        logps: float32 [pairs, 2], for the chosen and the rejected answers.
     """
 
     def __init__(self, pairs: PairExamples, logps: np.ndarray):
@@ -141,7 +142,7 @@ class ReferencedPairs(ExampleSource):
 
 
 def check_reference(config: Config, reference: Checkpoint, mesh: Mapping[str, int]) -> None:
-    """Raises ConfigError unless a model can be the reference of a run of preferences."""
+    """Raises ConfigError unless a model can be the reference of a preference run."""
     try:
         _check_model(config, reference.model)
         check_mesh(reference.model, mesh)
@@ -160,7 +161,7 @@ def _reference(
     program: TrainProgram,
     start: Callable[[], Parameters],
 ) -> Reference:
-    """The model that the run starts from, or the one that it names."""
+    """Returns the reference that the run names, or its initial model."""
     options = LossOptions(chunk_size=config.train.loss_chunk)
     if config.train.preference.reference is None:
         return Reference(program.abstract_model, start(), options)
@@ -171,7 +172,7 @@ def _reference(
 def _check_model(config: Config, theirs: ModelConfig) -> None:
     ours = config.model
     if type(theirs) is not type(ours) or not theirs.predicts_next_token:
-        raise ConfigError("it is no decoder with a language-model head")
+        raise ConfigError("it is not a decoder with a language-model head")
     for field in ours.input_fields:
         if getattr(ours, field) != getattr(theirs, field):
             raise ConfigError(
@@ -181,7 +182,7 @@ def _check_model(config: Config, theirs: ModelConfig) -> None:
     theirs.check_lengths(theirs.row_lengths(config.data.lengths))
 
 
-# What is kept -------------------------------------------------------------------------------------
+# Cache -------------------------------------------------------------------------------------
 
 
 def _load_or_compute(
@@ -193,7 +194,7 @@ def _load_or_compute(
     program: TrainProgram,
     reference: Callable[[], Reference],
 ) -> np.ndarray:
-    """The log-probabilities of all pairs of a side, float32 [pairs, 2]."""
+    """Returns the log-probabilities of all pairs of a split, float32 [pairs, 2]."""
     home = folder / f"reference-{dataset.examples.fingerprint()}"
     shape = dataset.num_rows, 2
     kept = _of_first_process(lambda: _load(home, shape), shape)
@@ -209,7 +210,7 @@ def _load_or_compute(
 def _of_first_process(
     load: Callable[[], np.ndarray | None], shape: tuple[int, int]
 ) -> np.ndarray | None:
-    """What the first process finds, on all processes."""
+    """Broadcasts what the first process loads to all processes."""
     found = load() if is_first() else None
     if not agreed(found is not None):
         return None
@@ -220,7 +221,7 @@ def _of_first_process(
 
 
 def _load(home: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """Reads what an earlier start computed, or removes what was damaged and returns None."""
+    """Reads cached log-probabilities, or removes damaged ones and returns None."""
     if not home.exists():
         return None
     try:
@@ -247,34 +248,34 @@ def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
 
 
 def _record(config: Config, opened: Checkpoint | None, folder: AnyPath) -> dict[str, Any]:
-    """Which model the reference is."""
+    """Identifies the reference model."""
     named, field = config.train.preference.reference, "train.preference.reference"
     if named is None:
         named, field = config.init_from, "init_from"
     if named is not None and opened is None:
         raise ConfigError(
-            f"{field} = {named}: cannot be opened, and {folder} does not keep its "
-            "log-probabilities of these pairs: bring that model back, or start anew with --fresh"
+            f"{field} = {named}: cannot be opened, and {folder} does not contain its "
+            "log-probabilities of these pairs: restore that model, or start over with --fresh"
         )
     return {"reference": named, "step": None if named is None else opened.step}
 
 
 def _check_record(folder: AnyPath, record: dict[str, Any]) -> None:
-    """Raises ConfigError if other log-probabilities of this run are of another reference."""
+    """Raises ConfigError if cached log-probabilities of this run come from another reference."""
     for file in folder.glob(f"reference-*/{_RECORD}"):
         try:
             before = read_json(file)
-        except DataError:  # what is damaged says nothing
+        except DataError:  # damaged records are ignored
             continue
         if before != record:
             raise ConfigError(
                 f"{folder} was started with the reference {before.get('reference')} at step "
-                f"{before.get('step')}, and now {record['reference']} is at step {record['step']}: "
-                "bring that checkpoint back, or start anew with --fresh"
+                f"{before.get('step')}, and now {record['reference']} is at step "
+                f"{record['step']}: restore that checkpoint, or start over with --fresh"
             )
 
 
-# What is computed ---------------------------------------------------------------------------------
+# Computation ---------------------------------------------------------------------------------
 
 
 def _computed(
@@ -294,13 +295,13 @@ def _computed(
         pair = int(np.argmin(np.isfinite(logps).all(axis=1)))
         where = dataset.examples.pairs[pair].where
         raise DataError(
-            f"{where}: the reference gives an answer of this pair no finite log-probability"
+            f"{where}: the reference assigns a non-finite log-probability to an answer of this pair"
         )
     return logps
 
 
 def _shown(batches: Iterable[Any], total: int, words: str) -> Iterator[Any]:
-    """Yields the batches and shows how many are done: a bar on a terminal, lines elsewhere."""
+    """Yields the batches and shows progress: a bar in a terminal, lines elsewhere."""
     if not is_first():
         yield from batches
         return

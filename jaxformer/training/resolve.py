@@ -1,6 +1,6 @@
-"""Resolves an experiment: opens what it names, decides what it leaves open, checks what it needs.
+"""Resolves an experiment: opens the models it names, fills in open fields, checks everything.
 
-All of it before any data are read. A run that starts from no other model needs no other module.
+All of this happens before any data is read. Training from scratch needs only this module.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, accessible
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, reporting_folder_errors
 from jaxformer.config.experiment import Config, validate
 from jaxformer.config.loggers import check_loggers
 from jaxformer.data import Datasets
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ResolvedConfig:
-    """An experiment that leaves nothing to a checkpoint, with the checkpoints that it names."""
+    """An experiment with all fields filled in, and the checkpoints that it names."""
 
     config: Config
     """The experiment."""
     origin: "Checkpoint | None" = None
-    """The model that `init_from` names; None also where a run that is continued has lost it."""
+    """The model that `init_from` names; None also if it no longer exists when a run is continued.
+    """
     teacher: "Checkpoint | None" = None
     """The model that `train.distillation` names."""
     reference: "Checkpoint | None" = None
-    """The model that `train.preference` names, or else the origin."""
+    """The model that `train.preference` names, or the origin."""
 
     @cached_property
     def transfer(self) -> "Transfer | None":
-        """What the run takes of its origin, if it has one; raises ConfigError if they differ."""
+        """The parameters to take from the origin, if any; raises ConfigError if they do not fit."""
         if self.origin is None:
             return None
         from jaxformer.training.transfer.transfer import Transfer
@@ -55,7 +56,7 @@ class ResolvedConfig:
         return Transfer.of(self.origin, model, shapes, layers)
 
     def initial_state(self, program: TrainProgram) -> TrainState:
-        """The state of step 0, on the program's mesh, with the origin's parameters if any."""
+        """Returns the initial state on the program's mesh, with the origin's parameters if any."""
         state = program.init(self.config.train.seed)
         return state if self.transfer is None else self.transfer.start(state, program)
 
@@ -66,7 +67,7 @@ class ResolvedConfig:
         program: TrainProgram,
         initial: TrainState | None = None,
     ) -> Datasets:
-        """The data; preferences get the log-probabilities of their reference."""
+        """Adds the reference's log-probabilities to preference data; other data is unchanged."""
         if self.config.train.preference is None:
             return data
         from jaxformer.training.reference import with_references
@@ -77,20 +78,20 @@ class ResolvedConfig:
         return with_references(self.config, self.reference, folder, data, program, start)
 
     def close(self) -> None:
-        """Lets other runs delete the checkpoints, once their parameters are read."""
+        """Releases the checkpoints, once their parameters are read."""
         for checkpoint in (self.origin, self.teacher, self.reference):
             if checkpoint is not None:
                 checkpoint.close()
 
 
 def resolve(config: Config, folder: AnyPath, fresh: bool = False) -> ResolvedConfig:
-    """Opens every model that an experiment names, and finds every mismatch before data are read."""
+    """Opens every model that an experiment names, and checks everything before data is read."""
     filled = fill(config, None if fresh else folder)
     config = filled.config
     validate(config, jax.device_count())
     check_loggers(config.train.loggers)
     check_options(config.train.compiler_options)
-    with accessible(folder):
+    with reporting_folder_errors(folder):
         starts = fresh or not saved_steps(folder / CHECKPOINTS)
     resolved = replace(filled, teacher=_teacher(config), reference=_reference(filled, starts))
     if starts and resolved.transfer is not None:
@@ -103,13 +104,12 @@ def resolve(config: Config, folder: AnyPath, fresh: bool = False) -> ResolvedCon
 def fill(
     config: Config, folder: AnyPath | None = None, *, labels_needed: bool = True
 ) -> ResolvedConfig:
-    """Returns an experiment with all that it leaves to the checkpoint it starts from.
+    """Returns an experiment with open fields filled in from the checkpoint it starts from.
 
-    A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
-    that would be trained becomes the checkpoint's; an objective that is None becomes the one that
-    the checkpoint was trained with; a `sequence_length` that is None becomes as many tokens as
-    model and tokenizer take; labels that are the checkpoint's keep their numbers. The name of a
-    model on the hub gets the commit that it stands for.
+    A model of None becomes the checkpoint's, with the head that matches the data; a tokenizer to be
+    trained becomes the checkpoint's; an objective of None becomes the one that the checkpoint was
+    trained with; a `sequence_length` of None becomes the maximum length of model and tokenizer;
+    labels that the checkpoint knows keep their ids. A hub name is pinned to its current commit.
     """
     try:
         data = config.data.as_found()
@@ -125,19 +125,19 @@ def fill(
 
 
 def _alone(config: Config) -> Config:
-    """The experiment without a checkpoint to leave anything to."""
+    """Checks that an experiment without a checkpoint has no open fields, and returns it."""
     data = config.data
     if getattr(data, "objective", ...) is None:
         raise ConfigError(
-            "data.objective = None: must be an objective, such as CausalLM, or that of a "
-            "checkpoint; name one with --init-from DIR"
+            "data.objective = None: set an objective, such as CausalLM, or name a checkpoint "
+            "with --init-from DIR"
         )
     if config.model is None:
         return config
     if isinstance(data, Images) and data.form_is_open:
         raise ConfigError(
-            "data.image_size, channels, mean, std, scaling = None: must be given, or are those "
-            "of a checkpoint; name one with --init-from DIR"
+            "data.image_size, channels, mean, std, scaling = None: set them, or name a "
+            "checkpoint with --init-from DIR"
         )
     if getattr(data, "sequence_length", 0) is not None:
         return config
@@ -157,7 +157,7 @@ def _teacher(config: Config) -> "Checkpoint | None":
 
 
 def resolve_reference(config: Config) -> ResolvedConfig:
-    """Opens the reference of preferences for an evaluation; None where it cannot be opened."""
+    """Opens the reference of a preference loss for an evaluation, or returns None."""
     resolved = ResolvedConfig(config)
     if config.init_from is not None and config.train.preference.reference is None:
         from jaxformer.training.transfer.origin import open_named
@@ -169,7 +169,7 @@ def resolve_reference(config: Config) -> ResolvedConfig:
 
 
 def _reference(resolved: ResolvedConfig, needed: bool) -> "Checkpoint | None":
-    """The reference of preferences; None where one that is not needed cannot be opened."""
+    """Opens the reference of a preference loss; None if it is unavailable and not needed."""
     config, preference = resolved.config, resolved.config.train.preference
     if preference is None or preference.reference is None:
         return None if preference is None else resolved.origin

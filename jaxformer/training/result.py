@@ -1,4 +1,4 @@
-"""What a finished or stopped run gives back."""
+"""The result of a finished or stopped run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainResult:
-    """The results of a run; everything else is read from its folder when it is asked for.
+    """The results of a run; everything else is read from its folder on demand.
 
-    Nothing of the training state is kept in memory: `model` reads the parameters of the last
-    checkpoint, the averaged ones where the run keeps an average, with LoRA factors merged.
+    The training state is not kept in memory: `model` reads the parameters of the last checkpoint,
+    averaged if the run keeps an average, with LoRA factors merged.
     """
 
     folder: Path
     """The run's folder."""
     step: int
-    """Updates done."""
+    """Number of updates done."""
     finished: bool
-    """Whether the run is complete; otherwise it was stopped, and the same call continues it."""
+    """Whether the run is complete; if it was stopped, the same call continues it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The final metrics on the validation data; of a stopped run the last that were measured."""
+    """The final validation metrics; for a stopped run, the last ones measured."""
     best_step: int | None = None
-    """The step of the best evaluation by `train.metric`; None: there was none."""
+    """The step of the best evaluation by `train.metric`, or None."""
 
     @classmethod
     def of(
@@ -50,9 +50,9 @@ class TrainResult:
 
     @property
     def history(self) -> dict[str, dict[str, list[float]]]:
-        """What was measured, as columns: "train" and "validation", each with "step" and metrics.
+        """The recorded metrics as columns: "train" and "validation", each with "step" and metrics.
 
-        The columns of a split have one length, with NaN where a step has no such metric::
+        All columns of a split have the same length, with NaN where a step lacks a metric::
 
             plt.plot(result.history["train"]["step"], result.history["train"]["loss"])
         """
@@ -64,7 +64,7 @@ class TrainResult:
 
     @property
     def best_metrics(self) -> dict[str, float]:
-        """The metrics of `best_step`; empty if there was no evaluation."""
+        """The metrics at `best_step`; empty if there was no evaluation."""
         return _validation_rows(self.folder).get(self.best_step, {})
 
     @cached_property
@@ -83,7 +83,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def _validation_rows(folder: Path) -> dict[int, dict[str, float]]:
-    """What was measured on the validation data, by step."""
+    """Returns the validation metrics by step."""
     return {
         row["step"]: {k: v for k, v in row.items() if k not in ("step", "split")}
         for row in read_metrics(folder)

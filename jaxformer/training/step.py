@@ -1,4 +1,4 @@
-"""The training state and program: sharded initialisation, one jitted update and evaluation."""
+"""The training state and program: sharded initialization, a jitted update and evaluation."""
 
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.compiler_options import compiler_options
-from jaxformer.distributed.copies import summed_over_copies
+from jaxformer.distributed.copies import sum_over_replicas
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import place
@@ -26,7 +26,7 @@ from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.training.loss import Loss, Sums
 
 METRICS = ("gradient_norm", "learning_rate", "skipped", "skipped_in_a_row", "total_loss", "step")
-"""Metrics of a step besides those of its loss."""
+"""Metrics of a step other than those of its loss."""
 
 
 @partial(
@@ -36,45 +36,46 @@ METRICS = ("gradient_norm", "learning_rate", "skipped", "skipped_in_a_row", "tot
 )
 @dataclass(frozen=True)
 class TrainState:
-    """All that a run carries from one step to the next: a plain pytree, saved in checkpoints."""
+    """The complete state of a run between steps: a plain pytree, saved in checkpoints."""
 
     step: jax.Array
     """int32: batches consumed. The data order is a function of the seed and this number."""
     params: Parameters
     """float32 parameters by dotted path."""
     opt_state: Any
-    """The optimizer's own state."""
+    """The optimizer state."""
     rng: jax.Array
-    """The key from which every step's dropout key is derived."""
+    """The key that every step's dropout key is derived from."""
     ema: Parameters | None
-    """The moving average of the parameters that learn, where the run keeps one."""
+    """The moving average of the trainable parameters, if the run keeps one."""
     skipped: jax.Array
-    """int32: updates skipped so far because the loss or the gradient was not finite."""
+    """int32: number of updates skipped so far because the loss or gradient was not finite."""
     skipped_in_a_row: jax.Array
-    """int32: how many of the latest updates were skipped in a row."""
+    """int32: number of consecutive updates skipped most recently."""
 
     @property
     def best_params(self) -> Parameters:
-        """The parameters to evaluate: the averaged ones, where the run keeps them."""
+        """The parameters to evaluate: the averaged ones if the run keeps them."""
         return self.params | (self.ema or {})
 
 
 class BatchEvaluation(NamedTuple):
-    """What `TrainProgram.eval_step` measures on one batch."""
+    """The results of `TrainProgram.eval_step` on one batch."""
 
     sums: Sums
     predictions: dict[str, Predictions]
-    """By the name of the head, for heads that make predictions."""
+    """By head name, for heads that make predictions."""
     rows: jax.Array
-    """int32 `[B]`: the index of each row's example, -1 where the row only fills the batch."""
+    """int32 `[B]`: the example index of each row, -1 for padding rows."""
 
 
 class TrainProgram:
-    """What runs on the mesh: `init`, `train_step`, `eval_step`.
+    """The computations on the mesh: `init`, `train_step` and `eval_step`.
 
     Parameters are float32 and laid out by their logical axes; activations are in the model's
-    compute dtype. The update is that of the whole batch, whatever the accumulation: the gradient
-    of the sum of losses over the sum of weights, added up over the heads of the model.
+    compute dtype. The update is that of the whole batch, independent of gradient accumulation: the
+    gradient of the sum of losses divided by the sum of weights, added up over the heads of the
+    model.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class TrainProgram:
     ):
         """Traces the model abstractly; compiles nothing and allocates nothing.
 
-        An `AbstractMesh` is enough to `lower` the step for a machine that is not at hand. `loss` is
-        what is minimised; None: the sum of the heads' losses.
+        An `AbstractMesh` suffices to `lower` the step for devices that are not available. `loss` is
+        minimized; None uses the sum of the heads' losses.
         """
         self.model, self.train, self.mesh = model, train, mesh
         self.loss = Loss([head.name for head in model.heads]) if loss is None else loss
@@ -102,7 +103,7 @@ class TrainProgram:
         )
         self.batch_sharding = batch_sharding(mesh)
         self.own_metrics: tuple[str, ...] = ()
-        """The metrics that parts of the model add, once the step is traced."""
+        """Metrics that parts of the model add, known once the step is traced."""
         self._init = jax.jit(self._new_state)
         options = compiler_options(mesh, self._layer_bytes(), train.compiler_options)
         self._update = jax.jit(self._updated, donate_argnums=0, compiler_options=options or None)
@@ -110,52 +111,52 @@ class TrainProgram:
 
     @cached_property
     def state_shapes(self) -> TrainState:
-        """The state's shapes, dtypes and shardings, for restoring a checkpoint into."""
+        """Returns the shapes, dtypes and shardings of the state, for restoring a checkpoint."""
         key = jax.random.key(0)
         with on_mesh(self.mesh):
             shapes = jax.eval_shape(self._new_state, key)
 
         def placed(leaf):
-            # What does not depend on a parameter (counters) has no sharding in its type.
+            # Values that do not depend on a parameter (counters) have no sharding in their type.
             spec = PartitionSpec() if leaf.sharding is None else leaf.sharding.spec
             return leaf.update(sharding=NamedSharding(self.mesh, spec))
 
         return jax.tree.map(placed, shapes)
 
     def init(self, seed: int) -> TrainState:
-        """The state before the first step, each parameter created where it lives."""
+        """Returns the initial state, with each parameter created directly in its sharding."""
         key = jax.random.key(seed)
         with on_mesh(self.mesh):
             return self._init(key)
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
-        """One update; the given state is donated.
+        """Runs one update; the given state is donated.
 
         Args:
             state: From `init` or the previous step.
-            batch: What the model and its heads read, rows first, sharded as `batch_sharding`.
+            batch: The inputs of the model and its heads, batch-first, sharded by `batch_sharding`.
 
         Returns:
-            The next state, and scalars: loss (the sum over the heads of their means), accuracy and
-            tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
-            skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
-            `Loss.metrics`. Parts of the model may add others, see `functional.losses.terms`.
+            The next state, and scalar metrics: loss (the sum over the heads of their means),
+            accuracy and tokens (of the first head), gradient_norm (before clipping), learning_rate,
+            skipped, skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy".
+            See `Loss.metrics`. Parts of the model may add others, see `functional.losses.terms`.
         """
         with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)
 
     def eval_step(self, params: Parameters, batch: Batch) -> BatchEvaluation:
-        """Losses and predictions of a batch; every process can read all of them."""
+        """Computes the losses and predictions of a batch, replicated on every process."""
         with on_mesh(self.mesh):
             return self._evaluate(params, batch)
 
     def lower(self, rows: int, lengths: dict[str, int], **options) -> jax.stages.Lowered:
-        """The training step lowered for a global batch: no array and no device is needed.
+        """Lowers the training step for a global batch, without arrays or devices.
 
         Args:
-            rows: Rows of the batch.
-            lengths: Tokens of a row, see `ModelConfig.row_lengths`.
-            options: Those of `jax.stages.Traced.lower`.
+            rows: Number of rows of the batch.
+            lengths: Tokens per row, see `ModelConfig.row_lengths`.
+            options: Options of `jax.stages.Traced.lower`.
 
         Returns:
             The lowered step.
@@ -169,7 +170,7 @@ class TrainProgram:
     def _new_state(self, key) -> TrainState:
         init_key, step_key = jax.random.split(key)
         specs = {name: sharding.spec for name, sharding in self.param_shardings.items()}
-        # With explicit axes every device would draw every parameter whole before cutting it.
+        # With explicit axes every device would draw each full parameter before slicing it.
         params = jax.sharding.auto_axes(self.abstract_model.init, out_sharding=specs)(init_key)
         zero, learning = jnp.zeros((), jnp.int32), self._learning(params)
         return TrainState(
@@ -183,7 +184,7 @@ class TrainProgram:
         )
 
     def _layer_bytes(self) -> int:
-        """What the gradients of one layer take, of the largest if there are several stacks."""
+        """Returns the gradient bytes of one layer, of the largest if there are several stacks."""
         axes, shapes = self.abstract_model.axes, self.abstract_model.shapes
         layers: dict[str, int] = {}
         for name in self.trained:
@@ -193,11 +194,11 @@ class TrainProgram:
         return max(layers.values(), default=0)
 
     def _learning(self, params: Parameters) -> Parameters:
-        """The parameters that are not frozen."""
+        """Returns the parameters that are not frozen."""
         return {name: params[name] for name in self.trained}
 
     def _limited(self, learning: Parameters) -> Parameters:
-        """The parameters, cut off where they must not grow (the scale of a dual encoder)."""
+        """Clips the parameters with an upper limit (the logit scale of a dual encoder)."""
         largest = self.abstract_model.largest
         limits = {
             name: jnp.minimum(learning[name], largest[name]) for name in learning if name in largest
@@ -213,7 +214,9 @@ class TrainProgram:
         weights: dict[str, jax.Array],
         rows: int,
     ) -> tuple[jax.Array, tuple[Sums, Terms]]:
-        """The loss of a part of a batch of so many rows and of these weights; and its sums."""
+        """Computes the loss of a micro-batch, given the rows and weights of the whole batch, and
+        its sums.
+        """
         params, others = fixed
         train = self.train
         options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk, train.loss)
@@ -228,7 +231,7 @@ class TrainProgram:
     def _gradients(
         self, params: Parameters, others: Parameters, batch: Batch, key
     ) -> tuple[Parameters, tuple[Sums, Terms]]:
-        """The gradient of the whole batch's loss, and its sums, over all parts of the batch."""
+        """Accumulates the gradient of the whole batch's loss, and its sums, over micro-batches."""
         self.loss.check_batch(self.model, batch)
         weights = self.loss.weights(self.abstract_model.module(params), batch)
         weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
@@ -252,7 +255,7 @@ class TrainProgram:
         arguments = (learning, fixed, split, jax.random.split(key, parts), weights)
         if any(head.compares_rows for head in self.model.heads):
             return summed(*arguments)
-        return summed_over_copies(summed, arguments, cut=2)
+        return sum_over_replicas(summed, arguments, cut=2)
 
     def _updated(
         self, state: TrainState, batch: Batch, others: Parameters | None = None
@@ -291,13 +294,15 @@ class TrainProgram:
         return state, metrics
 
     def _own_metrics(self, terms: Terms, measured: dict) -> dict[str, jax.Array]:
-        """What parts of the model add to the log; with terms of the loss also their sum with it."""
+        """Returns the metrics that parts of the model add, including the total loss if they add
+        terms.
+        """
         values = {name: value for (kind, name), value in terms.items() if kind == "loss"}
         added = [value for (kind, _), value in terms.items() if kind == "weighted"]
         metrics = [name for kind, name in terms if kind == "metric"]
         for name in (*values, *metrics):
             if name in {*measured, *METRICS} or (name in values and name in metrics):
-                raise ConfigError(f"the metric {name!r} exists: add yours by another name")
+                raise ConfigError(f"the metric {name!r} already exists: choose another name")
         values |= {name: terms["metric", name] / terms["count", name] for name in metrics}
         self.own_metrics = tuple(values)
         if added:
@@ -314,8 +319,9 @@ class TrainProgram:
 
 
 def _in_parts(x: jax.Array, parts: int) -> jax.Array:
-    """`[B, T]` as `[parts, B / parts, T]`, every device keeping its own rows."""
+    """Reshapes `[B, T]` to `[parts, B / parts, T]`; every device keeps its rows."""
     rows = x.reshape(x.shape[0] // parts, parts, *x.shape[1:])
-    # Where a part has one row for each device, JAX would give the new axis a mesh axis of size 1.
+    # If a micro-batch has one row per device, JAX would assign a mesh axis of size 1 to the new
+    # axis.
     rows = place(rows, spec("batch", *[None] * x.ndim))
     return jnp.swapaxes(rows, 0, 1)

@@ -1,4 +1,4 @@
-"""The teacher of a distillation: read from its run's folder, checked against the student."""
+"""The teacher of a distillation: reading it, and checking it against the student."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -31,25 +31,25 @@ def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) 
             check_same_tokenizer(tokenizer, teacher)
 
 
-def check_taught(data: Datasets, teacher: Checkpoint) -> None:
-    """Raises ConfigError unless a teacher has learned from the tokens and labels of the data."""
+def check_teacher_data(data: Datasets, teacher: Checkpoint) -> None:
+    """Raises ConfigError unless a teacher was trained on the tokens and labels of the data."""
     with _named(teacher):
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher)
         if data.labels and teacher.labels and data.labels != teacher.labels:
             there, here = ", ".join(teacher.labels), ", ".join(data.labels)
-            _refuse(f"it has learned the labels {there}; here they are {here}")
+            _refuse(f"it was trained on the labels {there}, but the data has {here}")
 
 
 def distillation_loss(
     settings: Distillation, model: ModelConfig, teacher: Checkpoint, mesh: Mesh
 ) -> DistillationLoss:
-    """The loss of a run with a teacher that fits, whose parameters are put on the mesh."""
+    """Returns the loss of a run with a compatible teacher, whose parameters are put on the mesh."""
     common = _check_models(settings, model, teacher.model)
     abstract_model, parameters = read_model(teacher, mesh)
     if is_first():
         count = short_number(parameter_count(parameters))
-        learned = f"the predictions of {', '.join(common)}" if common else "the hidden states alone"
+        learned = f"the predictions of {', '.join(common)}" if common else "only the hidden states"
         of = f"teacher {name_of(teacher.folder)} at step {teacher.step}, {count} parameters"
         print(f"{of}: teaches {learned}")
     heads = [head.name for head in model.heads]
@@ -63,7 +63,7 @@ def abstract_distillation_loss(
     teacher: ModelConfig,
     mesh: Mesh | AbstractMesh,
 ) -> DistillationLoss:
-    """The loss of a run with a teacher, with shapes for its parameters, to trace a step."""
+    """Returns the loss of a run with a teacher, with shapes instead of parameters, for tracing."""
     try:
         common = _check_fits(settings, model, teacher, lengths, dict(mesh.shape))
     except ConfigError as error:
@@ -76,7 +76,7 @@ def abstract_distillation_loss(
 
 
 def read_model(saved: Checkpoint, mesh: Mesh) -> tuple[AbstractModel, Parameters]:
-    """Reads a model that does not learn: its structure, and its parameters on the mesh."""
+    """Reads a frozen model: its configuration, and its parameters on the mesh."""
     abstract_model = AbstractModel(saved.model.build)
     parameters = {
         name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))
@@ -92,7 +92,7 @@ def _check_fits(
     lengths: Mapping[str, int],
     mesh: Mapping[str, int],
 ) -> list[str]:
-    """Returns what `_check_models` does, once the teacher fits the rows and the mesh too."""
+    """Checks a teacher against the rows and the mesh; returns the result of `_check_models`."""
     common = _check_models(settings, model, teacher)
     teacher.check_lengths(teacher.row_lengths(lengths))
     check_mesh(teacher, mesh)
@@ -100,9 +100,9 @@ def _check_fits(
 
 
 def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:
-    """Returns the names of the heads whose predictions the student learns."""
+    """Returns the names of the heads whose predictions the student learns from."""
     if type(teacher) is not type(model):
-        _refuse(f"it is a model of {type(teacher).__name__}, this one of {type(model).__name__}")
+        _refuse(f"its type is {type(teacher).__name__}, this model's {type(model).__name__}")
     for field in model.input_fields:
         ours, theirs = getattr(model, field), getattr(teacher, field)
         if ours != theirs:
@@ -111,9 +111,9 @@ def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConf
         ours, theirs = ((m.model_dim, getattr(m, "num_tokens", None)) for m in (model, teacher))
         if ours != theirs:
             _refuse(
-                f"its hidden states have another shape (model.model_dim = {teacher.model_dim} "
-                f"there, {model.model_dim} here), so there is no cosine between them: set "
-                "train.distillation.cosine_weight = 0, or the same sizes"
+                f"its hidden states have a different width (model.model_dim = {teacher.model_dim} "
+                f"there, {model.model_dim} here), so their cosine is undefined: set "
+                "train.distillation.cosine_weight = 0, or use the same width"
             )
     return _common_heads(model, teacher) if settings.soft_weight else []
 
@@ -124,8 +124,8 @@ def _common_heads(model: ModelConfig, teacher: ModelConfig) -> list[str]:
     common = [name for name, count in choices.items() if count and others.get(name)]
     if not common:
         _refuse(
-            f"it has the heads {', '.join(others)}, this model {', '.join(choices)}: none in "
-            "common that chooses among tokens or labels"
+            f"it has the heads {', '.join(others)}, this model {', '.join(choices)}: they share "
+            "no head that predicts tokens or labels"
         )
     for name in common:
         if choices[name] != others[name]:
@@ -139,7 +139,7 @@ def _refuse(reason: str) -> None:
 
 @contextlib.contextmanager
 def _named(teacher: Checkpoint) -> Iterator[None]:
-    """Lets messages name the teacher."""
+    """Makes error messages name the teacher."""
     try:
         yield
     except ConfigError as error:

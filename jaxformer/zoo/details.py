@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel, within_part
+from jaxformer.models.parameters import AbstractModel, without_part_prefix
 from jaxformer.nn.feedforward import mlp_settings
 
 PARTS = {
@@ -125,5 +125,5 @@ def parameters_by_part(config: ModelConfig) -> dict[str, int]:
 
 
 def _part(name: str) -> str:
-    name = within_part(name)
+    name = without_part_prefix(name)
     return next((part for part, path in PARTS.items() if re.search(path, name)), OTHER)

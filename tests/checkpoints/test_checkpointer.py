@@ -280,11 +280,11 @@ def test_what_reads_a_run_passes_over_damaged_checkpoints_and_leaves_them_there(
     save_steps(checkpoints, make_mesh(1, 1, 1), [1, 2])
     flip(checkpoints / "2" / "state" / "_METADATA", random.Random(0))
     assert chosen_step(tmp_path) == 1
-    assert "state/_METADATA is not what was saved" in caplog.text
+    assert "state/_METADATA has changed since it was saved" in caplog.text
     assert files.saved_steps(checkpoints) == [1, 2]
-    with pytest.raises(ConfigError, match="--step 2: it is damaged"):
+    with pytest.raises(ConfigError, match="--step 2: the checkpoint is damaged"):
         chosen_step(tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"--step 3: there is none; .* holds 1, 2"):
+    with pytest.raises(ConfigError, match=r"--step 3: no such checkpoint; .* contains 1, 2"):
         chosen_step(tmp_path, 3)
     flip(checkpoints / "1" / "state" / "_METADATA", random.Random(0))
     with pytest.raises(CheckpointError, match=r"Every checkpoint in .* is damaged"):
@@ -328,7 +328,11 @@ def test_other_shapes_are_an_error_that_names_them(tmp_path):
     target["params"]["bias"] = target["step"]
     with pytest.raises(CheckpointMismatch) as error:
         restore_newest(tmp_path, target)
-    for text in ("params/bias is not in it", "params/scale is only in it", "(64, 32) there"):
+    for text in (
+        "params/bias is missing in the checkpoint",
+        "params/scale is only in the checkpoint",
+        "(64, 32) in the checkpoint",
+    ):
         assert text in str(error.value)
     assert files.saved_steps(tmp_path) == [1]
 
@@ -349,7 +353,7 @@ def test_a_file_that_cannot_be_written_keeps_the_last_good_checkpoint(tmp_path):
     checkpointer.close()
     assert "step 2 in" in str(error.value)
     assert "File too large" in str(error.value)
-    assert "step 1 is whole: start the same command again" in str(error.value)
+    assert "step 1 is intact: start the same command again" in str(error.value)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["1"]
     assert restore_newest(tmp_path, abstract(make_state(mesh)))[0] == 1
 
@@ -364,7 +368,7 @@ def test_a_full_disk_is_said_with_what_helps(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError) as error:
         save_steps(tmp_path, mesh, [2])
     assert "the disk is full (" in str(error.value)
-    assert "step 1 is whole: free some space and start the same command again" in str(error.value)
+    assert "step 1 is intact: free some space and start the same command again" in str(error.value)
 
 
 def test_the_manifest_lists_the_files(tmp_path):

@@ -16,7 +16,7 @@ from tiny_models import tiny
 
 from jaxformer.checkpoints import lease
 from jaxformer.checkpoints.lease import Lease
-from jaxformer.checkpoints.run_dir import locked, moved_away, open_run_folder, read_config
+from jaxformer.checkpoints.run_dir import locked, moved_aside, open_run_folder, read_config
 from jaxformer.config import Config
 from jaxformer.errors import ConfigError, RunError
 from jaxformer.io.paths import any_path
@@ -101,7 +101,7 @@ def test_an_owner_that_was_only_slow_stops(run):
         slow._thread = threading.Thread(target=slow._renew)
         slow._thread.start()
         slow._thread.join()
-        with pytest.raises(RunError, match=r"^stopped: .* is another process's now"):
+        with pytest.raises(RunError, match=r"^stopped: .* is now locked by another process"):
             slow.check()
         slow.close()
         mine.check()
@@ -120,18 +120,18 @@ def test_the_same_experiment_goes_on_and_another_is_refused(run):
     open_run_folder(run, CONFIG)
     open_run_folder(run, CONFIG)
     assert read_config(run) == CONFIG
-    with pytest.raises(ConfigError, match="holds a run with another configuration"):
+    with pytest.raises(ConfigError, match="contains a run with another configuration"):
         open_run_folder(run, Config(tiny(num_layers=3)))
 
 
 def test_fresh_keeps_the_old_run_under_another_name(run):
     open_run_folder(run, CONFIG)
     before = run.files().keys()
-    with pytest.raises(KeyboardInterrupt), moved_away(run) as target:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), moved_aside(run) as target:  # noqa: PT012
         assert (target.name, target.files().keys(), run.files()) == ("run-1", before, {})
         raise KeyboardInterrupt
     assert run.files().keys() == before
     for name in ("run-1", "run-2"):
-        with moved_away(run) as target:
+        with moved_aside(run) as target:
             open_run_folder(run, CONFIG)
         assert (target.name, target.files().keys()) == (name, before)

@@ -78,7 +78,7 @@ def test_a_damaged_step_is_set_aside(either_folder):
     said = []
     step, restored = restore_newest(folder, shapes(), warn=said.append)
     assert (step, hash_of(restored)) == (1, hash_of(state(1)))
-    assert "is not what was saved); it is now 2.damaged" in said[0]
+    assert "has changed since it was saved); it is now 2.damaged" in said[0]
     assert saved_steps(folder) == [1]
     assert (folder / "2.damaged" / COMMIT_FILE).is_file()
 
@@ -115,8 +115,8 @@ def test_a_connection_that_stays_away_is_one_sentence(proxy, folder, monkeypatch
     message = str(error.value)
     assert message.startswith(f"Could not save the checkpoint of step 2 in {folder}: ")
     assert message.endswith(
-        "The earlier checkpoints were not touched: once the store is back, the same command "
-        "continues from the newest."
+        "The earlier checkpoints were not touched: once the store is reachable again, rerun the "
+        "same command to continue from the newest."
     )
     assert "\n" not in message
     with pytest.raises(StorageError, match="the connection to the store was lost"):

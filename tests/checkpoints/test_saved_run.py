@@ -27,5 +27,5 @@ def test_the_newest_checkpoint_is_that_of_the_last_step():
 
 
 def test_a_step_that_there_is_not_is_refused():
-    with pytest.raises(ConfigError, match=r"--step 5: there is none.*holds 4"):
+    with pytest.raises(ConfigError, match=r"--step 5: no such checkpoint.*contains 4"):
         SavedRun(RUN, step=5)

@@ -108,7 +108,7 @@ BAD_FILES = [
     ("classes", {"rows.jsonl": '{"sentence": "x", "label": null}'},
      ["--data.train", "rows.jsonl"], ["rows.jsonl:1: no label: column 'label' holds None"]),
     ("classes", {"rows.tsv": ROWS + "x\tc\n"}, [],
-     ["num_labels = 2, but the training data have 3 labels ('a', 'b', 'c'): set num_labels = 3"]),
+     ["num_labels = 2, but the training data has 3 labels ('a', 'b', 'c'): set num_labels = 3"]),
     ("classes", {}, ["--data.train", "none.tsv"], ["none.tsv does not exist (looked from"]),
     ("classes", {}, ["--data.sequence-length", "64"], ["has 32 positions", "length 64"]),
     ("classes", {"rows.tsv": ROWS + "z" * 40 + "\ta\n"}, [],
@@ -164,17 +164,24 @@ def test_a_folder_that_is_no_run_keeps_its_files(run_on, tmp_path):
     (tmp_path / "run" / "notes.txt").write_text("mine")
     status, output = run_on("classes", GOOD["classes"])
     assert status == 2
-    assert "holds notes.txt" in output
+    assert "contains notes.txt" in output
     assert [item.name for item in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(
     ("kind", "data", "texts"),
     [
-        ("classes", "DataConfig", ["CausalLM", "the next token, which every token of an encoder"]),
+        (
+            "classes",
+            "DataConfig",
+            [
+                "CausalLM",
+                "next-token prediction needs causal attention, but every token of an encoder",
+            ],
+        ),
         ("pairs", "DataConfig", ["EncoderDecoderConfig has a decoder, for which CausalLM"]),
         ("images", "DataConfig", ["VisionConfig reads images, which CausalLM does not make"]),
-        ("classes", "ParallelText", ["an encoder and others for a decoder, which EncoderConfig"]),
+        ("classes", "ParallelText", ["separate encoder and decoder inputs, which EncoderConfig"]),
     ],
 )
 def test_data_for_another_family(run_on, tmp_path, kind, data, texts):
@@ -188,7 +195,7 @@ def test_data_for_another_family(run_on, tmp_path, kind, data, texts):
 def test_an_objective_that_a_decoder_cannot_serve(run, tmp_path, objective):
     status, output = run("--data.objective", objective)
     assert status == 2, output
-    assert f"{objective} makes inputs for an encoder and others for a decoder" in output
+    assert f"{objective} provides separate encoder and decoder inputs" in output
     assert "which DecoderConfig does not read: use an EncoderDecoderConfig" in output
     assert not (tmp_path / "run").exists()
 

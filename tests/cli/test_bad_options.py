@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made(run, tmp_path, inside):
         status, output = run(*options, "--run-dir", folder)
         assert status == 2
         (message,) = output.splitlines()
-        assert f"error: {folder} cannot be the folder of a run (" in message
+        assert f"error: {folder} cannot be used as a run folder (" in message
         assert message.endswith("name another one with --run-dir")
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_image_is_refused_in_a_sentence(folder, images, tmp_path, cap
         broken: "broken.png: not an image that can be decoded",
         words: "words.txt: not an image that can be decoded",
         tmp_path / "missing.png": "missing.png does not exist",
-        tmp_path / "empty": "the folder holds no images",
+        tmp_path / "empty": "the folder contains no images",
     }.items():
         assert problem in refused(capsys, "generate", folder, "--images", path)
 

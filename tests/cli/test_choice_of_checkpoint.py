@@ -101,7 +101,7 @@ def test_an_export_says_which_tokens_begin_and_end_a_text(run, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--step", "2", "--best"], "--step 2 with --best: must be one of the two"),
+        (["--step", "2", "--best"], "--step 2 and --best cannot be combined"),
         (["--step", "3"], "--step 3"),
     ],
     ids=str,

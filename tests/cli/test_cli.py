@@ -80,12 +80,12 @@ def test_inspect_takes_a_step_and_names_damage(run_dir, capsys):
     assert field(output, "steps held") == "2, 4"
     assert field(output, "step 6 is damaged") == "config/metadata is missing"
     assert cli.main(["inspect", str(run_dir), "--step", "3"]) == 2
-    assert "holds 2, 4" in capsys.readouterr().err
+    assert "contains 2, 4" in capsys.readouterr().err
 
 
 def test_inspect_of_something_else(tmp_path, capsys):
     assert cli.main(["inspect", str(tmp_path)]) == 2
-    assert "is not the folder of a run" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
 
 
 def test_compare_ranks_runs_and_draws_them(tmp_path, capsys):
@@ -169,7 +169,7 @@ def test_every_command_has_a_help(name, capsys):
         ([], "no command; choose one of train, plan, inspect"),
         (["inspct"], "'inspct' is not a command; did you mean 'inspect'?"),
         (["inspect", "run", "--stpe", "3"], "Unknown option --stpe; did you mean --step?"),
-        (["zoo", "--all"], "Unknown option --all; there are --details"),
+        (["zoo", "--all"], "Unknown option --all; available options are --details"),
         (["compare"], "name the folder of at least one run"),
         (["evaluate", "--step", "3"], "name a run first: jaxformer evaluate RUN_DIR"),
     ],

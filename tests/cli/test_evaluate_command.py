@@ -210,10 +210,10 @@ def test_a_label_that_the_run_does_not_know(reviews, capsys):
     ("options", "message"),
     [
         ((), "train.tsv does not exist"),
-        ((), "or validation data of your own"),
+        ((), "or other validation data"),
         (("--data.validation", "nowhere.tsv"), "nowhere.tsv does not exist"),
-        (("--step", "4"), r"--step 4: there is none; .* holds 3, 5"),
-        (("--data.tokenizer", "Bytes"), "--data.tokenizer: the run's own tokenizer"),
+        (("--step", "4"), r"--step 4: no such checkpoint; .* contains 3, 5"),
+        (("--data.tokenizer", "Bytes"), "--data.tokenizer: must be left out"),
         (("--output", "a.tsv"), "--output a.tsv: the metrics are JSON"),
         (("--output", "nowhere/a.json"), "--output nowhere/a.json cannot be written"),
         (("--data.validations", "x"), "did you mean --data.validation?"),
@@ -240,16 +240,16 @@ def test_help_lists_every_option(reviews, capsys):
 def test_folders_that_are_no_finished_run(reviews, tmp_path, capsys):
     folder, config = reviews
     assert run_command(tmp_path) == 2
-    assert "is not the folder of a run" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
     open_run_folder(tmp_path / "new", config)
     assert run_command(tmp_path / "new") == 2
-    assert "holds no whole checkpoint" in capsys.readouterr().err
+    assert "has no complete checkpoint" in capsys.readouterr().err
     data = replace(config.data, train=str(folder / "moved.tsv"))
     run = make_run(tmp_path / "run", replace(config, data=data), steps=(3, 5))
     (run / "checkpoints/5/files.json").unlink()
     assert chosen_step(run) == 3
     assert run_command(run, "--step", "5") == 2
-    assert "--step 5: it is damaged (files.json is missing)" in capsys.readouterr().err
+    assert "--step 5: the checkpoint is damaged (files.json is missing)" in capsys.readouterr().err
     (run / "tokenizer").rename(run / "elsewhere")
     assert run_command(run) == 2
     assert "run/tokenizer is missing" in capsys.readouterr().err
@@ -354,5 +354,5 @@ def test_nothing_to_measure(tmp_path, capsys):
     )
     run = make_run(tmp_path / "run", config_of(tiny_encoder(**SIZES, heads=(Span(),)), data))
     assert run_command(run) == 2
-    assert "has anything to predict" in capsys.readouterr().err
+    assert "has a target" in capsys.readouterr().err
     assert not (run / "evaluation.json").exists()

@@ -187,7 +187,7 @@ def test_a_chat_calls_tools_whose_answers_are_typed(tmp_path, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("template", "tools", "message"),
     [
-        (None, TOOLS, "has no chat template to write them"),
+        (None, TOOLS, "has no chat template to format them"),
         (TEMPLATE, TOOLS, "the chat template does not support tools"),
         (TEMPLATE, [3], "--tools .*tools.json: tools: tool 1 = 3"),
         (TEMPLATE, "depth", "--tools .*tools.json: tools = 'depth': must be a list"),

@@ -81,10 +81,10 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
     ("options", "message"),
     [
         (["--tasks", "cola,rte"], r"rte: .*GLUE/RTE/train.tsv, .*RTE/dev.tsv"),
-        (["--data", "nowhere"], "--data nowhere: must be the folder with GLUE's; there is none"),
+        (["--data", "nowhere"], "--data nowhere: must be the folder with the GLUE data"),
         (["--tasks", "snli"], "'snli' is not a GLUE task"),
-        (["--tasks", "cola", "--seeds", "one"], "--seeds 'one': must be numbers between commas"),
-        (["--tasks", "cola", "--seeds", ""], "--seeds '': must be numbers between commas"),
+        (["--tasks", "cola", "--seeds", "one"], "--seeds 'one': must be comma-separated numbers"),
+        (["--tasks", "cola", "--seeds", ""], "--seeds '': must be comma-separated numbers"),
         (["--tasks", "cola", "--train.stepz", "4"], "did you mean --train.steps"),
         (["--tasks", "cola", "--epoch", "4"], "did you mean --epochs"),
         (["--tasks", "cola", "--max-length", "999"], "max_length"),

@@ -172,7 +172,9 @@ def test_a_model_that_computes_something_else_is_found_out(folder, tmp_path, cap
     monkeypatch.setattr(verification, "forward", wrong)
     assert cli.main(["verify", str(spoiled)]) == 2
     said = capsys.readouterr().err
-    assert re.search(r"computes something else: \w+ with padding \w+ is 1\.0e-03 from", said)
+    assert re.search(
+        r"computes different outputs: \w+ with padding \w+ is off by 1\.0e-03 from", said
+    )
     assert not json.loads((spoiled / "receipt.json").read_text())["agrees"]
 
 
@@ -204,7 +206,7 @@ def test_a_model_on_a_mesh_is_exported(divisible, tmp_path):
 
 @pytest.mark.torch
 def test_a_mesh_that_does_not_divide_the_model(folder):
-    with pytest.raises(ConfigError, match=r"\(131, 48\) cannot be cut as .* over a mesh of"):
+    with pytest.raises(ConfigError, match=r"\(131, 48\) cannot be sharded as .* over a mesh of"):
         jaxformer.load(folder, mesh=make_mesh(MeshConfig(1, 2, 1)))
 
 

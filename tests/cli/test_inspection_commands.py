@@ -108,4 +108,4 @@ def test_tables_are_for_people(tmp_path, capsys):
     status, text = printed(capsys, "neighbours", bert, "boat", "--k", "2")
     assert text.startswith("nearest to boat (id ")
     status, text = printed(capsys, "tokenize", bert)
-    assert "give one of the two: the text" in text
+    assert "give either a text" in text

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.__main__ import main
-from jaxformer.cli.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import exit_on_interrupt
 
 pytestmark = pytest.mark.more
 
@@ -53,7 +53,7 @@ def test_an_interrupt_while_importing(command, tmp_path):
 def test_a_handler_of_somebody_else_stays(other):
     previous = signal.signal(signal.SIGINT, other)
     try:
-        with quitting_on_interrupt():
+        with exit_on_interrupt():
             assert signal.getsignal(signal.SIGINT) is other
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -62,7 +62,7 @@ def test_a_handler_of_somebody_else_stays(other):
 def test_it_ends_with_the_imports():
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with quitting_on_interrupt():
+        with exit_on_interrupt():
             assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:

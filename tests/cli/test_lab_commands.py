@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     status, output = run_positions(capsys, "--out", str(tmp_path / "file" / "report"), *SMALL)
     assert status == 2
-    assert re.search(r"out = '.*report': must be a folder that can be written to", output)
+    assert re.search(r"out = '.*report': must be a writable folder", output)
 
 
 def test_a_file_in_place_of_the_folder_is_named(tmp_path, capsys):
@@ -128,9 +128,9 @@ def test_the_diagram_of_each_family(name, tmp_path, capsys):
     [
         ([], "name an experiment first"),
         (["tiny_decodr"], "did you mean 'tiny_decoder'?"),
-        (["finetune_qa"], "model = None: must be a model"),
+        (["finetune_qa"], "model = None: set a model"),
         (["tiny_decoder", "--out", "a.jpg"], "must end in one of .svg, .png, .pdf"),
-        (["tiny_decoder", "--out", "nowhere/a.svg"], "must be in a folder that exists"),
+        (["tiny_decoder", "--out", "nowhere/a.svg"], "must be in an existing folder"),
         (["tiny_decoder", "--model.num-heads", "5"], "is not divisible by model.num_heads = 5"),
     ],
 )

@@ -61,7 +61,7 @@ def test_cut_rows_are_told(classifier, tmp_path, capsys):
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": "lake " * 99}) + '\n{"text": "a"}\n')
     files = ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.csv"]
     assert command(classifier, *files) == 0
-    assert "1 of 2 rows were longer than 64 tokens and were cut" in capsys.readouterr().out
+    assert "1 of 2 rows were longer than 64 tokens and were truncated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

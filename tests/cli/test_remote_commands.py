@@ -88,7 +88,7 @@ def test_options_of_this_machine_refuse_urls(bucket, tmp_path, monkeypatch, caps
         message = capsys.readouterr().err
         assert name in message
         assert f"{bucket}" in message
-        assert "must be a path on this machine" in message
+        assert "must be a local path" in message
     assert not list(tmp_path.iterdir())
 
 

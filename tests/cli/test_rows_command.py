@@ -109,7 +109,7 @@ def test_a_terminal_has_tables(capsys, corpus, tmp_path, monkeypatch):
     options = ("--data.source", corpus, *SMALL, *SHORT, "-n", "1", "--tokens", "5")
     rows(["tiny_decoder", *options])
     out = capsys.readouterr().out
-    assert out.startswith("row 0; the model learns what is in [[ ]]:\n  <|endoftext|>[[The old")
+    assert out.startswith("row 0; training targets are in [[ ]]:\n  <|endoftext|>[[The old")
     assert "... and 43 more (--tokens)" in out
     (line,) = (line.split() for line in out.splitlines() if line.startswith("0 "))
     assert line[1:3] == ["<|endoftext|>", "0"]

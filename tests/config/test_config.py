@@ -93,16 +93,16 @@ def test_data_that_a_family_can_read(model, data):
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (ENCODER, DataConfig(), "CausalLM: it asks for the next token, which every token"),
+        (ENCODER, DataConfig(), "CausalLM: next-token prediction needs causal attention"),
         (ENCODER, DataConfig(objective=PrefixLM()), "use MaskedLM, or a DecoderConfig"),
         (
             BOTH,
             DataConfig(),
-            "EncoderDecoderConfig has a decoder, for which CausalLM makes nothing",
+            "EncoderDecoderConfig has a decoder, for which CausalLM provides no inputs",
         ),
-        (BOTH, LabelledText(), "a decoder, for which LabelledText makes nothing"),
+        (BOTH, LabelledText(), "a decoder, for which LabelledText provides no inputs"),
         (MODEL, DataConfig(objective=SpanCorruption()), "use an EncoderDecoderConfig"),
-        (ENCODER, ParallelText(), "ParallelText makes inputs for an encoder and others"),
+        (ENCODER, ParallelText(), "ParallelText provides separate encoder and decoder inputs"),
         (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
         (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
         (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\)"),
@@ -120,7 +120,9 @@ def test_a_head_must_find_its_labels():
     names = {"inputs", "segments", "targets", "weights"}
     check_heads(model.heads, names | {"next_sentence", "next_sentence_weights"})
     message = r"head 'next_sentence' .* reads next_sentence, next_sentence_weights, but the data "
-    with pytest.raises(ConfigError, match=message + "have inputs, segments, targets, weights: "):
+    with pytest.raises(
+        ConfigError, match=message + "provides inputs, segments, targets, weights: "
+    ):
         check_heads(model.heads, names)
 
 

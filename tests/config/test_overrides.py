@@ -165,7 +165,7 @@ def test_component_choices_leave_the_base_out():
         (["--model.norms.2.eps", "6"], "did you mean --model.norms.0.eps or --model.norms.1.eps?"),
         (["--model.norms", "Plain", "Gain"], "choose one of Plain, Gained; did you mean 'Gained'"),
         (["--model.pooler", "thin"], "choose one of Plain, Gained, tanh, relu, None"),
-        (["--model.qqq", "6"], "there are --model.num-layers, --model.windows"),
+        (["--model.qqq", "6"], "options are --model.num-layers, --model.windows"),
         (["--mesh", "6"], "Unknown option --mesh"),
         (["stray"], "Unknown option"),
         (["--model.position", "Ropes"], "choose one of RoPE, ALiBi; did you mean 'RoPE'"),

@@ -16,7 +16,7 @@ from jaxformer.config.user_code import (
     KEPT_FILE,
     check_unchanged,
     experiment_text,
-    find_own,
+    find_user_class,
     import_file,
     in_one_sentence,
     origins,
@@ -167,9 +167,7 @@ def test_a_changed_component_is_another_run(tmp_path, as_in_another_process, old
     if not is_refused:
         check_unchanged(changed, kept)
         return
-    with pytest.raises(
-        ConfigError, match=r"the code of GroupedRoPE is not that of .*experiment\.py"
-    ):
+    with pytest.raises(ConfigError, match=r"the code of GroupedRoPE differs from .*experiment\.py"):
         open_run_folder(tmp_path / "run", changed)
     assert kept.read_text() == text
 
@@ -186,10 +184,10 @@ def test_what_a_component_uses_belongs_to_it(tmp_path):
 def test_a_folder_with_an_experiment_of_the_users_is_not_a_runs(tmp_path):
     config = experiment(tmp_path / "there", name=KEPT_FILE)
     (tmp_path / "there" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"is not the folder of a run: .* holds notes.txt"):
+    with pytest.raises(ConfigError, match=r"is not a run folder: .* contains notes.txt"):
         open_run_folder(tmp_path / "there", config)
     (tmp_path / "there" / KEPT_FILE).write_text("other = 1")
-    with pytest.raises(ConfigError, match=r"holds experiment.py, notes.txt"):
+    with pytest.raises(ConfigError, match=r"contains experiment.py, notes.txt"):
         open_run_folder(tmp_path / "there", config)
 
 
@@ -221,7 +219,7 @@ def test_a_component_of_a_module(tmp_path, caplog, as_in_another_process):
     module.write_text(MODULE.replace("query_positions // ", "query_positions * ") + "\nX = 1\n")
     as_in_another_process()
     read_config(run)
-    assert "own_rope.GroupedRoPE is not what it was" in caplog.messages[-1]
+    assert "own_rope.GroupedRoPE has changed since this run was started" in caplog.messages[-1]
 
     module.write_text("")
     as_in_another_process()
@@ -238,7 +236,7 @@ def test_classes_that_could_not_be_found_again(tmp_path, monkeypatch):
         "    model = ", "    class Own(RoPE):\n        pass\n    model = "
     ).replace("GroupedRoPE(", "Own(")
     text = DOCUMENTED.partition("@dataclass")[0] + inside
-    with pytest.raises(ConfigError, match="Own is defined in a function, where it is not found"):
+    with pytest.raises(ConfigError, match="Own is defined in a function, where it cannot be found"):
         open_run_folder(tmp_path / "run", experiment(tmp_path, text))
     assert not (tmp_path / "run").exists()
 
@@ -263,11 +261,11 @@ def test_components_of_two_experiments(tmp_path):
 @pytest.mark.parametrize(
     ("name", "known", "message"),
     [
-        ("os.system", {}, "os.system is not of the library, and nothing says where"),
-        ("own.X", {"own.X": 3}, "nothing says where"),
-        ("own.X", {"own.X": {"folder": 3}}, "nothing says where"),
-        ("own.X", [1], "nothing says where"),
-        ("own.X", None, "nothing says where"),
+        ("os.system", {}, "os.system is not a library class"),
+        ("own.X", {"own.X": 3}, "is not a library class"),
+        ("own.X", {"own.X": {"folder": 3}}, "is not a library class"),
+        ("own.X", [1], "is not a library class"),
+        ("own.X", None, "is not a library class"),
         ("experiment.X", {"experiment.X": {"folder": "."}}, "experiment.py, which defines exp"),
         ("own_none.X", {"own_none.X": {"module": "own_none"}}, "module own_none, which defines"),
         ("..x.X", {"..x.X": {"module": "..x", "folder": "\0"}}, "module ..x, which defines"),
@@ -276,7 +274,7 @@ def test_components_of_two_experiments(tmp_path):
 )
 def test_what_a_hostile_configuration_names(tmp_path, name, known, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        find_own(name, known, tmp_path / KEPT_FILE)
+        find_user_class(name, known, tmp_path / KEPT_FILE)
 
 
 def test_what_is_no_component_is_not_built(tmp_path):

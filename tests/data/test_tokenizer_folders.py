@@ -312,5 +312,5 @@ def test_nothing_outside_of_the_folder_is_read(tmp_path):
     )
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer_config.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(DataError, match="outside of the model's folder"):
+    with pytest.raises(DataError, match="which is outside of the model's folder"):
         tokenizer_in(folder)

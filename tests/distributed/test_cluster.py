@@ -186,7 +186,7 @@ def test_a_cluster_is_asked_where_it_can_be(monkeypatch):
         (
             Config(),
             SLURM | {"SLURM_STEP_NODELIST": ""},
-            ["where process 0 is", "--job.coordinator"],
+            ["the address of process 0", "--job.coordinator"],
         ),
         (
             Config(),

@@ -13,7 +13,7 @@ from tiny_models import tiny
 
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.copies import summed_over_copies
+from jaxformer.distributed.copies import sum_over_replicas
 from jaxformer.functional import dropout
 from jaxformer.functional.dropout import _product
 from jaxformer.optim import SGD, Constant
@@ -36,7 +36,7 @@ def test_the_copies_drop_what_one_device_drops(sizes):
     mesh = make_mesh(MeshConfig(*sizes))
     rows = NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp")))
     with jax.set_mesh(mesh):
-        cut = jax.jit(partial(summed_over_copies, total, cut=1))
+        cut = jax.jit(partial(sum_over_replicas, total, cut=1))
         found = cut((key, jax.device_put(x, rows)))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 

@@ -234,7 +234,7 @@ def test_pods_of_a_jobset():
     named = Processes("run-workers-0-0.run:55527", 4, 3)
     assert find_processes(Config(num_processes=4), JOBSET) == named
     assert find_processes(Config(), JOBSET | {"JAX_NUM_PROCESSES": "4"}) == named
-    with pytest.raises(ConfigError, match="process 3 of a job, and nothing says of how many"):
+    with pytest.raises(ConfigError, match="process 3 of a job of unknown size"):
         find_processes(Config(), JOBSET)
 
 
@@ -404,5 +404,5 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch):
 
     refused = Mock(side_effect=ApiException("Forbidden:\n  pods is forbidden"))
     monkeypatch.setattr("jax.distributed.initialize", refused)
-    with pytest.raises(ConfigError, match=r"by itself \(Forbidden: pods is forbidden\): give"):
+    with pytest.raises(ConfigError, match=r"\(Forbidden: pods is forbidden\): set --job"):
         join(Config(auto=True))

@@ -101,7 +101,7 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
     assert processes[1 - victim].returncode == 1
     last, *others = reversed([line for line in output.splitlines() if "Gloo] Rank" not in line])
     assert "error: another process of this job has ended" in last
-    assert "the same command continues from" in last
+    assert "rerun the same command" in last
     assert not any(line.startswith(("error", "Traceback", "E", "F", "***")) for line in others)
     processes[victim].communicate()
     assert (
@@ -139,7 +139,7 @@ def test_processes_that_do_not_meet(runs, tmp_path):
     first.communicate()
     output, _ = second.communicate(timeout=120)
     assert second.returncode == 2
-    assert "process 1 of 2 did not meet the others at localhost:" in output
+    assert "process 1 of 2 could not connect to the others at localhost:" in output
     assert "job.initialization_timeout = 3 s" in output.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,7 @@ from jaxformer.cli import main as cli
 from jaxformer.doctor import cases as doctor_cases
 from jaxformer.doctor import report as doctor
 from jaxformer.doctor.cases import CASES
-from jaxformer.doctor.report import Finding, examined, finding, is_well, judged
+from jaxformer.doctor.report import Finding, all_correct, check_variables, finding, run_cases
 
 DANGEROUS = "sums in arrays of 7 axes"
 BY_NAME = {case.name: case for case in CASES}
@@ -59,8 +59,8 @@ def test_only_what_transformers_compute_is_a_failure():
     assert finding(serious, {"error": 1e-7}).status == "PASS"
     assert finding(serious, wrong).status == "FAIL"
     assert finding(other, wrong).status == "note"
-    assert not is_well([finding(serious, wrong)])
-    assert is_well([finding(other, wrong), finding(serious, {"error": 0.0})])
+    assert not all_correct([finding(serious, wrong)])
+    assert all_correct([finding(other, wrong), finding(serious, {"error": 0.0})])
     shown = finding(other, wrong)
     assert "relative error 5.0e-01" in shown.meaning
     assert shown.remedy == doctor_cases.NO_YNN_REDUCTIONS
@@ -82,7 +82,7 @@ def test_only_what_transformers_compute_is_a_failure():
     ],
 )
 def test_a_variable_that_does_harm(environment, name, text):
-    (found,) = judged(environment)
+    (found,) = check_variables(environment)
     assert (found.name, found.status) == (name, "note")
     assert text in f"{found.meaning}; {found.remedy}"
 
@@ -97,11 +97,14 @@ def test_a_variable_that_does_harm(environment, name, text):
     ],
 )
 def test_an_ordinary_environment_is_not_complained_of(environment):
-    assert judged(environment) == []
+    assert check_variables(environment) == []
 
 
 def test_every_option_of_jax_is_known():
-    assert judged({name.upper(): "" for name in jax.config.values if name.startswith("jax")}) == []
+    assert (
+        check_variables({name.upper(): "" for name in jax.config.values if name.startswith("jax")})
+        == []
+    )
 
 
 AFFECTED = pytest.mark.skipif(version("jaxlib") != "0.10.2", reason="of jaxlib 0.10.2")
@@ -116,16 +119,16 @@ def test_cases_that_die_do_not_stop_the_next(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS")
     names = ("sums over rows of 3", DANGEROUS, "gradients through frozen blocks", "NaN is seen")
     chosen = [BY_NAME[name] for name in names]
-    assert [item.status for item in examined(chosen)] == ["PASS"] * 4
+    assert [item.status for item in run_cases(chosen)] == ["PASS"] * 4
     monkeypatch.setenv("XLA_FLAGS", FUSED_SUMS)
-    found = list(examined(chosen))
+    found = list(run_cases(chosen))
     assert [item.name for item in found] == [case.name for case in chosen]
     assert [item.status for item in found] == ["note", "note", "FAIL", "PASS"]
 
 
 def test_jax_that_cannot_start(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
-    (found,) = examined()
+    (found,) = run_cases()
     assert (found.name, found.status) == (doctor.STARTS, "FAIL")
     assert found.meaning == "Unknown flag in XLA_FLAGS: --xla_no_such_flag=1"
 
@@ -133,7 +136,7 @@ def test_jax_that_cannot_start(monkeypatch):
 @pytest.mark.parametrize("status", ["PASS", "note", "FAIL"])
 def test_the_command(monkeypatch, capsys, status):
     found = Finding("sums", status, "they are wrong", "set A=b", "https://example.org/1")
-    monkeypatch.setattr(doctor, "examined", lambda: iter([found]))
+    monkeypatch.setattr(doctor, "run_cases", lambda: iter([found]))
     if status == "FAIL":
         with pytest.raises(SystemExit, match="1"):
             cli_doctor.doctor([], "jaxformer doctor")
@@ -143,4 +146,4 @@ def test_the_command(monkeypatch, capsys, status):
     for text in ("jaxlib", "memory", "JAX_PLATFORMS", "cpu:0"):
         assert text in output
     assert ("What to do: set A=b" in output) == (status != "PASS")
-    assert ("Nothing is wrong" in output) == (status != "FAIL")
+    assert ("All computations that transformers use are correct" in output) == (status != "FAIL")

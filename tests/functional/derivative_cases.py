@@ -587,8 +587,8 @@ CASES = {
 WITHOUT_DERIVATIVE = {
     "first_collision",
     "first_row",
-    "is_cut_by_hand",
-    "rows_of_copies",
+    "is_manually_sharded",
+    "replica_rows",
     "first_return",
     "force_token",
     "patch_angles",

@@ -139,15 +139,15 @@ def dropped(ids):
 
 NOT_ON = {
     "cuda": {
-        "it takes no bias": (alibi, {}),
-        "it drops other pairs": (dropped, {}),
-        "it has no soft-cap": (lambda ids: {"softcap": 30.0}, {}),
+        "it does not support a bias": (alibi, {}),
+        "its dropout differs": (dropped, {}),
+        "it does not support a soft-cap": (lambda ids: {"softcap": 30.0}, {}),
         "not float32": (packed, {"dtype": jnp.float32}),
         "a multiple of 8": (packed, {"width": 60}),
     },
     "tpu": {
-        "it takes no bias": (alibi, {}),
-        "it has no dropout": (dropped, {}),
+        "it does not support a bias": (alibi, {}),
+        "it does not support dropout": (dropped, {}),
         "mask Prefix": (lambda ids: {"mask": Prefix(ids[:, 0])}, {}),
         "mask DenseMask": (
             lambda ids: {"mask": DenseMask(jnp.ones((1, LENGTH, LENGTH), bool))},

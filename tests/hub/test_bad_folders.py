@@ -31,7 +31,7 @@ def test_nothing_outside_a_folder_is_read(spoiled, tmp_path, refused):
     for command in ("import", "export"):
         message = refused(command, spoiled, tmp_path / "out")
         assert "vocab.txt is a link to" in message
-        assert "outside of the model's folder" in message
+        assert "which is outside of the model's folder" in message
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         folder = copy_of(spoiled, tmp_path / f"linked-{name}")
         (folder / "vocab.txt").unlink()
@@ -58,7 +58,7 @@ def test_a_folder_of_a_cache_is_imported(llama, tmp_path):
 @pytest.mark.parametrize("command", ["evaluate", "inspect", "merge"])
 def test_commands_that_want_a_run(command, llama, tmp_path, refused):
     message = refused(command, llama, *([tmp_path / "out"] if command == "merge" else []))
-    assert f"import it first: python -m jaxformer import {llama} RUN_DIR" in message
+    assert f"import it first with python -m jaxformer import {llama} RUN_DIR" in message
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,6 @@ def test_a_file_without_arrays(content, bert, tmp_path, capsys):
             save(file, IDS if content == "npy" else np.array([{}], object))
     arguments = ["forward", str(bert.folder), "--inputs", str(inputs), "--output", str(output)]
     assert cli.main(arguments) == 2
-    expected = f"{inputs} does not" if content is None else f"{inputs}: not an .npz file that can"
+    expected = f"{inputs} does not" if content is None else f"{inputs}: not a readable .npz file"
     assert f"error: {expected}" in capsys.readouterr().err
     assert not output.exists()

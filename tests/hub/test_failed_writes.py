@@ -28,7 +28,7 @@ def test_an_output_folder_that_is_not_empty(command, llama, tmp_path, refused, m
         "jaxformer.pretrained.hf_folder.open_folder", None
     )  # refused before it is read
     message = refused(command, llama, target)
-    assert f"{target} is not empty: name a new or an empty folder" in message
+    assert f"{target} is not empty: name a new or empty folder" in message
     assert [item.name for item in target.iterdir()] == ["precious"]
     assert "precious is not empty" in refused(command, llama, target / "precious")
 
@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_while_weights_are_written(llama, tmp_path, refused)
         message = refused("export", llama, tmp_path / "deep" / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "cannot be written, and nothing of it was" in message
+    assert "; nothing was written" in message
 
 
 @pytest.mark.parametrize("command", ["import", "export"])

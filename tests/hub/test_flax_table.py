@@ -47,7 +47,10 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(b"# No table\n", "must have the lines <!-- flax"), (b"\xff\xfe", "must be a text in UTF-8")],
+    [
+        (b"# No table\n", "must have the lines <!-- flax"),
+        (b"\xff\xfe", "must be a UTF-8 text file"),
+    ],
 )
 def test_a_page_without_a_table_is_one_sentence(data, words, tmp_path, capsys):
     (tmp_path / "page.md").write_bytes(data)

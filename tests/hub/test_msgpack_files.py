@@ -146,7 +146,10 @@ BAD = {
     "a shape of texts": (extension(shape=("2", "3")), ["dense/kernel", "a text for a size"]),
     "no shape": (extension(shape=6), ["dense/kernel", "a number for its shape"]),
     "values as a text": (extension(data=msgpack.packb(([2, 3], "float32", "x"))), ["a text"]),
-    "more in an array": (extension(data=inner() + b"\xc0"), ["dense/kernel", "a size that differs"]),
+    "more in an array": (
+        extension(data=inner() + b"\xc0"),
+        ["dense/kernel", "a size that differs"],
+    ),
     "nothing in an array": (extension(data=b""), ["dense/kernel", "ends in the middle"]),
     "a key twice": (
         b"\x81\xa5dense\x82" + 2 * (KERNEL + msgpack.packb(msgpack.ExtType(1, inner()))),
@@ -233,7 +236,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_bytes(GOOD)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / SINGLE).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="outside of the model's folder"):
+    with pytest.raises(DataError, match="which is outside of the model's folder"):
         MsgpackFiles(tmp_path / "model")
 
 

@@ -66,7 +66,7 @@ def test_links_to_the_blobs_of_all_models(snapshot, tmp_path):
     outside = snapshot.parents[3] / "folder"
     outside.mkdir(exist_ok=True)
     (outside / "model.json").symlink_to(shared / xet)
-    with pytest.raises(DataError, match="outside of the model's folder"):
+    with pytest.raises(DataError, match="which is outside of the model's folder"):
         file_in(outside, "model.json")
 
 
@@ -77,11 +77,11 @@ def test_a_cache_is_no_way_out(snapshot, tmp_path):
     (blobs / "cafe").symlink_to(tmp_path / "secret")
     (snapshot / "through").symlink_to("../../blobs/cafe")
     for name in ("other", "through"):
-        with pytest.raises(DataError, match=f"{name} is a link to .*secret, outside"):
+        with pytest.raises(DataError, match=f"{name} is a link to .*secret, which is outside"):
             file_in(snapshot, name)
     blobs.rename(tmp_path / "elsewhere")
     blobs.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="outside of the model's folder"):
+    with pytest.raises(DataError, match="which is outside of the model's folder"):
         file_in(snapshot, "config.json")
 
 
@@ -92,14 +92,15 @@ def test_links_that_lead_out(folder, target):
     (folder / "deep").mkdir()
     (folder / "vocab.txt").symlink_to(target.format(home=folder.parent))
     with pytest.raises(
-        DataError, match=r"vocab\.txt is a link to .*, outside of the model's folder"
+        DataError,
+        match=r"vocab\.txt is a link to .*, which is outside of the model's folder",
     ):
         file_in(folder, "vocab.txt")
 
 
 def test_a_folder_on_the_way_that_leads_out(folder):
     (folder / "deep").symlink_to("..")
-    with pytest.raises(DataError, match="outside of the model's folder"):
+    with pytest.raises(DataError, match="which is outside of the model's folder"):
         file_in(folder, "deep/secret")
 
 

@@ -30,7 +30,7 @@ def test_a_url_of_another_scheme_is_named_as_it_was_typed(url):
                 check(given, "run_dir")
             text = url.replace("file:///", "file://")
             assert str(error.value) == (
-                f"run_dir = {text}: must be a path on this machine, or gs://bucket/... or "
+                f"run_dir = {text}: must be a local path or gs://bucket/... or "
                 "s3://bucket/...; copy the files to one of them"
             )
 
@@ -121,7 +121,7 @@ def test_no_command_takes_a_url_for_a_path(command, name, tmp_path, monkeypatch,
     assert cli.main(command.split()) == 2
     message = capsys.readouterr().err
     assert message.startswith(f"error: {name} = ")
-    assert "must be a path on this machine" in message
+    assert "must be a local path" in message
     assert [item.name for item in tmp_path.iterdir()] == ["a"]
 
 
@@ -137,6 +137,6 @@ def test_no_function_takes_a_url_for_a_path(tmp_path, monkeypatch):
         lambda: verify("ftp://a"),
         lambda: Distillation(teacher="ftp://a"),
     ):
-        with pytest.raises(ConfigError, match="must be a path on this machine"):
+        with pytest.raises(ConfigError, match="must be a local path"):
             call()
     assert not list(tmp_path.iterdir())

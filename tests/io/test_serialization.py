@@ -13,7 +13,7 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, JsonLines, TrainTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, LinearScaling, RoPE
-from jaxformer.io.serialization import as_saved, diff, from_json, summary, to_json
+from jaxformer.io.serialization import diff, from_json, json_round_trip, summary, to_json
 from jaxformer.models import DecoderConfig
 from jaxformer.optim import AdamW, Schedule
 
@@ -145,13 +145,13 @@ class Loose:
 
 def test_containers_that_json_has():
     loose = Loose(["a", "b"], {"x": 1.5}, (1, ("b", None)))
-    assert as_saved(loose) == loose
+    assert json_round_trip(loose) == loose
     with pytest.raises(ConfigError, match=r"config.names\[0\] = 3"):
         from_json({"type": f"{__name__}.Loose", "names": [3]}, Loose)
-    with pytest.raises(ConfigError, match="config: Loose refuses its fields: list index"):
+    with pytest.raises(ConfigError, match="config: Loose rejected its fields: list index"):
         from_json({"type": f"{__name__}.Loose"}, Loose)
     with pytest.raises(ConfigError, match=r"config\.anything = .*annotate the field"):
-        as_saved(Loose(["a"], anything=ALiBi()))
+        json_round_trip(Loose(["a"], anything=ALiBi()))
 
 
 def test_a_missing_field_is_named():

@@ -54,7 +54,7 @@ def test_rows_with_other_columns(tmp_path):
 
 def test_a_tab_cannot_be_in_a_tsv(tmp_path):
     (tmp_path / "out.tsv").write_text("before\n")
-    with pytest.raises(DataError, match="row 2: column 'a' holds a tab"):
+    with pytest.raises(DataError, match="row 2: column 'a' contains a tab"):
         write_table(tmp_path / "out.tsv", lambda: iter([{"a": "x"}, {"a": "x\ty"}]))
     assert (tmp_path / "out.tsv").read_text() == "before\n"
     assert len(list(tmp_path.iterdir())) == 1

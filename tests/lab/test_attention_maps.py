@@ -222,7 +222,7 @@ def test_a_page_that_no_browser_could_show(tmp_path):
     names = ["x"] * 100
     numbers = tuple(range(50)), tuple(range(64))
     maps = AttentionMaps("self-attention", weights, names, [*names, "y"], True, *numbers)
-    with pytest.raises(ArgumentError, match="would hold 32,320,000 weights: must be at most"):
+    with pytest.raises(ArgumentError, match="would contain 32,320,000 weights: must be at most"):
         write_maps(tmp_path, "A title", [maps])
 
 
@@ -267,7 +267,7 @@ def test_the_command_on_a_text_and_on_an_image(folders, picture, tmp_path, capsy
 @torch_needed
 def test_mistakes_are_one_sentence(folders, picture, capsys):
     cases = [
-        ([folders["bert"]], "give one of the two: --text"),
+        ([folders["bert"]], "give either --text"),
         ([folders["bert"], "--text", "boat " * 70], "text: 72 tokens, special ones included"),
         ([folders["bert"], "--text", "a", "--target", "b"], "must be left out: the model has no"),
         ([folders["bert"], "--image", picture], "image: the model reads text"),

@@ -112,7 +112,9 @@ def test_identical_tokens_are_one_without_positions(kind, folders):
 @pytest.mark.torch
 def test_a_text_without_twins(folders):
     model = jaxformer.load(folders["bert"])
-    with pytest.raises(ArgumentError, match=r"must hold a token twice; its tokens are \[CLS\] the"):
+    with pytest.raises(
+        ArgumentError, match=r"must contain a token twice; its tokens are \[CLS\] the"
+    ):
         twin_outputs(model, "the boat")
     with pytest.raises(DataError, match="text: 102 tokens, special ones included: must be at most"):
         twin_outputs(model, "boat " * 100)

@@ -111,8 +111,8 @@ def test_runs_that_diverged_are_in_no_mean(tmp_path):
     [
         (["--schemes", "ropee"], ArgumentError, "--schemes 'ropee'.*did you mean 'rope'"),
         (["--tasks", "copi"], ArgumentError, "--tasks 'copi'.*did you mean 'copy'"),
-        (["--factors", "1,0"], ArgumentError, "--factors '1,0': must be whole numbers"),
-        (["--factors", "1,x"], ArgumentError, "--factors '1,x': must be whole numbers"),
+        (["--factors", "1,0"], ArgumentError, "--factors '1,0': must be comma-separated integers"),
+        (["--factors", "1,x"], ArgumentError, "--factors '1,x': must be comma-separated integers"),
         (["--seeds", "0"], ConfigError, "lab.seeds = 0"),
         (["--task-length", "2"], ConfigError, "lab.task_length = 2: must be an integer of at"),
     ],

@@ -51,7 +51,7 @@ def test_fewer_heads_save_their_share():
 def test_what_has_no_such_cache_is_refused():
     with pytest.raises(ConfigError, match="must be a decoder"):
         cache_report(tiny_encoder(), "tiny", (4, 8), "float32")
-    with pytest.raises(ArgumentError, match="rising order"):
+    with pytest.raises(ArgumentError, match="increasing order"):
         cache_report(CONFIG, "tiny", (8, 4), "float32")
     with pytest.raises(ArgumentError, match="16"):
         cache_report(tiny(position=Learned(max_length=16)), "tiny", (8, 32), "float32")

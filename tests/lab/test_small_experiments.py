@@ -68,7 +68,7 @@ def test_the_report_of_families(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert f"| prefix decoder | {plan.steps_of('prefix')} | 0.55 (0.50–0.60) | 0.00 |" in text
     assert "| decoder | 800 | 0.60 | 0.00 |" in text
-    assert "from the greatest accuracy: decoder, encoder-decoder, prefix decoder." in text
+    assert "by decreasing accuracy: decoder, encoder-decoder, prefix decoder." in text
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_run_that_is_stopped_ends_the_study(tmp_path, monkeypatch, capsys):
     stopped = SimpleNamespace(finished=False)
     monkeypatch.setattr(study_module, "train", lambda config, folder: stopped)
     assert Study(tmp_path).run([cell()]) is None
-    assert "the same command continues" in capsys.readouterr().out
+    assert "rerun the same command" in capsys.readouterr().out
 
 
 def test_results_of_other_settings_are_refused(tmp_path, monkeypatch):

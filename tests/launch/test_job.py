@@ -35,7 +35,7 @@ def test_a_name_that_is_no_label(name):
     ("run_dir", "text"),
     [
         (" ", "must be a folder or a bucket"),
-        ("ftp://host/run", "must be a path on this machine, or gs://bucket/... or s3://"),
+        ("ftp://host/run", "must be a local path or gs://bucket/... or s3://"),
         ("gs://", "must name a bucket, such as gs://bucket/folder"),
     ],
 )
@@ -104,7 +104,7 @@ def test_google_names_a_slice(chips, name, machine):
     ("chips", "text"),
     [
         ("tpu7x:4x4x4", "must be TPUs of the Cloud TPU API"),
-        ("v5p:4x4x16", "must be v5p:4x8x8, the topology that the Cloud TPU API"),
+        ("v5p:4x4x16", "must be v5p:4x8x8, the topology of"),
     ],
 )
 def test_a_slice_that_the_tpu_api_does_not_make(chips, text):

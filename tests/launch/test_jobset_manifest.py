@@ -185,7 +185,8 @@ def test_pods_of_slices_join_each_other():
         for which, worker in places
     ]
     assert found == [Processes("llama-slice-0-0.llama:8482", 32, index) for index in range(32)]
-    with pytest.raises(Exception, match="nothing says where process 0 is"):  # never 32 single runs
+    # never 32 single runs
+    with pytest.raises(Exception, match="the address of process 0 is unknown"):
         find_processes(DistributedConfig(), pod_variables(container, 3))
 
 

@@ -278,9 +278,12 @@ def test_names_of_targets():
         ),
         (LoRA(targets=("q_proj",)), r"the kernels are .*\*.query.kernel, \*.value.kernel"),
         (LoRA(exclude=("q_proj",)), r"lora.exclude: 'q_proj' matches no parameter"),
-        (LoRA(exclude=("query", "value")), r"lora.targets = .* must leave a kernel"),
-        (LoRA(targets=("*.query.*",)), r"query.bias, which is no kernel; did you mean '\*.query.k"),
-        (LoRA(targets=("embedding.*",)), "embedding.table, which is no kernel"),
+        (LoRA(exclude=("query", "value")), r"lora.targets = .* must select at least one kernel"),
+        (
+            LoRA(targets=("*.query.*",)),
+            r"query.bias, which is not a kernel; did you mean '\*.query.k",
+        ),
+        (LoRA(targets=("embedding.*",)), "embedding.table, which is not a kernel"),
         (
             LoRA(trained=("embeding.*",)),
             "trained: 'embeding.*' matches no parameter; there are emb",

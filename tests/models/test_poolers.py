@@ -97,7 +97,7 @@ def test_a_decoder_projects_its_last_real_token():
 
 
 def test_a_projection_alone_is_not_trained():
-    with pytest.raises(ConfigError, match="Projection has no loss"):
+    with pytest.raises(ConfigError, match="Projection has no training loss"):
         Projection().reads(rows=2, length=3)
 
 

@@ -121,13 +121,13 @@ def short_search(monkeypatch):
 @pytest.mark.parametrize(
     ("mesh", "chips", "words"),
     [
-        (MeshConfig(fsdp=8), "v5e:2x2*2", "give --mesh.data 2"),
+        (MeshConfig(fsdp=8), "v5e:2x2*2", "set --mesh.data 2"),
         (MeshConfig(fsdp=3, data=-1), "v5e:2x2", "3 does not divide the 4 devices"),
         (MeshConfig(data=16), "v5e:2x2", "needs 16 devices, v5e:2x2 has 4"),
         (MeshConfig(data=4), "v5e:4x4", "uses 4 of the 16 devices of v5e:4x4"),
     ],
 )
-@pytest.mark.first("mesh0-v5e:2x2*2-give --mesh.data 2")
+@pytest.mark.first("mesh0-v5e:2x2*2-set --mesh.data 2")
 def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_search):
     made = closed_form(replace(tiny(), mesh=mesh), chips)
     assert words in made.impossible
@@ -159,7 +159,7 @@ def test_where_no_mesh_works_the_plan_says_what_would_have_to_change(short_searc
         (2050, "or pad the vocabulary of 2050, .* --model.vocab_size 2052"),
     ):
         model = replace(config.model, vocab_size=vocab_size)
-        with pytest.raises(ConfigError, match=f"no mesh holds .*({ending})$"):
+        with pytest.raises(ConfigError, match=f"does not fit on any mesh .*({ending})$"):
             report.plan(
                 replace(config, model=model), small, compiling=False, progress=lambda _: None
             )

@@ -52,5 +52,5 @@ def test_the_largest_batch_fits_and_a_quarter_more_does_not():
 def test_the_smallest_slice_that_holds_a_recipe():
     assert smallest(tiny(), CHIPS["v5e"]).slice.num_devices == 1
     none = replace(CHIPS["v5e"], memory=Figure(1e3, "a test", "2026-11"))
-    with pytest.raises(ConfigError, match=r"chips = 'v5e': no slice holds"):
+    with pytest.raises(ConfigError, match=r"chips = 'v5e': no slice is large enough"):
         smallest(tiny(), none)

@@ -38,7 +38,7 @@ def test_its_model_is_known_without_its_weights():
 
 def test_a_step_and_a_class_that_a_run_does_not_have():
     for name, step in ((RUN, 3), (RUN / "checkpoints" / "3", None)):
-        with pytest.raises(ConfigError, match=r"--step 3: there is none; .* holds 4"):
+        with pytest.raises(ConfigError, match=r"--step 3: no such checkpoint; .* contains 4"):
             open_checkpoint(name, "folder", step=step)
     with pytest.raises(ArgumentError, match="architecture = 'BertModel': must be None for a run"):
         open_checkpoint(RUN, "folder", architecture="BertModel")

@@ -163,7 +163,7 @@ def test_what_is_not_there_is_one_sentence(bucket, run, exported, capsys):
     for url, words in (
         ("s3://no-such-bucket/model", "no objects below it"),
         (f"{bucket}/none", "no objects below it"),
-        ("ftp://host/model", "must be a path on this machine, or gs://"),
+        ("ftp://host/model", "must be a local path or gs://"),
     ):
         with pytest.raises(ConfigError, match=words) as problem:
             jaxformer.load(url)
@@ -172,7 +172,7 @@ def test_what_is_not_there_is_one_sentence(bucket, run, exported, capsys):
             open_named(url, "init_from")
     for out, words in (
         ("s3://no-such-bucket/model", "there is no bucket 'no-such-bucket'"),
-        ("ftp://host/model", "must be a path on this machine, or gs://"),
+        ("ftp://host/model", "must be a local path or gs://"),
         (uploaded(exported, f"{bucket}/used"), "is not empty"),
     ):
         assert cli.main(["export", str(run), out]) != 0

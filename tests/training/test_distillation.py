@@ -37,7 +37,7 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.teacher import check_taught, check_teacher, distillation_loss
+from jaxformer.training.teacher import check_teacher, check_teacher_data, distillation_loss
 from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.more
@@ -302,7 +302,7 @@ def test_a_run_goes_on_where_it_was(teacher, tmp_path):
 def loss_for(config, data, mesh):
     teacher = open_named(config.train.distillation.teacher, "train.distillation.teacher")
     check_teacher(config, teacher, dict(mesh.shape))
-    check_taught(data, teacher)
+    check_teacher_data(data, teacher)
     return distillation_loss(config.train.distillation, config.model, teacher, mesh)
 
 
@@ -357,8 +357,8 @@ def refused(config, labels=(), special_tokens=()):
         ({"vocab_size": 272}, "its model.vocab_size is 264, this model's 272"),
         ({"model_dim": 40, "num_heads": 4}, "(model.model_dim = 32 there, 40 here)"),
         ({"model_dim": 40, "num_heads": 4}, "set train.distillation.cosine_weight = 0"),
-        ({"heads": (Regression(),)}, "it has the heads language_model, this model label: none in"),
-        ({"heads": (Span(),)}, "none in common that chooses among tokens or labels"),
+        ({"heads": (Regression(),)}, "it has the heads language_model, this model label: "),
+        ({"heads": (Span(),)}, "they share no head that predicts tokens or labels"),
     ],
 )
 def test_a_teacher_that_does_not_fit(teacher, changes, message):
@@ -375,7 +375,7 @@ def test_a_run_whose_teacher_does_not_fit_leaves_nothing(teacher, tmp_path):
 def test_a_teacher_of_another_family(teacher):
     model = tiny_encoder(vocab_size=264, model_dim=32)
     config = replace(student_config(teacher), model=model)
-    assert "a model of DecoderConfig, this one of EncoderConfig" in refused(config)
+    assert "its type is DecoderConfig, this model's EncoderConfig" in refused(config)
 
 
 def beside(teacher, folder, *absent):
@@ -389,7 +389,7 @@ def beside(teacher, folder, *absent):
 
 def test_a_teacher_with_another_tokenizer(teacher):
     message = refused(student_config(teacher), special_tokens=MaskedLM.special_tokens)
-    assert "it has another tokenizer" in message
+    assert "it has a different tokenizer" in message
     assert f"--data.tokenizer TokenizerFile --data.tokenizer.path {teacher}/tokenizer" in message
 
 
@@ -403,9 +403,11 @@ def test_a_teacher_whose_tokenizer_was_exchanged(teacher, tmp_path):
 def test_a_teacher_with_other_labels(teacher, monkeypatch):
     opened = open_named(str(teacher), "train.distillation.teacher")
     monkeypatch.setitem(vars(opened), "labels", ("b", "a"))
-    check_taught(Datasets(None, None, labels=("b", "a")), opened)
-    with pytest.raises(ConfigError, match="it has learned the labels b, a; here they are a, b"):
-        check_taught(Datasets(None, None, labels=("a", "b")), opened)
+    check_teacher_data(Datasets(None, None, labels=("b", "a")), opened)
+    with pytest.raises(
+        ConfigError, match="it was trained on the labels b, a, but the data has a, b"
+    ):
+        check_teacher_data(Datasets(None, None, labels=("a", "b")), opened)
 
 
 def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path):

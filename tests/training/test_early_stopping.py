@@ -92,9 +92,9 @@ def test_other_rows_and_other_metrics_do_not_count():
 def test_the_reason_is_a_sentence():
     watch = EarlyStopping("macro_f1", 2, rows_of([0.5, 0.25, 0.5], "macro_f1"))
     assert watch.reason == (
-        "validation macro f1 was no better than 0.5, that of step 1, in 2 evaluations since"
+        "validation macro f1 has not improved on 0.5 of step 1 in 2 evaluations"
     )
-    assert "was no number in 1 evaluation" in EarlyStopping("loss", 1, rows_of([math.nan])).reason
+    assert "was not finite in 1 evaluation" in EarlyStopping("loss", 1, rows_of([math.nan])).reason
 
 
 def test_without_patience_nothing_ends():
@@ -154,7 +154,7 @@ def test_a_run_ends_early_and_stays_ended(scripted, tmp_path, capsys):
     folder = tmp_path / "run"
     train(config_with(), folder)
     output = capsys.readouterr().out
-    assert "ended at step 10: validation loss was no better than 2, that of step 4" in output
+    assert "ended at step 10: validation loss has not improved on 2 of step 4" in output
     assert "best         loss 2 at step 4" in output
     assert "train on: --train.patience 6" in output
     # Step 4 is the best though no checkpoint was due there; 10 is the last.

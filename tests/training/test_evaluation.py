@@ -36,7 +36,7 @@ from jaxformer.models.heads.metrics import answer_scores
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.logging.run_logger import in_words
+from jaxformer.training.logging.run_logger import format_metrics
 from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH = 13, 7
@@ -376,8 +376,8 @@ def test_a_conclusion_on_disk(tmp_path):
 
 
 def test_metrics_in_words():
-    words = in_words({"loss": 0.123456, "macro_f1": 0.5, "bits_per_byte": 1.23})
+    words = format_metrics({"loss": 0.123456, "macro_f1": 0.5, "bits_per_byte": 1.23})
     assert words == "loss 0.1235, macro f1 0.5, bits per byte 1.23"
     names = ("loss", "tags_accuracy", "tags_entity_f1", "tags_entity_recall", "tags", "label_f1")
-    words = in_words(dict.fromkeys(names, 2.0))
+    words = format_metrics(dict.fromkeys(names, 2.0))
     assert words == "loss 2, tags accuracy 2, entity f1 2, recall 2, tags 2, label f1 2"

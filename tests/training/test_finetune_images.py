@@ -121,7 +121,7 @@ def test_another_size_keeps_the_share_that_is_cut_off(origins, photos):
     assert config.model.image_size == (32, 24)
     assert config.model.position.max_length == 4 * 3 + 2
     assert fill(config).config == config
-    with pytest.raises(ConfigError, match=r"whole patches of 8 x 8"):
+    with pytest.raises(ConfigError, match=r"a multiple of the patch size, 8 x 8"):
         fill(experiment(origins / "deit", photos, image_size=(30, 30)))
 
 

@@ -23,7 +23,7 @@ from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.conclusion import GeneratedText, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import (
-    write_texts,
+    generate_texts,
 )
 from jaxformer.training.step import TrainProgram
 
@@ -73,7 +73,7 @@ def translated(config, params, batch, mesh=(1, 1, 1), end=END):
     placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
     pairs = [(f"source {n}", f"target {n}") for n in range(len(batch["row"]))]
     examples = SimpleNamespace(pairs=pairs, references=[(target,) for _, target in pairs])
-    found = write_texts(program, params, [placed], examples, Letters(end))
+    found = generate_texts(program, params, [placed], examples, Letters(end))
     real = [row for row in batch["row"] if row >= 0]
     assert [item[:2] for item in found] == [pairs[row] for row in real]
     return [list(map(int, item.text.split())) for item in found]

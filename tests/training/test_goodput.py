@@ -176,7 +176,7 @@ def test_what_is_no_row_is_named(run, tmp_path, capsys, caplog):
         assert f"{WALL_TIME_FILE}:{number}: " in message
     with pytest.raises(DataError, match=f"has no {WALL_TIME_FILE}"):
         goodput(run())
-    with pytest.raises(ConfigError, match="is not the folder of a run"):
+    with pytest.raises(ConfigError, match="is not a run folder"):
         goodput(tmp_path)
     assert cli.main(["goodput", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -182,7 +182,7 @@ def test_choices_that_cannot_be(saved, name, changes, layers, message):
 
 
 def test_layers_need_a_run():
-    with pytest.raises(ConfigError, match=r"init_layers .* name the run with --init-from"):
+    with pytest.raises(ConfigError, match=r"init_layers .* name that model with --init-from"):
         validate(replace(tiny_config(), init_layers=(0,)), 1)
 
 

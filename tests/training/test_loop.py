@@ -79,7 +79,7 @@ def test_samples_appear_in_tensorboard_when_asked(tmp_path):
         tiny_config(sample_interval=2),
         model=EncoderConfig(num_layers=2, model_dim=32, num_heads=4, mlp_dim=64, vocab_size=264),
     )
-    with pytest.raises(ConfigError, match="sample_interval = 2: samples are of decoders"):
+    with pytest.raises(ConfigError, match="sample_interval = 2: samples need a decoder"):
         validate(config, 1)
 
 
@@ -270,7 +270,7 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
     poisoned(monkeypatch, set(range(5, 12)))
     with pytest.raises(TrainingDiverged) as error:
         train(tiny_config(max_nonfinite_steps=3), tmp_path / "run")
-    assert "after step 8: 3 updates in a row" in str(error.value)
+    assert "after step 8: 3 consecutive updates" in str(error.value)
     assert "learning-rate" in str(error.value)
     folder = tmp_path / "run" / "checkpoints"
     newest = checkpoint_files.saved_steps(folder)[-1]

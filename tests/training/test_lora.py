@@ -281,7 +281,7 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     assert (report.merged, plain.merged) == (3, 0)
     assert not report.new
     assert not report.left
-    assert "3 of them with their low-rank factors" in report.in_words(tuned)
+    assert "3 of them with merged low-rank factors" in report.report
 
 
 @pytest.mark.slow
@@ -311,15 +311,15 @@ def test_the_command_says_what_it_did(tuned, tmp_path, capsys):
 def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("years of work")
     for source, target, message in (
-        (base, tmp_path / "out", "trained no low-rank factors"),
-        (tmp_path, tmp_path / "out", "not the folder of a run"),
+        (base, tmp_path / "out", "did not train low-rank factors"),
+        (tmp_path, tmp_path / "out", "not a run folder"),
         (tuned, tmp_path, "is not empty"),
         (tuned, tmp_path / "thesis.tex", "is not empty"),
     ):
         assert cli.main(["merge", str(source), str(target)]) == 2
         assert message in capsys.readouterr().err
     assert cli.main(["merge", str(tuned), str(tmp_path / "out"), "--step", "5"]) == 2
-    assert "holds 4, 8" in capsys.readouterr().err
+    assert "contains 4, 8" in capsys.readouterr().err
     assert [item.name for item in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -328,7 +328,7 @@ def test_a_failure_leaves_nothing_behind(tuned, tmp_path, monkeypatch):
         raise OSError("no space")
 
     monkeypatch.setattr("jaxformer.checkpoints.saved_run.Checkpointer", full)
-    with pytest.raises(DataError, match="nothing of it was: no space"):
+    with pytest.raises(DataError, match="no space; nothing was written"):
         merge(tuned, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -439,13 +439,13 @@ def test_what_does_not_fit_together(finished):
     without = replace(config, train=replace(config.train, preference=None))
     assert "choose one with --train.preference DPO" in refused(without)
     text = replace(tiny_config(), train=TrainConfig(preference=DPO()))
-    assert "compares pairs of answers, which DataConfig does not make" in refused(text)
+    assert "compares pairs of answers, which DataConfig does not provide" in refused(text)
     encoder = replace(config, model=tiny_encoder(vocab_size=264))
     assert "answers of a decoder" in refused(encoder)
     other = replace(config, train=replace(config.train, preference=KTO()))
     assert "choose one with --train.preference DPO" in refused(other)
     text = replace(tiny_config(), train=TrainConfig(preference=KTO()))
-    assert "judged answers, which DataConfig does not make; use Unpaired" in refused(text)
+    assert "judged answers, which DataConfig does not provide; use Unpaired" in refused(text)
 
 
 @pytest.mark.slow

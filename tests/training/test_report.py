@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.data import Bytes, DataConfig, Files
 from jaxformer.data.tasks import LabelledText
-from jaxformer.training.logging.report import epochs_in_words, parts_alone
+from jaxformer.training.logging.report import describe_epochs, unique_prefixes
 
 
 def corpus(folder, documents):
@@ -32,9 +32,9 @@ def test_documents_tokens_and_epochs_of_a_corpus(tmp_path):
     words["validation"] = f"{held_out} document, {int(held_out) * 101:,} tokens"
     assert dict(prepared.report()) == words
     rows, checked = prepared.train.num_rows, prepared.validation.num_rows
-    epochs = epochs_in_words(prepared, 2 * rows, data.max_validation_batches)
+    epochs = describe_epochs(prepared, 2 * rows, data.max_validation_batches)
     assert epochs == f"6 of training, {6 / checked:.3g} of validation in each evaluation"
-    assert epochs_in_words(prepared, 1, None).endswith(", 1 of validation in each evaluation")
+    assert describe_epochs(prepared, 1, None).endswith(", 1 of validation in each evaluation")
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_rows_and_labels_of_a_table(tmp_path):
 
 def test_what_still_learns_is_named_by_the_shortest_beginnings():
     names = ["embedding.table", "stack.norms.scale", "stack.mlp.up", "stack.mlp.down", "heads.a.b"]
-    assert parts_alone(names[4:], names[:4]) == ["heads"]
-    assert parts_alone(names[2:], names[:2]) == ["stack.mlp", "heads"]
-    assert parts_alone([names[0], names[3]], [names[1], names[2], *names[4:]]) == [
+    assert unique_prefixes(names[4:], names[:4]) == ["heads"]
+    assert unique_prefixes(names[2:], names[:2]) == ["stack.mlp", "heads"]
+    assert unique_prefixes([names[0], names[3]], [names[1], names[2], *names[4:]]) == [
         "embedding",
         "stack.mlp.down",
     ]
-    assert parts_alone(["a.b"], ["a.b.c"]) == ["a.b"]
-    assert parts_alone([], names) == []
+    assert unique_prefixes(["a.b"], ["a.b.c"]) == ["a.b"]
+    assert unique_prefixes([], names) == []

@@ -235,7 +235,7 @@ def test_a_head_of_another_size_starts_fresh_and_that_is_said(tmp_path, checkpoi
     train(replace(config, model=replace(model, dropout=0.25)), tmp_path / "run")
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"BertForSequenceClassification of {origin}; changed: dropout 0.0 -> 0.25" in said
-    assert "head: Classification of 2 labels, starts fresh" in said
+    assert "head: Classification of 2 labels, newly initialized" in said
     assert "left there: heads.label.output.bias" in said
 
 
@@ -280,7 +280,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
     for name, message in (
         (str(tmp_path / "none"), "must be the folder of a run or of a Hugging Face checkpoint"),
         ("nobody/has-this", "has no complete copy of nobody/has-this"),
-        (str(tmp_path), "is not the folder of a run"),
+        (str(tmp_path), "is not a run folder"),
     ):
         with pytest.raises(ConfigError, match=message):
             fill(Config(None, data, init_from=name))

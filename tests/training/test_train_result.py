@@ -135,7 +135,7 @@ def test_a_logger_that_fails_loses_nothing(tmp_path, caplog, monkeypatch):
         log.conclude(2, {"loss": 1.0}, None)
         log.close()
     (record,) = caplog.records
-    assert "TensorBoard could not log metrics (no network); training goes on" in record.message
+    assert "TensorBoard could not log metrics (no network); training continues" in record.message
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
 
 

@@ -34,20 +34,20 @@ from jaxformer.pretrained.writing import save
 
 @dataclass(frozen=True)
 class Import(ClassChoice):
-    """Makes a run from a Hugging Face checkpoint.
+    """Imports a Hugging Face checkpoint as a run.
 
     Reads its config.json, weights (safetensors or flax_model.msgpack) and tokenizer, and writes a
-    run that inspect, evaluate, export and --init-from read.
+    run for inspect, evaluate, export and --init-from.
     """
 
     hf_dir: HFDir
     """The folder of the checkpoint, or its name on the hub: org/name, or org/name@revision."""
     run_dir: RunDir
-    """A new or an empty folder."""
+    """A new or empty folder."""
     dtype: Dtype | None = None
-    """Cast the weights to this type (None: keep that of the checkpoint)."""
+    """Cast the weights to this dtype (None: keep the checkpoint's dtype)."""
     strict: bool = False
-    """Refuse a config.json that has fields that transformers does not know."""
+    """Refuse a config.json with fields that transformers does not know."""
 
 
 def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
@@ -67,7 +67,7 @@ def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward(ModelChoice):
-    """Computes a model's outputs for the arrays in a file.
+    """Computes a model's outputs for input arrays in a file.
 
     The inputs are named as in transformers (input_ids, attention_mask, token_type_ids,
     decoder_input_ids, pixel_values, labels, ...), and so are the outputs (last_hidden_state,
@@ -84,7 +84,7 @@ class Forward(ModelChoice):
     hidden_states: bool = False
     """Add the hidden states of every layer."""
     dtype: Dtype = "float32"
-    """The type of the weights."""
+    """The dtype of the weights."""
 
 
 def forward(arguments: Sequence[str], prog: str) -> None:
@@ -108,25 +108,29 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 @dataclass(frozen=True)
 class Export(CheckpointChoice, ClassChoice):
-    """Writes a run as a Hugging Face checkpoint, which from_pretrained loads.
+    """Exports a run as a Hugging Face checkpoint for from_pretrained.
 
-    Takes the weights of a checkpoint of the run, its config and its tokenizer.
+    Writes the weights of a checkpoint of the run, its config and its tokenizer.
     """
 
     run_dir: RunDir
     """The run's folder."""
     out_dir: OutDir
-    """A new or an empty folder."""
+    """A new or empty folder."""
     dtype: Dtype | None = None
-    """Cast the weights to this type (None: keep that of the checkpoint that the run started from,
-    or else that of the run)."""
+    """Cast the weights to this dtype (None: keep the dtype of the checkpoint that the run started
+    from, or of the run).
+    """
     max_shard_gb: float | None = None
-    """The size of the largest file, in GB (default: as in that checkpoint, or else 5)."""
+    """The maximum file size in GB (default: as in that checkpoint, or 5)."""
     format: Literal["hf", "flax"] = "hf"
-    """The files of the weights: hf is model.safetensors; flax is flax_model.msgpack, which the Flax
-    classes of transformers 4 read."""
+    """The weight format: hf is model.safetensors; flax is flax_model.msgpack for the Flax classes
+    of transformers 4.
+    """
     adapter: bool = False
-    """Write what a run with --train.lora learned as a PEFT adapter, without the base's weights."""
+    """Write the low-rank factors of a run with --train.lora as a PEFT adapter, without base
+    weights.
+    """
 
 
 def export(arguments: Sequence[str], prog: str) -> None:
@@ -166,21 +170,21 @@ def _export_adapter(options: Export) -> str:
 
 @dataclass(frozen=True)
 class Push:
-    """Puts an exported checkpoint on the Hugging Face hub, with its tokenizer and templates.
+    """Pushes an exported checkpoint to the Hugging Face hub, with its tokenizer and templates.
 
-    Needs a token that may write: HF_TOKEN, or that of `hf auth login`.
+    Needs a token with write access: HF_TOKEN, or the one from `hf auth login`.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """What `jaxformer export` wrote."""
+    """A folder that `jaxformer export` wrote."""
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """org/name, which is created if it does not exist."""
     private: bool = False
-    """If it is created, only you and your organization can see it."""
+    """Create the repository as private."""
     revision: str | None = None
     """The branch (default: main), which is created if it does not exist."""
     message: str = "Upload model"
-    """The message of the commit."""
+    """The commit message."""
 
 
 def push(arguments: Sequence[str], prog: str) -> None:

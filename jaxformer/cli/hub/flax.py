@@ -1,4 +1,4 @@
-"""``jaxformer flax-classes``: the Flax classes of transformers 4, and what they are here."""
+"""``jaxformer flax-classes``: maps the Flax classes of transformers 4 to this library."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from jaxformer.parity.flax_table import flax_table, missing, with_table
 
 @dataclass(frozen=True)
 class FlaxClasses:
-    """Lists the Flax classes of transformers 4.55 and what they are here.
+    """Lists the Flax classes of transformers 4.55 and their equivalents here.
 
-    Makes the table from the known systems.
+    Generates the table from the known systems.
     """
 
     page: Path | None = None
-    """A page whose table is brought up to date: docs/from-flax.md (None: print the table)."""
+    """A page whose table is updated: docs/from-flax.md (None: print the table)."""
 
 
 def flax_classes(arguments: Sequence[str], prog: str) -> None:
@@ -30,6 +30,6 @@ def flax_classes(arguments: Sequence[str], prog: str) -> None:
     try:
         text = read_bytes(page).decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{page}: must be a text in UTF-8") from error
+        raise DataError(f"{page}: must be a UTF-8 text file") from error
     page.write_text(with_table(text), encoding="utf-8")
     print(f"written to {page}; without a class here: {', '.join(missing()) or 'none'}")

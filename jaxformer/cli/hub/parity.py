@@ -17,15 +17,16 @@ from jaxformer.parity import verify as verification
 
 @dataclass(frozen=True)
 class Verify(ClassChoice):
-    """Checks that transformers computes the same from an exported checkpoint.
+    """Verifies that transformers computes the same outputs from an exported checkpoint.
 
     Runs transformers and jaxformer on the same inputs in float32 and writes their differences to
     receipt.json. Needs torch and transformers.
     """
 
     folder: ModelDir
-    """A Hugging Face checkpoint that `jaxformer export` wrote; or its name on the hub, org/name or
-    org/name@revision, without a receipt."""
+    """A Hugging Face checkpoint that `jaxformer export` wrote, or its hub name, org/name or
+    org/name@revision, without a receipt.
+    """
 
 
 def verify(arguments: Sequence[str], prog: str) -> None:
@@ -53,8 +54,8 @@ def verify(arguments: Sequence[str], prog: str) -> None:
     if wrong:
         error, name, padding, limit = max(wrong)
         raise DataError(
-            f"{folder}: transformers computes something else: {name} with padding {padding} is "
-            f"{error:.1e} from the same computation in float64, where rounding explains {limit:.1e}"
+            f"{folder}: transformers computes different outputs: {name} with padding {padding} is "
+            f"off by {error:.1e} from float64, while rounding explains at most {limit:.1e}"
         )
     print(f"{receipt['architecture']}: equal in transformers {receipt['versions']['transformers']}")
 
@@ -63,8 +64,8 @@ def verify(arguments: Sequence[str], prog: str) -> None:
 class Parity:
     """Compares every known system with transformers.
 
-    Makes a small random model of every class of every system in transformers and compares outputs,
-    gradients and export. Needs torch and transformers, and takes minutes.
+    Creates a small random model of every class of every system in transformers and compares
+    outputs, gradients and export. Needs torch and transformers, and takes several minutes.
     """
 
     output: Path = Path("docs/parity.md")
@@ -72,11 +73,11 @@ class Parity:
 
 
 def parity(arguments: Sequence[str], prog: str) -> None:
-    """Writes the table of all systems and shows each row when it is measured."""
+    """Writes the table of all systems, and shows each row once it is measured."""
     output = local_path(parse(Parity, arguments, prog).output, "--output")
     rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(parity_table.parity_page(rows), encoding="utf-8")
     print(f"written to {output}")
     if wrong := [f"{row.architecture} ({', '.join(row.wrong)})" for row in rows if row.wrong]:
-        raise DataError(f"transformers computes something else: {'; '.join(wrong)}")
+        raise DataError(f"transformers computes different outputs: {'; '.join(wrong)}")

@@ -22,12 +22,12 @@ Name = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="SYSTEM
 class Zoo:
     """Lists the published systems.
 
-    Shows the family, positions and norm of each, how many parameters its authors give and this
-    library makes, and the config that trains it: `jaxformer train bert:base`.
+    Shows the family, positional scheme and norm of each system, its published and computed
+    parameter counts, and the config that trains it: `jaxformer train bert:base`.
     """
 
     name: Name = None
-    """A system, such as llama3-8b, or the beginning of several names: llama (default: all)."""
+    """A system, such as llama3-8b, or a prefix of several names: llama (default: all)."""
     details: bool = False
     """Show the sizes of each system, its parameters by part, and its FLOPs per token."""
 
@@ -51,7 +51,7 @@ def _chosen(name: str | None) -> list[System]:
     found = found or [system for each, system in SYSTEMS.items() if each.startswith(name)]
     if not found:
         advice = did_you_mean(name, SYSTEMS, 3) or "; jaxformer zoo lists them"
-        raise ArgumentError(f"{name!r} is not a published system that this library has{advice}")
+        raise ArgumentError(f"{name!r} is not a published system in this library{advice}")
     return found
 
 
@@ -78,18 +78,20 @@ def _print_list(systems: Sequence[System]) -> None:
     out.print(table)
     notes = [system for system in systems if system.note]
     if notes:
-        print("\nWhere the two differ, the published number counts")
+        print("\nWhere they differ, the published number counts")
     for system in notes:
         print(f"  {system.name}: {system.note}")
 
 
 def _recipe(system: System) -> Config | None:
-    """The config that trains a system; None if it is trained together with another model."""
+    """Returns the config that trains a system, or None if it is trained together with another
+    model.
+    """
     return load_config(config_spec(system.recipe.replace(".py", ""))) if system.recipe else None
 
 
 def _details(system: System, recipe: Config | None) -> ModelDetails:
-    """The sizes of a system on rows as its recipe trains it on, or as long as its positions."""
+    """Describes the sizes of a system, with rows as long as in its recipe or its maximum length."""
     longest = system.config.position.max_length or 512
     return model_details(system.config, recipe.data.lengths if recipe else {"inputs": longest})
 
@@ -117,11 +119,10 @@ def _print_details(systems: Iterable[System]) -> None:
     out.print(table)
     print(
         "\nL layers, D width, N heads, K key/value heads, H head width, F feed-forward width, V "
-        "vocabulary, T tokens of a row in training.\nParameters: all, and those of each part; a "
-        "tied embedding is counted once, poolers under head.\nFLOPs: of a forward pass per "
-        "(input) token, a multiply-add as two, on rows of T tokens.\n"
-        "Activation: that of the feed-forward layer, or how it is gated; theta: the base of the "
-        "positions' frequencies."
+        "vocabulary, T tokens per training row.\nParameters: in total and per part; a tied "
+        "embedding is counted once, poolers count as heads.\nFLOPs: per (input) token of a "
+        "forward pass on rows of T tokens; a multiply-add counts as two.\nActivation: of the "
+        "feed-forward layer, or its gating; theta: the base of positional frequencies."
     )
 
 
@@ -140,12 +141,12 @@ def _sizes(found: ModelDetails) -> list[tuple[str, str]]:
         ("head width (H: d_k, d_v)", sizes("head_dim")),
         ("feed-forward width (F)", sizes("mlp_dim")),
         ("vocabulary (V)", vocabulary),
-        ("tokens of a row in training (T)", "+".join(map(str, found.lengths.values()))),
+        ("tokens per training row (T)", "+".join(map(str, found.lengths.values()))),
     ]
 
 
 def _kinds(found: ModelDetails) -> tuple[str, str]:
-    """The feed-forward layer, and the base of the positions' frequencies; those of each part."""
+    """Describes the feed-forward layer and the base of positional frequencies of each part."""
     each = found.parts or (found,)
     thetas = ["" if part.theta is None else f"{part.theta:,g}" for part in each]
     return "+".join(part.feed_forward for part in each), "+".join(filter(None, thetas))
@@ -156,7 +157,7 @@ def _print_one(system: System) -> None:
     found = _details(system, recipe)
     flops = found.flops
     rows = [("family", system.family), *(size for size in _sizes(found) if size[1])]
-    names = ("activation, or kind of gate", "base of the positions' frequencies (theta)")
+    names = ("activation or gating", "base of positional frequencies (theta)")
     rows += [row for row in zip(names, _kinds(found), strict=True) if row[1]]
     rows.append(("parameters, published", system.published))
     rows.append(("parameters, computed", f"{found.num_parameters:,}"))
@@ -165,7 +166,7 @@ def _print_one(system: System) -> None:
         rows.append((f"  {part}", f"{count:,}  {share}"))
     rows.append(("FLOPs per token, forward", f"{found.forward_flops:.4g}"))
     rows.append(("  products with parameters", f"{flops.products:.4g}"))
-    rows.append(("  attention, keys the mask allows", f"{flops.causal_attention:.4g}"))
+    rows.append(("  attention, unmasked keys", f"{flops.causal_attention:.4g}"))
     rows.append(("  attention, all keys", f"{flops.attention:.4g}"))
     rows += _training(recipe) if recipe else []
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -181,7 +182,7 @@ def _print_one(system: System) -> None:
 
 
 def _training(recipe: Config) -> list[tuple[str, str]]:
-    """How the recipe trains it, as far as it has one learning rate."""
+    """Describes the recipe's training, if it has a single learning rate."""
     tokens = recipe.data.batch_size * sum(recipe.model.row_lengths(recipe.data.lengths).values())
     rows = [
         ("training: tokens per step", f"{tokens:,}"),
@@ -193,7 +194,7 @@ def _training(recipe: Config) -> list[tuple[str, str]]:
 
 
 def _short(count: float) -> str:
-    """A count in three digits: "8.03B"."""
+    """Formats a count with three digits: "8.03B"."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if count >= 0.9995 * size:  # rounds to 1.00
             return f"{count / size:.3g}{letter}"

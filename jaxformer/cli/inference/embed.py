@@ -1,4 +1,4 @@
-"""``jaxformer embed DIR TEXT ...``: vectors of texts, and scores of pairs of texts."""
+"""``jaxformer embed DIR TEXT ...``: embeddings of texts, and scores of text pairs."""
 
 import dataclasses
 import json
@@ -42,40 +42,43 @@ _MOST_COMPARED = 50
 
 @dataclass(frozen=True)
 class Embed(ModelChoice):
-    """Makes a vector of each text, as sentence-transformers does; or scores pairs of texts.
+    """Embeds texts like sentence-transformers, or scores pairs of texts with a cross-encoder.
 
-    What comes after the model (pooling, dense layers, a norm), the length and the prompts are those
-    of the folder's modules.json. Several texts are compared with one another. A cross-encoder
-    scores the first text with each of the others.
+    Pooling, dense layers, normalization, maximum length and prompts are read from the folder's
+    modules.json. Several texts are compared with each other. A cross-encoder scores the first text
+    with each of the others.
     """
 
     folder: ModelDir
-    """The folder of a Hugging Face checkpoint, of sentence-transformers or not, or of a run; or its
-    name on the hub, org/name or org/name@revision."""
+    """The folder of a Hugging Face or sentence-transformers checkpoint or of a run, or a hub name,
+    org/name or org/name@revision.
+    """
     texts: Texts = ()
     """The texts."""
     file: Path | None = None
-    """A file, each line of which is one text more."""
+    """A file with further texts, one per line."""
     prompt_name: str | None = None
-    """The prompt of the folder that comes before each text, such as query (None: its default)."""
+    """The name of the folder's prompt to prepend to each text, such as query (None: its default).
+    """
     prompt: str | None = None
-    """The text itself that comes before each."""
+    """A literal prompt to prepend to each text."""
     normalize: bool = False
-    """Scale vectors to length 1, also where the folder does not."""
+    """Normalize vectors to length 1, even if the folder does not."""
     truncate_dim: int | None = None
-    """Keep so many values of each vector (None: as many as the folder says)."""
+    """Truncate vectors to this many dimensions (None: as configured in the folder)."""
     max_length: int | None = None
-    """The most tokens of a text, longer ones are cut (None: what the folder says)."""
+    """Maximum tokens per text; longer ones are truncated (None: as configured in the folder)."""
     batch_size: int = 32
-    """Texts that are computed together."""
+    """Texts per batch."""
     output: Path | None = None
-    """The file to write (None: the screen): .npy has an array [texts, values], .jsonl an object on
-    each line."""
+    """The output file (None: the screen): .npy for an array [texts, dimensions], .jsonl for an
+    object per line.
+    """
     json: bool = False
-    """Print a JSON object for each text."""
+    """Print one JSON object per text."""
     dtype: Dtype | None = None
-    """The type of the weights and the computation (None: the type that the weights are saved
-    in)."""
+    """The dtype of the weights and the computation (None: the dtype that the weights are saved in).
+    """
 
 
 def embed(arguments: Sequence[str], prog: str) -> None:
@@ -86,7 +89,7 @@ def embed(arguments: Sequence[str], prog: str) -> None:
         check_output(output, "--output", _ENDINGS)
     texts = [*wanted.texts, *_lines(wanted.file)]
     if not texts:
-        raise ArgumentError('give texts ("..." "..."), or --file with a text on each line')
+        raise ArgumentError('give texts ("..." "..."), or --file with one text per line')
     model = with_stored_compute_dtype(open_model(wanted.folder, dtype=wanted.dtype, **wanted.how))
     options = {"max_length": wanted.max_length, "batch_size": wanted.batch_size}
     if reads_pairs(model):
@@ -114,13 +117,13 @@ def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -
     given = [name for name in _OF_VECTORS if getattr(wanted, name) != _DEFAULTS[name]]
     if given:
         raise ConfigError(
-            f"--{given[0].replace('_', '-')}: not for {wanted.folder}, a cross-encoder, which "
-            "gives scores of pairs and no vectors: leave it out"
+            f"--{given[0].replace('_', '-')}: not supported for {wanted.folder}, a cross-encoder, "
+            "which computes scores instead of vectors: leave it out"
         )
     first, *others = texts
     if not others:
         raise ArgumentError(
-            f"give two texts at least: {wanted.folder} is a cross-encoder, which scores the first "
+            f"give at least two texts: {wanted.folder} is a cross-encoder, which scores the first "
             "with each of the others"
         )
     pairs = [(first, other) for other in others]
@@ -171,7 +174,7 @@ def _print_vectors(embedder: TextEmbedder, texts: list[str], vectors: np.ndarray
 
 
 def _shown(parts: Iterator[np.ndarray], total: int, size: int) -> Iterable[np.ndarray]:
-    """The parts, with a bar on a terminal where there are several."""
+    """Yields the batches, with a progress bar in a terminal if there are several."""
     count, screen = -(-total // size), Console(stderr=True)
     off = count == 1 or not sys.stderr.isatty()
     return track(parts, "embedding", total=count, console=screen, transient=True, disable=off)
@@ -192,7 +195,7 @@ def _print_json(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _write(output: Any, array: np.ndarray, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes a file, complete or not at all."""
+    """Writes a file atomically."""
     if output.suffix.lower() == ".jsonl":
         write_table(output, lambda: iter(rows))
         return
@@ -203,7 +206,7 @@ def _write(output: Any, array: np.ndarray, rows: Iterable[dict[str, Any]]) -> No
 def _tell_of_cut(reader: TextEmbedder | CrossEncoder) -> None:
     if reader.cut:
         length = reader.reader.max_length
-        print(f"{reader.cut:,} longer than {length} tokens were cut", file=sys.stderr)
+        print(f"{reader.cut:,} longer than {length} tokens were truncated", file=sys.stderr)
 
 
 def _lines(file: Path | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``jaxformer generate DIR`` and ``chat DIR``: text from a trained model, of texts or images."""
+"""``jaxformer generate DIR`` and ``chat DIR``: generate text from prompts or images."""
 
 import dataclasses
 import json
@@ -35,25 +35,29 @@ from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
 
 @dataclass(frozen=True)
 class Loading(ModelChoice):
-    """How a model is loaded and run."""
+    """Options for loading and running a model."""
 
     folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     dtype: Dtype | None = None
-    """The type of the weights and the computation, which is bfloat16 for float16 (None: the type
-    that the weights are saved in)."""
+    """The dtype of the weights and the computation, which uses bfloat16 for float16 (None: the
+    dtype that the weights are saved in).
+    """
     compilation_cache: Path | None = None
-    """A folder that keeps compiled programs for the next time."""
+    """A cache folder for compiled programs."""
     draft: str | None = None
-    """A smaller decoder with the same tokens, its folder or its name on the hub, which proposes
-    tokens (speculative decoding): faster, with the same distribution."""
+    """The folder or hub name of a smaller decoder with the same tokenizer that drafts tokens
+    (speculative decoding): faster, with the same distribution.
+    """
     proposals: int = 4
-    """How many tokens the draft proposes at a time."""
+    """Number of tokens that the draft model proposes at a time."""
     storage: Storage | None = None
-    """The type of the cache (None: that of the computation). int8 needs a quarter of float32."""
+    """The dtype of the KV cache (None: that of the computation). int8 needs a quarter of float32.
+    """
     slide: bool = False
-    """Where the text outgrows the model's positions, prefill the last half of it again."""
+    """When the text exceeds the model's maximum length, prefill its last half again."""
 
 
 @dataclass(frozen=True)
@@ -61,45 +65,46 @@ class Chat(GenerationConfig, Loading):
     """Answers what you type, with the tokenizer's chat template if it has one.
 
     Without a template the model continues the text so far. An empty line, /quit or Ctrl-D ends the
-    chat, /new starts a new one, Ctrl-C cuts an answer short.
+    chat, /new starts a new one, and Ctrl-C interrupts an answer.
     """
 
     system: str | None = None
     """The system message, before the first message of the user."""
     tools: Path | None = None
-    """A JSON file of functions that the model may call: a list of JSON schemas. What it calls is
-    shown, and you type what the tool answers."""
+    """A JSON file of functions that the model may call: a list of JSON schemas. Calls are shown,
+    and you type the result of the tool.
+    """
 
     def __post_init__(self):
-        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
+        """Skips validation, since `GenerationConfig.of` validates with the model's settings."""
 
 
 @dataclass(frozen=True)
 class Generation(GenerationConfig, Loading):
     """Generates text: a decoder continues a prompt, an encoder-decoder answers it.
 
-    An encoder-decoder of images describes them: --images dog.jpg, several, or a folder of images.
+    An image captioning model describes images: --images dog.jpg, several files, or a folder.
     """
 
     prompt: str | None = None
-    """The prompt. The text is shown while it is generated."""
+    """The prompt. Text is streamed as it is generated."""
     prompts: Path | None = None
-    """A file with a prompt on each line."""
+    """A file with one prompt per line."""
     images: tuple[Path, ...] = ()
-    """Images to describe, and folders of images, for a model that reads images."""
+    """Images or folders of images, for a model that reads images."""
     output: Path | None = None
     """The JSON Lines file to write for a file of prompts or for images (None: the screen)."""
     resume: bool = False
-    """Continue after the lines that the output already has."""
+    """Continue an interrupted output file."""
     batch_size: int = 8
-    """How many prompts or images are computed together."""
+    """Number of prompts or images per batch."""
 
     def __post_init__(self):
-        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
+        """Skips validation, since `GenerationConfig.of` validates with the model's settings."""
 
 
 def generate(arguments: Sequence[str], prog: str) -> None:
-    """Shows or writes what a model adds to prompts."""
+    """Prints or writes generated text."""
     wanted, chosen = _parsed(Generation, arguments, prog)
     given = wanted.prompt is not None, wanted.prompts is not None, bool(wanted.images)
     if sum(given) != 1:
@@ -131,7 +136,7 @@ def generate(arguments: Sequence[str], prog: str) -> None:
 
 
 def chat(arguments: Sequence[str], prog: str) -> None:
-    """Answers what is typed until the user ends the chat."""
+    """Runs an interactive chat."""
     wanted, chosen = _parsed(Chat, arguments, prog)
     tools = None if wanted.tools is None else _tools(wanted.tools)
     model = _model(wanted)
@@ -141,7 +146,7 @@ def chat(arguments: Sequence[str], prog: str) -> None:
         config = config.with_end_token(dialogue.end_of_turn, chosen)
     elif tools is not None:
         raise DataError(
-            f"--tools {wanted.tools}: {wanted.folder} has no chat template to write them"
+            f"--tools {wanted.tools}: {wanted.folder} has no chat template to format them"
         )
     else:
         note = "the tokenizer has no chat template: the model continues the text so far"
@@ -170,7 +175,7 @@ def _reply(
     messages: Sequence[Message],
     tools: Tools | None,
 ) -> dict[str, Any]:
-    """Prints the answer to messages while it is generated, and returns it as a message."""
+    """Streams the answer to messages to the screen, and returns it as a message."""
     tokens: list[int] = []
     if dialogue is None:
         ids = writer.tokenize("".join(message["content"] + "\n" for message in messages))
@@ -184,7 +189,7 @@ def _reply(
 
 
 def _tools(path: Path) -> list[dict[str, Any]]:
-    """The tools in a file: a list of JSON schemas, or an object with such a list as "tools"."""
+    """Reads tools from a file: a list of JSON schemas, or an object with such a list as "tools"."""
     found = read_json(staged(path), object)
     if isinstance(found, dict):
         found = found.get("tools", [found])
@@ -195,7 +200,7 @@ def _tools(path: Path) -> list[dict[str, Any]]:
 
 
 def _typed(calls: Sequence[dict[str, Any]]) -> str:
-    """What the user says, or what the first of some tools answers."""
+    """Reads a user message, or the result of the first called tool."""
     asked = "> "
     if calls:
         function = calls[0]["function"]
@@ -209,7 +214,7 @@ def _typed(calls: Sequence[dict[str, Any]]) -> str:
 
 
 def _show(parts: Iterable[str]) -> str:
-    """Prints a text while it is generated; Ctrl-C ends it early. Returns what was printed."""
+    """Streams text to the screen until it ends or Ctrl-C is pressed; returns the printed text."""
     shown = []
     try:
         for part in parts:
@@ -221,11 +226,11 @@ def _show(parts: Iterable[str]) -> str:
 
 
 def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[str, Any]]:
-    """Parses all options; also returns those of `GenerationConfig` that were given."""
+    """Parses all options; also returns the given `GenerationConfig` options."""
     wanted = parse(kind, arguments, prog)
     names = given(arguments) & {item.name for item in dataclasses.fields(GenerationConfig)}
     chosen = {name: getattr(wanted, name) for name in names}
-    GenerationConfig.of({}, chosen)  # Checked before the model is read.
+    GenerationConfig.of({}, chosen)  # Checked before the model is loaded.
     return wanted, chosen
 
 
@@ -253,7 +258,7 @@ def _lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--prompts {path} cannot be read: {error}") from error
     if not lines:
-        raise DataError(f"--prompts {path} is empty: write a prompt on each line")
+        raise DataError(f"--prompts {path} is empty: write one prompt per line")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             raise DataError(f"{path}, line {number}: the prompt is empty")
@@ -261,12 +266,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _image_files(paths: Sequence[Path]) -> list[str]:
-    """The files of images, among them those in folders."""
+    """Lists image files, including those in folders."""
     files = []
     for path in (any_path(path, "--images") for path in paths):
         names = image_names(path) if path.is_dir() else [None]
         if not names:
-            raise DataError(f"--images {path}: the folder holds no images")
+            raise DataError(f"--images {path}: the folder contains no images")
         files += [str(path if name is None else path / name) for name in names]
     for file in files:
         ordinary_file(file)
@@ -274,13 +279,13 @@ def _image_files(paths: Sequence[Path]) -> list[str]:
 
 
 def _lines_so_far(wanted: Generation) -> Path | None:
-    """The file on this machine that lines are appended to: the output, or what is uploaded to it.
+    """Returns the local file that lines are appended to: the output, or a copy that is uploaded.
 
     Args:
         wanted: The options.
 
     Returns:
-        The file, which may not exist yet; None: the screen.
+        The file, which may not exist yet, or None for the screen.
 
     Raises:
         ConfigError: The output cannot be in its bucket, or exists and --resume was not given.
@@ -326,10 +331,14 @@ def _done(wanted: Generation, path: Path | None, prompts: Sequence[str]) -> int:
         try:
             prompt = json.loads(line)[_kind(wanted)]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {done + 1}: not from this command: {error}") from error
+            raise DataError(
+                f"{path}, line {done + 1}: not written by this command: {error}"
+            ) from error
         if done >= len(prompts) or prompt != prompts[done]:
             given = "those of --images" if wanted.images else f"that of {wanted.prompts}"
-            raise DataError(f"{path}, line {done + 1}: {prompt} is not {given} in this place")
+            raise DataError(
+                f"{path}, line {done + 1}: {prompt} does not match {given} at this position"
+            )
         done += 1
     return done
 
@@ -341,7 +350,7 @@ def _write_all(
     wanted: Generation,
     output: Path | None,
 ) -> None:
-    """Writes a JSON line for each prompt when its batch is done."""
+    """Writes a JSON line for each prompt once its batch is done."""
     rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
     starts = range(0, len(rows), wanted.batch_size)
     out = sys.stdout if output is None else _appended(output)
@@ -375,12 +384,12 @@ def _appended(path: Path) -> Any:
 
 
 def _kind(wanted: Generation) -> str:
-    """What each line of the output is of, and the name of its field."""
+    """Returns what each output line describes, which is also the name of its field."""
     return "image" if wanted.images else "prompt"
 
 
 def _record(written: list[GenerationOutput]) -> dict[str, Any]:
-    """The texts in the JSON line of a prompt, a list if there are several."""
+    """Returns the generated text for a JSON line, or a list of several."""
     if len(written) == 1:
         return dataclasses.asdict(written[0])
     return {"texts": [dataclasses.asdict(each) for each in written]}

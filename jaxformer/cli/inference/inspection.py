@@ -1,4 +1,4 @@
-"""``jaxformer tokenize``, ``neighbours`` and ``fill-mask``: looks at a trained model."""
+"""``jaxformer tokenize``, ``neighbours`` and ``fill-mask``: inspect a trained model."""
 
 import json
 from collections.abc import Sequence
@@ -26,32 +26,34 @@ Word = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORD")]
 
 @dataclass(frozen=True)
 class Tokenize:
-    """Shows the tokens that a model reads of a text.
+    """Shows how a model's tokenizer splits a text.
 
-    Each with its piece as the tokenizer stores it, its id, where it is in the text, and a mark if
-    it is special. Needs no weights.
+    For each token: its piece as stored in the tokenizer, its id, its position in the text, and
+    whether it is special. Needs no weights.
     """
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     text: Words = None
     """The text."""
     file: Path | None = None
-    """A file instead, each line of which is a text."""
+    """A file with one text per line."""
     json: bool = False
-    """Print a JSON object for each text."""
+    """Print one JSON object per text."""
 
 
 @dataclass(frozen=True)
 class Neighbours(CheckpointChoice):
-    """Shows the tokens whose input embeddings have the largest cosine with that of a word."""
+    """Shows the tokens whose input embeddings are most similar to that of a word, by cosine."""
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     word: Word
-    """A word that is one token, or a piece as the tokenizer stores it."""
+    """A word that is a single token, or a piece as stored in the tokenizer."""
     k: int = 10
     """How many tokens to show."""
     json: bool = False
@@ -63,10 +65,11 @@ class FillMask(ModelChoice):
     """Shows the most probable tokens at each mask of a text: "Paris is the [MASK] of France."."""
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint with a masked language model head; or its
-    name on the hub, org/name or org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint with a masked-language-model head, or a
+    hub name, org/name or org/name@revision.
+    """
     text: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")]
-    """The text, with the model's mask token where a token is hidden."""
+    """The text, with the model's mask token in place of each masked token."""
     k: int = 5
     """How many tokens to show for each mask."""
     json: bool = False
@@ -77,7 +80,7 @@ def tokenize(arguments: Sequence[str], prog: str) -> None:
     """Prints the tokens of a text, or of each line of a file."""
     wanted = parse(Tokenize, arguments, prog)
     if (wanted.text is None) == (wanted.file is None):
-        raise ArgumentError('give one of the two: the text ("..."), or --file with a text per line')
+        raise ArgumentError('give either a text ("...") or --file with one text per line')
     tokenizer = open_tokenizer(wanted.folder)
     texts = [wanted.text]
     if wanted.file is not None:
@@ -109,7 +112,7 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
 
 
 def fill_mask(arguments: Sequence[str], prog: str) -> None:
-    """Prints what fills the masks of a text."""
+    """Prints predictions for the masks of a text."""
     wanted = parse(FillMask, arguments, prog)
     pretrained = load(wanted.folder, **wanted.how)
     found = fill(pretrained, wanted.text, k=wanted.k)
@@ -140,7 +143,7 @@ def _print_tokens(text: str, tokens: Sequence[Token]) -> None:
 
 
 def _table(*titles: str) -> Table:
-    """A table; the columns whose titles end in ">" are aligned to the right."""
+    """Creates a table; columns whose titles end in ">" are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         justify = "right" if title.endswith(">") else "left"

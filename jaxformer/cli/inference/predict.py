@@ -29,35 +29,36 @@ from jaxformer.pretrained.prediction.table import PredictedTable, new_name
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(PredictionConfig, ModelChoice):
-    """Predicts something for each row of a table: what the model's head has learned.
+    """Predicts labels, tags, answers or embeddings for each row of a table.
 
-    A classifier gives label and score (its probability), and one of several labels a row labels and
-    score_NAME for each besides; a regression gives score. A tagger gives words,
-    tags and, where tags mark entities (B-, I-), entities. A reader of question and context gives
-    answer, score, start and end. A model without a head gives embedding. The columns of the input
-    stay, and a prediction whose name is taken is called predicted_NAME.
+    The columns depend on the model's head. Classification: label and score (its probability);
+    multi-label classification: also labels and score_NAME for each. Regression: score. Tagging:
+    words, tags and, with B-/I- tags, entities. Question answering: answer, score, start and end. No
+    head: embedding. Input columns are kept, and a prediction whose name is taken is called
+    predicted_NAME.
     """
 
     folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     input: Path
-    """The table: .csv, .tsv, .jsonl, .parquet; for a model of images a folder of them."""
+    """The input table: .csv, .tsv, .jsonl or .parquet; for an image model, a folder of images."""
     output: Path
-    """The table to write: .csv, .tsv, .jsonl or .parquet. Lists are JSON in .csv and .tsv."""
+    """The output table: .csv, .tsv, .jsonl or .parquet. Lists are JSON in .csv and .tsv."""
     header: bool = True
-    """The first line of the input names its columns; without it they are called 0, 1, ..."""
+    """The first line of the input contains column names; otherwise columns are called 0, 1, ..."""
     resume: bool = False
-    """Continue after the predictions of a command that was interrupted."""
+    """Continue an interrupted prediction."""
     dtype: Dtype | None = None
-    """The type of the weights and the computation (None: the type that the weights are saved
-    in)."""
+    """The dtype of the weights and the computation (None: the dtype that the weights are saved in).
+    """
     compilation_cache: Path | None = None
-    """A folder that keeps compiled programs for the next time."""
+    """A cache folder for compiled programs."""
 
 
 def predict(arguments: Sequence[str], prog: str) -> None:
-    """Writes a table with what a model predicts for each row."""
+    """Writes a table with a model's predictions for each row."""
     wanted = parse(Predict, arguments, prog)
     output = any_path(wanted.output, "--output")
     check_table(output, "--output")
@@ -106,11 +107,11 @@ def _report(table: PredictedTable, predictor: Predictor, total: int) -> str:
     taken = [name for name in predictor.names if new_name(name, first.values) != name]
     if taken:
         renamed = ", ".join(f"{name} is {new_name(name, first.values)}" for name in taken)
-        lines.append(f"the input has columns of these names: {renamed}")
+        lines.append(f"the input already has columns with these names: {renamed}")
     if predictor.cut:
         length = predictor.reader.max_length
         lines.append(
             f"{predictor.cut:,} of {predictor.count:,} rows were longer than {length} tokens and "
-            "were cut"
+            "were truncated"
         )
     return "\n".join(lines)

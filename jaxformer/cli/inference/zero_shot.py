@@ -1,4 +1,4 @@
-"""``jaxformer zero-shot DIR IMAGE... --labels ...``: labels in words for images."""
+"""``jaxformer zero-shot DIR IMAGE... --labels ...``: zero-shot image classification."""
 
 import json
 from collections.abc import Sequence
@@ -25,23 +25,23 @@ Images = Annotated[
 
 @dataclass(frozen=True)
 class ZeroShot(ModelChoice):
-    """Shows which of some labels fits an image, by a model of texts and images (CLIP, SigLIP).
+    """Classifies images by text labels with a dual encoder (CLIP, SigLIP).
 
-    CLIP's probabilities add up to 1 over the labels; SigLIP gives each label one of its own.
+    CLIP's probabilities sum to 1 over the labels; SigLIP's are independent for each label.
     """
 
     folder: ModelDir
-    """The folder of a Hugging Face checkpoint, or of a run that was imported from one."""
+    """The folder of a Hugging Face checkpoint, or of a run imported from one."""
     images: Images
-    """The files of the images."""
+    """The image files."""
     labels: tuple[str, ...]
-    """The labels, in words."""
+    """The labels, as text."""
     template: str = TEMPLATE
-    """The text of a label, with {} in its place."""
+    """The template of a label's text, with {} for the label."""
     batch_size: int = 32
-    """Images that are computed together."""
+    """Images per batch."""
     json: bool = False
-    """Print a JSON object for each image."""
+    """Print one JSON object per image."""
 
 
 def zero_shot(arguments: Sequence[str], prog: str) -> None:

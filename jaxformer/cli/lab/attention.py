@@ -17,35 +17,38 @@ from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 class Attention(ModelChoice):
     """Draws the attention maps of a trained model.
 
-    Writes a page to browse all heads of all layers, and pictures for print: an overview of all
-    heads, and the heads of each layer with their tokens. An encoder-decoder has three kinds: those
-    of the encoder, those of the decoder, and the cross-attention.
+    Writes an interactive page with all heads of all layers, and figures: an overview of all heads,
+    and the heads of each layer with tokens. An encoder-decoder has three kinds of maps: encoder and
+    decoder self-attention, and cross-attention.
     """
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     text: str | None = None
-    """What a model of text reads."""
+    """The input of a text model."""
     target: str | None = None
-    """What the decoder of an encoder-decoder reads (default: what it writes itself, greedily)."""
+    """The decoder input of an encoder-decoder (default: its greedy output)."""
     image: Path | None = None
-    """The file that a model of images reads."""
+    """The input file of an image model."""
     layers: tuple[int, ...] | None = None
     """The layers to show, from 0 (default: all)."""
     heads: tuple[int, ...] | None = None
     """The heads to show, from 0 (default: all)."""
     format: Format = "png"
-    """The format of the pictures."""
+    """The format of the figures."""
     out: Path = Path("runs/lab-attention")
-    """The folder for attention.html and the pictures."""
+    """The output folder for attention.html and the figures."""
 
 
 def attention(arguments: Sequence[str], prog: str) -> None:
     """Writes the attention maps of a model on a text or an image."""
     wanted = parse(Attention, arguments, prog)
     if (wanted.text is None) == (wanted.image is None):
-        raise ArgumentError('give one of the two: --text "..." for a model of text, --image FILE')
+        raise ArgumentError(
+            'give either --text "..." for a text model or --image FILE for an image model'
+        )
     maps = [each.select(wanted.layers, wanted.heads) for each in _maps(wanted)]
     what = wanted.image.name if wanted.text is None else wanted.text
     title = f"Attention of {Path(wanted.folder).resolve().name}: {what}"
@@ -53,14 +56,14 @@ def attention(arguments: Sequence[str], prog: str) -> None:
     for each in maps:
         layers, heads, queries, keys = each.weights.shape
         print(f"{each.name}: {layers} layers, {heads} heads, {queries} queries, {keys} keys")
-    print(f"written: {page}, and {len(pictures)} pictures beside it")
+    print(f"written: {page}, and {len(pictures)} figures next to it")
 
 
 def _maps(wanted: Attention) -> list[AttentionMaps]:
     if wanted.image is None:
         return text_maps(load(wanted.folder, **wanted.how), wanted.text, wanted.target)
     if wanted.target is not None:
-        raise ArgumentError("--target: must be left out with --image; there is no decoder")
+        raise ArgumentError("--target: must be left out with --image, since there is no decoder")
     embeddings = PredictionConfig(task="embeddings")
     predictor = open_predictor(wanted.folder, embeddings, dtype="float32", **wanted.how)
     return [image_maps(predictor.subject.pretrained, predictor.reader, wanted.image)]

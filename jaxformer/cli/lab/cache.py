@@ -1,4 +1,4 @@
-"""``jaxformer lab cache CONFIG``: what a decoder's cache takes, and what it saves."""
+"""``jaxformer lab cache CONFIG``: the size and the savings of a decoder's KV cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from jaxformer.lab.experiments.kv_cache import cache_report
 from jaxformer.nn.cache import Storage
 
 _DESCRIPTION = """\
-Shows the bytes of the cache of keys and values with which the model of a config generates, what
-fewer key/value heads would save, and the work of the next token with the cache and without.
-CONFIG is what `jaxformer train` takes: the name of a config that comes with jaxformer
-(tiny_decoder, llama:llama3-8b) or the path of a Python file. Options change the fields of the
-config: --model.num-kv-heads 2. `{prog} CONFIG --help` lists them.
+Shows the size of the KV cache of a config's model, the savings with fewer key/value heads, and the
+work of the next token with and without the cache. CONFIG is the same as for `jaxformer train`: the
+name of a shipped config (tiny_decoder, llama:llama3-8b) or the path of a Python file. Options
+change the fields of the config: --model.num-kv-heads 2. `{prog} CONFIG --help` lists them.
 
 Configs: {names}"""
 
 
 @dataclass(frozen=True)
 class Cache(Config):
-    """Shows the bytes of a decoder's cache, and the work that it saves."""
+    """Shows the size of a decoder's KV cache and the work that it saves."""
 
     lengths: tuple[int, ...] | None = None
-    """Tokens of a row (n), in rising order (default: up to the model's positions, or 65536)."""
+    """Row lengths in tokens (n), increasing (default: up to the model's maximum length, or 65536).
+    """
     storage: Storage = "bfloat16"
     """The dtype of the cache."""
     out: Path = Path("runs/lab-cache")
-    """The folder for cache.html and cache.png."""
+    """The output folder for cache.html and cache.png."""
 
 
 def cache(arguments: Sequence[str], prog: str) -> None:
-    """Reports on the cache of the model that a command line describes."""
+    """Reports on the KV cache of the configured model."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description

@@ -1,4 +1,4 @@
-"""``jaxformer lab diagram CONFIG``: the architecture of a config as a picture."""
+"""``jaxformer lab diagram CONFIG``: draws the architecture of a config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from jaxformer.lab.drawing import save
 _ENDINGS = (".svg", ".png", ".pdf")
 _DESCRIPTION = """\
 Draws the model of a config: one block of each stack with its norms, sublayers and residual sums,
-what is below and above it, and the shapes and parameters of every part. CONFIG is what
-`jaxformer train` takes: the name of a config that comes with jaxformer (tiny_decoder, bert:base)
-or the path of a Python file. Options change the fields of the config: --model.num-layers 3.
-`{prog} CONFIG --help` lists them.
+its inputs and outputs, and the shapes and parameters of every part. CONFIG is the same as for
+`jaxformer train`: the name of a shipped config (tiny_decoder, bert:base) or the path of a Python
+file. Options change the fields of the config: --model.num-layers 3. `{prog} CONFIG --help` lists
+them.
 
-The picture is NAME.svg unless --out says otherwise.
+The figure is written to NAME.svg unless --out is given.
 
 Configs: {names}"""
 
@@ -31,11 +31,11 @@ class Diagram(Config):
     """Draws the architecture of a config."""
 
     out: Path | None = None
-    """The picture: .svg, .png or .pdf (default: NAME.svg)."""
+    """The output file: .svg, .png or .pdf (default: NAME.svg)."""
 
 
 def diagram(arguments: Sequence[str], prog: str) -> None:
-    """Draws the architecture that a command line describes."""
+    """Draws the architecture of the configured model."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
@@ -49,5 +49,5 @@ def diagram(arguments: Sequence[str], prog: str) -> None:
     if out.suffix not in _ENDINGS:
         raise ConfigError(f"out = {str(out)!r}: must end in one of {', '.join(_ENDINGS)}")
     if not out.parent.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: must be in a folder that exists")
+        raise ConfigError(f"out = {str(out)!r}: must be in an existing folder")
     print(f"written to {save(draw(describe(wanted.model), title), out)}")

@@ -21,16 +21,16 @@ from jaxformer.pretrained.auto import load
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
-    """Measures what dividing scores by sqrt(d_k) does to their variance and to the softmax."""
+    """Measures the effect of dividing scores by sqrt(d_k) on their variance and on the softmax."""
 
     head_dims: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
     """The widths of a head (d_k) to measure."""
     num_keys: int = 64
-    """The keys of a query."""
+    """Number of keys per query."""
     seed: int = 0
     """Seed of the random queries and keys."""
     out: Path = Path("runs/lab-softmax")
-    """The folder for softmax.html and softmax.png."""
+    """The output folder for softmax.html and softmax.png."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,43 +38,44 @@ class Mask:
     """Compares adding -inf before the softmax with multiplying by the mask after it."""
 
     length: int = 12
-    """Queries and keys."""
+    """Number of queries and keys."""
     seed: int = 0
     """Seed of the random scores."""
     out: Path = Path("runs/lab-mask")
-    """The folder for mask.html and mask.png."""
+    """The output folder for mask.html and mask.png."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoDogs(ModelChoice):
-    """Switches a trained model's positions off: identical tokens then have identical outputs."""
+    """Shows that without positions, identical tokens have identical outputs."""
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     text: str = "the dog and the other dog"
     """A text in which some token occurs twice."""
     out: Path = Path("runs/lab-two-dogs")
-    """The folder for two-dogs.html and two-dogs.png."""
+    """The output folder for two-dogs.html and two-dogs.png."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(CostConfig):
-    """Measures time and memory of attention against the length, beside a GRU and a convolution."""
+    """Measures how time and memory of attention, a GRU and a convolution grow with the length."""
 
     out: Path = Path("runs/lab-cost")
-    """The folder for cost.html and cost.png."""
+    """The output folder for cost.html and cost.png."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(RecallConfig):
-    """Trains attention, a GRU and a convolution to recall what stood some tokens before.
+    """Trains attention, a GRU and a convolution to recall earlier tokens.
 
     Takes about a minute. `jaxformer lab cost` measures the same layers against the length.
     """
 
     out: Path = Path("runs/lab-recall")
-    """The folder for recall.html and recall.png."""
+    """The output folder for recall.html and recall.png."""
 
 
 def softmax(arguments: Sequence[str], prog: str) -> None:
@@ -109,7 +110,7 @@ def recall(arguments: Sequence[str], prog: str) -> None:
 
 
 def finish(report: Report, out: Path) -> None:
-    """Writes the files of an experiment, and prints its table and its sentence."""
+    """Writes the files of an experiment, and prints its table and its finding."""
     page = report.write(out)
     table = Table(box=None, pad_edge=False)
     for number, title in enumerate(report.header):
@@ -118,4 +119,4 @@ def finish(report: Report, out: Path) -> None:
     for row in report.rows:
         table.add_row(*map(shown, row))
     console().print(table, markup=False)
-    print(f"\n{report.finding}\nwritten: {page}, and {page.with_suffix('.png').name} beside it")
+    print(f"\n{report.finding}\nwritten: {page}, and {page.with_suffix('.png').name} next to it")

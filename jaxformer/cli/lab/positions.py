@@ -1,4 +1,4 @@
-"""``jaxformer lab positions``: what positional schemes do."""
+"""``jaxformer lab positions``: draws and measures positional schemes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,17 +19,18 @@ from jaxformer.pretrained.auto import load
 class Positions(PositionsConfig):
     """Draws and measures positional schemes.
 
-    Codes, inner products, wavelengths, equal codes, rotations, RoPE's decay and its stretched
-    frequencies, ALiBi's slopes, T5's buckets, and what makes a score absolute. Writes a page, the
-    pictures and a table of numbers; no model is trained.
+    Codes, inner products, wavelengths, equal codes, rotations, RoPE's decay and frequency scaling,
+    ALiBi's slopes, T5's buckets, and absolute and relative scores. Writes a page, figures and a
+    table of numbers; no model is trained.
     """
 
     trained: str | None = None
-    """The folder of a run or of a Hugging Face checkpoint, or its name on the hub: what training
-    made of its learned table of positions or of T5's biases is drawn too."""
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, whose trained table of
+    positions or T5 biases are also drawn.
+    """
 
     out: Path = Path("runs/lab-positions")
-    """The folder for positions.html, numbers.csv and the pictures."""
+    """The output folder for positions.html, numbers.csv and the figures."""
 
 
 def positions(arguments: Sequence[str], prog: str) -> None:
@@ -44,7 +45,7 @@ def positions(arguments: Sequence[str], prog: str) -> None:
     for number in numbers:
         table.add_row(*number[:-1], shown(number.value))
     console().print(table)
-    print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the pictures")
+    print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the figures")
 
 
 def _section(name: str) -> Section:

@@ -20,33 +20,33 @@ class Extrapolate:
     """Trains small decoders at one length and tests them at longer ones.
 
     Every positional scheme is trained on text and on algorithmic tasks, with several seeds. The
-    folder then has one page (index.html), its tables (report.md), pictures, and all numbers
-    (results.csv, results.json). The default takes about an hour on two cores. The same
-    command, given again, continues where it was stopped.
+    output folder contains a page (index.html), its tables (report.md), figures, and all numbers
+    (results.csv, results.json). The default takes about an hour on two cores. Rerun the same
+    command to continue an interrupted study.
     """
 
     out: Path = Path("runs/lab-extrapolate")
-    """The folder of all files."""
+    """The output folder."""
     schemes: str = "all"
-    """The schemes, between commas: none,integer,binary,sinusoidal,learned,t5,alibi,rope,
-    rope-linear,rope-yarn. The last two stretch the frequencies of a trained RoPE in tests."""
+    """Comma-separated schemes: none,integer,binary,sinusoidal,learned,t5,alibi,rope,
+    rope-linear,rope-yarn. The last two stretch the frequencies of a trained RoPE at test time.
+    """
     tasks: str = "all"
-    """What is learned, between commas: text,copy,reverse,parity,addition,sorting,
-    missing_duplicate."""
+    """Comma-separated tasks: text,copy,reverse,parity,addition,sorting, missing_duplicate."""
     seeds: int = 3
-    """Models of each scheme and task."""
+    """Number of models per scheme and task."""
     steps: int = 250
-    """Updates of a model of text."""
+    """Updates of a text model."""
     task_steps: int = 600
-    """Updates of a model of an algorithmic task."""
+    """Updates of a model for an algorithmic task."""
     text_length: int = 128
-    """Tokens of a training row of text."""
+    """Tokens per training row of text."""
     task_length: int = 16
-    """The most symbols of a training input of a task."""
+    """Maximum number of symbols of a task's training input."""
     factors: str = "1,2,4,8,16"
-    """The lengths of the tests, as multiples of the training length, between commas."""
+    """Comma-separated test lengths, as multiples of the training length."""
     keep_runs: bool = False
-    """Keep every run's folder, with its checkpoint: gigabytes."""
+    """Keep every run's folder with its checkpoint, which takes gigabytes."""
 
     @property
     def plan(self) -> Extrapolation:
@@ -88,7 +88,7 @@ def families(arguments: Sequence[str], prog: str) -> None:
 def _finish(
     study: Study, cells: Sequence[Cell], write: Callable[[dict[str, Result]], list[Path]]
 ) -> None:
-    """Trains what is not trained yet, then writes the report and names its files."""
+    """Trains the unfinished models, then writes the report and prints its file names."""
     results = study.run(cells)
     if results is not None:
         for file in write(results):
@@ -99,6 +99,6 @@ def _factors(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isdecimal() and int(word) for word in words):
         raise ArgumentError(
-            f"--factors {text!r}: must be whole numbers of at least 1 between commas: 1,2,4"
+            f"--factors {text!r}: must be comma-separated integers of at least 1: 1,2,4"
         )
     return tuple(sorted({int(word) for word in words}))

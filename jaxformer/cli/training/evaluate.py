@@ -1,4 +1,4 @@
-"""``jaxformer evaluate RUN_DIR``: the metrics of a run on validation data."""
+"""``jaxformer evaluate RUN_DIR``: measures a run on validation data."""
 
 import contextlib
 import dataclasses
@@ -34,28 +34,29 @@ from jaxformer.training.step import TrainProgram
 
 @dataclass(frozen=True)
 class Evaluation(CheckpointChoice):
-    """Evaluates a checkpoint of a run on its validation rows, or on data of your own."""
+    """Evaluates a checkpoint of a run on its validation rows or on other data."""
 
     data: Data
-    """The run's data; --data.validation... names validation data of your own."""
+    """The run's data; --data.validation... names other validation data."""
     mesh: MeshConfig
-    """How the work is spread over devices."""
+    """How computation is distributed over devices."""
     output: Path | None = None
-    """The JSON file to write (default: RUN_DIR/evaluation.json); what it writes goes
-    beside it."""
+    """The JSON file to write (default: RUN_DIR/evaluation.json); generated texts are written next
+    to it.
+    """
     job: DistributedConfig = field(default_factory=DistributedConfig)
-    """The processes that evaluate together."""
+    """The processes of the job."""
 
 
 _DESCRIPTION = """\
 Evaluates the newest checkpoint of a run on all its validation rows, shows the metrics and writes
-them as JSON. The options of the run's data are those of `jaxformer train`: --data.validation
+them as JSON. The options for the data are the same as for `jaxformer train`: --data.validation
 dev.tsv, --data.validation-source src.txt, --data.text sentence. `{prog} RUN_DIR --help` lists
 them."""
 
 
 def evaluate(arguments: Sequence[str], prog: str) -> None:
-    """Prints and writes the metrics of a run's parameters."""
+    """Prints and writes the metrics of a run."""
     usage = f"{prog} RUN_DIR [--step N | --best] [--output FILE.json] [--data.validation FILE ...]"
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
     named = run_path(subject, "run_dir")
@@ -81,15 +82,15 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
         conclusion = evaluator.conclude(params, saved.step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(
-            f"none of the {conclusion.rows} validation rows has anything to predict, so there is "
-            "nothing to measure"
+            f"none of the {conclusion.rows} validation rows has a target, so no metric can be "
+            "computed"
         )
     if is_first():
         _report(conclusion, folder, config, output)
 
 
 def _writable(file: AnyPath) -> AnyPath:
-    """Returns the file if it can be written, which is checked before the work."""
+    """Returns the file after checking that it can be written."""
     if file.suffix != ".json":
         raise ConfigError(f"--output {file}: the metrics are JSON; name a file that ends in .json")
     check_store(file.parent, "--output")
@@ -101,7 +102,7 @@ def _writable(file: AnyPath) -> AnyPath:
 
 
 def _start_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
-    """Returns the wanted mesh, or one device if the run's own mesh does not fit this machine."""
+    """Returns the requested mesh, or one device if the run's mesh does not fit this machine."""
     make_cpu_devices(wanted.mesh, join(wanted.job))
     try:
         wanted.mesh.sizes(jax.device_count())
@@ -115,9 +116,9 @@ def _start_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
 
 @contextlib.contextmanager
 def _linked_data(folder: AnyPath, old: Data, new: Data) -> Iterator[Path]:
-    """Makes a temporary folder with links to the data that a run keeps.
+    """Creates a temporary folder with links to the run's prepared data.
 
-    It has the run's tokens only if the documents are the same.
+    The run's tokens are only linked if the documents are the same.
 
     Args:
         folder: The run's folder.
@@ -128,15 +129,17 @@ def _linked_data(folder: AnyPath, old: Data, new: Data) -> Iterator[Path]:
         The temporary folder.
 
     Raises:
-        ConfigError: The tokenizer is missing, or `new` has another one.
+        ConfigError: The tokenizer is missing, or `new` has a different one.
     """
     if getattr(old, "tokenizer", None) != getattr(new, "tokenizer", None):
-        raise ConfigError("--data.tokenizer: the run's own tokenizer is what its model can read")
+        raise ConfigError(
+            "--data.tokenizer: must be left out, since the model needs the run's tokenizer"
+        )
     home = kept_files(folder)
     if hasattr(old, "tokenizer") and not (home / "tokenizer").is_dir():
-        raise ConfigError(f"{folder}/tokenizer is missing: without it no text can be read")
+        raise ConfigError(f"{folder}/tokenizer is missing, so text cannot be tokenized")
     if hasattr(old, "tokenizer"):
-        load_tokenizer(home)  # so that a message about damage names the run's own file
+        load_tokenizer(home)  # so that a message about damage names the file in the run
     links = {name: home / name for name in KEPT}
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):
@@ -155,20 +158,20 @@ def _prepared(data: Data, kept: Path) -> Datasets:
         if _own_validation(data):
             raise
         raise DataError(
-            f"{error}. The run's validation rows are a share of its training data: name where "
-            "these are now, or validation data of your own; --help lists the options"
+            f"{error}. The run's validation rows are a fraction of its training data: set the new "
+            "location of that data, or other validation data; --help lists the options"
         ) from error
 
 
 def _own_validation(data: Data) -> dict[str, Any]:
-    """The fields that name validation data of the user's own, with their values."""
+    """Returns the fields that name separate validation data, with their values."""
     names = [item.name for item in dataclasses.fields(data) if item.name.startswith("validation")]
     values = {name: getattr(data, name) for name in names if name != "validation_fraction"}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _program(config: Config) -> TrainProgram:
-    """What evaluates; a teacher takes no part in it."""
+    """Returns the program for evaluation, without a teacher."""
     preference, mesh = config.train.preference, make_mesh(config.mesh)
     loss = None if preference is None else preference_loss(preference)
     return TrainProgram(config.model, config.optimizer, config.train, mesh, loss)

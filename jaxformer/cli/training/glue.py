@@ -28,38 +28,40 @@ T = TypeVar("T")
 class Glue:
     """Fine-tunes a model on the tasks of GLUE, each with its published recipe.
 
-    Each task is a run in a folder of its own. At the end there are one table, the average as GLUE
-    defines it (results.json, results.md) and, where the test files are, the files to submit
-    (submission/). The same command, given again, continues where it was stopped.
+    Each task is a run in a separate folder. At the end a table with GLUE's average (results.json,
+    results.md) is written and, if the test files exist, the files to submit (submission/). Rerun
+    the same command to continue after an interruption.
 
-    The recipe is that of `jaxformer train glue:TASK`, whose other options work here for every task:
-    --train.patience 2, --optimizer.weight-decay 0, --model.dropout 0.2, --mesh.data 4;
-    `jaxformer train glue:cola --help` lists them.
+    The recipe is that of `jaxformer train glue:TASK`, whose other options apply to every task:
+    --train.patience 2, --optimizer.weight-decay 0, --model.dropout 0.2, --mesh.data 4; `jaxformer
+    train glue:cola --help` lists them.
     """
 
     init_from: str
-    """The model: a Hugging Face checkpoint (its folder, or its name on the hub), a run, or one of
-    its checkpoints."""
+    """The model: a Hugging Face checkpoint (its folder or hub name), a run, or one of its
+    checkpoints.
+    """
     data: Path
     """The folder with the tasks' folders: GLUE_DIR/CoLA/train.tsv, or
     GLUE_DIR/cola/train-00000-of-00001.parquet."""
     run_dir: Path = Path("runs/glue")
-    """The folder of all runs."""
+    """The output folder of all runs."""
     tasks: str = "all"
-    """The tasks, between commas: cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli."""
+    """Comma-separated tasks: cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli."""
     learning_rate: str | None = None
-    """The peak learning rate; of several between commas (2e-5,3e-5,5e-5) the best for each task on
-    its development data counts (default: the recipe's)."""
+    """The peak learning rate; of several comma-separated ones (2e-5,3e-5,5e-5) the best on the
+    development data is chosen per task (default: the recipe's).
+    """
     epochs: float | None = None
-    """Epochs of each task (default: the recipe's)."""
+    """Epochs per task (default: the recipe's)."""
     batch_size: int | None = None
-    """Rows of a step (default: the recipe's)."""
+    """Batch size in rows (default: the recipe's)."""
     max_length: int | None = None
-    """The most tokens of a row; longer ones are cut (default: the recipe's)."""
+    """Maximum tokens per row; longer rows are truncated (default: the recipe's)."""
     seeds: str = "0"
-    """Seeds between commas; the median over them is reported, and the best is submitted."""
+    """Comma-separated seeds; the median is reported, and the best run is submitted."""
     job: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
-    """The processes that train together."""
+    """The processes of the job."""
 
     @property
     def plan(self) -> GluePlan:
@@ -82,7 +84,7 @@ class Glue:
 
 
 def glue(arguments: Sequence[str], prog: str) -> int:
-    """Trains and measures the tasks that a command line names; returns the exit status."""
+    """Trains and measures the chosen tasks; returns the exit status."""
     own, others = _split(arguments)
     options = parse(Glue, own, prog)
     plan = options.plan
@@ -113,7 +115,7 @@ def glue(arguments: Sequence[str], prog: str) -> int:
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The command's own options, and those of the experiments (--train.steps 4)."""
+    """Splits arguments into options of the command and of the experiments (--train.steps 4)."""
     own, others = [], []
     side = own
     for word in arguments:
@@ -130,7 +132,7 @@ def _items(text: str, kind: Callable[[str], T], option: str) -> tuple[T, ...]:
     except ValueError:
         found = ()
     if not found:
-        raise ConfigError(f"{option} {text!r}: must be numbers between commas")
+        raise ConfigError(f"{option} {text!r}: must be comma-separated numbers")
     return found
 
 
@@ -139,7 +141,7 @@ def _recipe(task: str) -> Config:
 
 
 def _resolved(runs: list[GlueRun]) -> list[GlueRun]:
-    """The runs with the model of the checkpoint, checked before anything is trained."""
+    """Resolves and checks all runs before anything is trained."""
     found = [run._replace(config=fill(run.config, run.folder).config) for run in runs]
     for run in found:
         validate(run.config, jax.device_count())

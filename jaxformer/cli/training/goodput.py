@@ -1,4 +1,4 @@
-"""``jaxformer goodput RUN_DIR``: where the wall time of a run went."""
+"""``jaxformer goodput RUN_DIR``: shows how the wall time of a run was spent."""
 
 import json
 import time
@@ -19,10 +19,10 @@ from jaxformer.training.logging.progress import duration
 
 @dataclass(frozen=True)
 class GoodputOptions:
-    """Shows where the wall time of a run went, from its own files, restarts included.
+    """Shows how the wall time of a run was spent, including restarts.
 
-    A table and a picture with the time of start, compilation, data, steps, evaluations and saves,
-    of the work that was lost and done again after a restart, and of what lies between the starts.
+    Prints a table and draws a plot of the time for start-up, compilation, data, steps, evaluation
+    and saving, of work that was lost and repeated after a restart, and of downtime between starts.
     """
 
     run_dir: RunDir
@@ -30,11 +30,11 @@ class GoodputOptions:
     out: Path = Path("goodput.png")
     """The picture."""
     json: bool = False
-    """Print everything as JSON, and nothing else."""
+    """Print only JSON."""
 
 
 def goodput(arguments: Sequence[str], prog: str) -> None:
-    """Prints and draws where the wall time of a run went."""
+    """Prints and draws how the wall time of a run was spent."""
     options = parse(GoodputOptions, arguments, prog)
     found = find_goodput(options.run_dir)
     picture = plot_goodput(found, options.out, str(options.run_dir))

@@ -29,13 +29,13 @@ from jaxformer.training.resolve import fill
 
 _MOST_CHARACTERS = 10_000
 _DESCRIPTION = """\
-Shows the first rows of a config's training data as the model sees them: their texts with what is
-learned, each token with its target, weight and segment, and labels, spans and images. CONFIG and
-its options are those of `jaxformer train`: put `rows` in the place of `train`. Nothing is trained,
-and nothing is written; where the run exists, its tokenizer and its labels are used.
+Shows the first rows of a config's training data as the model sees them: texts with the training
+targets marked, each token with its target, weight and segment, and labels, spans and images.
+CONFIG and its options are the same as for `jaxformer train`: replace `train` with `rows`. Nothing
+is trained or written; if the run exists, its tokenizer and labels are used.
 
-Rows are in the order of the data, which training shuffles; what is drawn at random (masks, crops)
-is drawn anew in training.
+Rows are in the order of the data, which training shuffles; random choices (masks, crops) differ in
+training.
 
 Configs: {names}"""
 
@@ -45,19 +45,19 @@ class Rows(Launch):
     """Shows the first rows of a config's data."""
 
     rows: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 2
-    """How many rows to show."""
+    """Number of rows to show."""
     tokens: int = 24
-    """How many tokens of each row to list."""
+    """Number of tokens to list per row."""
     json: bool = False
-    """Print a JSON object for each row, with all of its arrays."""
+    """Print one JSON object per row, with all arrays."""
 
     def __post_init__(self):
         check_fields(self, "rows", rows=at_least(1), tokens=at_least(0))
 
 
 def rows(arguments: Sequence[str], prog: str = "jaxformer rows") -> None:
-    """Prints the first rows of the experiment that a command line describes."""
-    jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
+    """Prints the first rows of the configured experiment."""
+    jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
     description = _DESCRIPTION.format(names=", ".join(shipped_names()))
     arguments = ["--rows" if word == "-n" else word for word in arguments]
     wanted = launched(Rows, arguments, prog, description, lambda _: None)
@@ -78,7 +78,7 @@ def rows(arguments: Sequence[str], prog: str = "jaxformer rows") -> None:
 
 @contextmanager
 def _rows(config: Config, folder: AnyPath | None) -> Iterator[tuple[RowReader, Iterator[Batch]]]:
-    """The rows, prepared in a folder that is removed afterwards."""
+    """Yields the rows, prepared in a temporary folder."""
     with tempfile.TemporaryDirectory() as home:
         if folder is not None and (folder / CONFIG_FILE).is_file():
             kept = kept_files(folder)
@@ -95,7 +95,7 @@ def _all_but_kept(root: Path):
 
 
 def _print_tokens(name: str, columns: Sequence[Column], most: int) -> None:
-    """A line for each token, with its number in every array."""
+    """Prints a line per token, with its value in every array."""
     size = min(most, *(len(column.words) for column in columns)) if columns else 0
     if not size:
         return

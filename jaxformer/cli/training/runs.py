@@ -1,4 +1,4 @@
-"""``jaxformer inspect``, ``merge`` and ``compare``: what runs hold."""
+"""``jaxformer inspect``, ``merge`` and ``compare``: inspect and compare runs."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from jaxformer.training.logging import comparison
 from jaxformer.training.logging.plot import Line, is_per_token, plot_comparison
 from jaxformer.training.logging.published_scores import published_lines
 from jaxformer.training.logging.report import print_pairs
-from jaxformer.training.logging.run_logger import in_words
+from jaxformer.training.logging.run_logger import format_metrics
 from jaxformer.training.transfer import merge as lora
 
 
@@ -32,7 +32,7 @@ from jaxformer.training.transfer import merge as lora
 class Inspect(CheckpointChoice):
     """Shows the checkpoints of a run, its config and the size of its model.
 
-    Also hashes the parameters and the optimizer state: the same bits have the same hash.
+    Also prints a hash of the exact bits of the parameters and the optimizer state.
     """
 
     run_dir: RunDir
@@ -40,22 +40,22 @@ class Inspect(CheckpointChoice):
 
 
 def inspect(arguments: Sequence[str], prog: str) -> None:
-    """Prints what a run's folder holds."""
+    """Prints the contents of a run's folder."""
     options = parse(Inspect, arguments, prog)
-    jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
+    jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
     home, wanted = saved_run.run_and_step(options.run_dir, options.step, options.best)
     run = run_dir.RunConfig(home)
-    whole, rows = saved_run.read_steadily(home, lambda: _run_rows(run, wanted, options.best))
+    whole, rows = saved_run.retry_if_deleted(home, lambda: _run_rows(run, wanted, options.best))
     print_pairs([("run", home), *rows, *_config_rows(run.config)])
     folder = (home / run_dir.CHECKPOINTS).absolute()
-    if not whole and (files.saved_steps(folder) or files.damaged_ones(folder)):
+    if not whole and (files.saved_steps(folder) or files.damaged_checkpoints(folder)):
         raise checkpointer.CheckpointError(f"Every checkpoint in {folder} is damaged")
 
 
 def _run_rows(
     run: run_dir.RunConfig, wanted: int | None, best: bool
 ) -> tuple[list[int], list[tuple[str, str]]]:
-    """The steps that are whole, and what is to be shown of the run besides its configuration."""
+    """Returns the intact steps, and the rows to show about the run other than its configuration."""
     folder = (run.folder / run_dir.CHECKPOINTS).absolute()
     steps = files.saved_steps(folder)
     holds = [files.StepHold(folder / str(step)) for step in steps]
@@ -66,7 +66,7 @@ def _run_rows(
         rows.append(("from the hub", str(source)))
     rows += [(f"step {step} is damaged", problem) for step, problem in problems.items() if problem]
     if wanted is not None and wanted not in whole:
-        raise ConfigError(f"--step {wanted}: {folder} holds {rows[0][1]}")
+        raise ConfigError(f"--step {wanted}: {folder} contains {rows[0][1]}")
     if whole:
         step = saved_run.chosen_step(run.folder, wanted, best) if best else wanted
         step = whole[-1] if step is None else step
@@ -96,58 +96,59 @@ def _checkpoint_rows(
     digest = checkpointer.content_hash(counted())
     return [
         ("best step", "not measured" if best is None else f"{best} ({words} {values[best]:.4f})"),
-        ("validation", f"{in_words(measured[step]) or 'not measured'} at step {step}"),
+        ("validation", f"{format_metrics(measured[step]) or 'not measured'} at step {step}"),
         ("parameters", f"{count:,}"),
         ("content hash", f"{digest} (step {step})"),
     ]
 
 
 def _config_rows(config: Any) -> list[tuple[str, str]]:
-    """One row per part of the config."""
+    """Returns one row per section of the config."""
     parts = [field.name for field in dataclasses.fields(config)]
     return [(name, "\n".join(textwrap.wrap(summary(getattr(config, name)), 90))) for name in parts]
 
 
 @dataclass(frozen=True)
 class Merge(CheckpointChoice):
-    """Multiplies out the low-rank factors (LoRA) of a run.
+    """Merges the low-rank factors (LoRA) of a run into plain weights.
 
-    Writes a run folder with plain weights, which --init-from, evaluate and inspect read.
+    Writes a run folder with plain weights, for --init-from, evaluate and inspect.
     """
 
     run_dir: RunDir
     """The folder of a run that trained low-rank factors."""
     out_dir: OutDir
-    """A new or an empty folder."""
+    """A new or empty folder."""
 
 
 def merge(arguments: Sequence[str], prog: str) -> None:
     """Writes a run with plain weights."""
     options = parse(Merge, arguments, prog)
     jax.config.update("jax_platforms", "cpu")
-    print(lora.merge(options.run_dir, options.out_dir, options.step, options.best).in_words())
+    print(lora.merge(options.run_dir, options.out_dir, options.step, options.best).report())
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Compares runs by a validation metric: a table, and pictures against steps and compute.
+    """Compares runs by a validation metric, in a table and in plots against steps and compute.
 
-    The table has the best value, parameters, tokens and FLOPs until then, and the settings in
-    which the runs differ, so it reads a sweep: jaxformer compare runs/sweep-*
-    For BLEU and ROUGE the figures of the recipes' papers follow, which are of other data.
+    The table shows the best value, the parameters, tokens and FLOPs up to it, and the settings that
+    differ between runs, for example in a sweep: jaxformer compare runs/sweep-*. For BLEU and ROUGE,
+    published scores of the recipes on other data follow.
     """
 
     run_dirs: RunDirs
     """The folders of the runs."""
     metric: str = "loss"
-    """The validation metric: loss, accuracy, entity_f1, ... or one of the run's end, such as bleu.
-    The best run comes first."""
+    """The validation metric: loss, accuracy, entity_f1, ... or a final metric, such as bleu. The
+    best run is listed first.
+    """
     out: Path = Path("comparison.png")
-    """The picture; that against compute is beside it, as comparison-compute.png."""
+    """The plot; the plot against compute is written next to it as comparison-compute.png."""
     title: str = "Comparison"
     """Its title."""
     json: bool = False
-    """Print the table as JSON, a list of objects, and nothing else."""
+    """Print only the table, as a JSON list of objects."""
     table: Path | None = None
     """A .csv, .tsv, .jsonl or .parquet file to write the table to."""
 
@@ -174,7 +175,7 @@ def compare(arguments: Sequence[str], prog: str) -> None:
 
 
 def _pictures(runs: Sequence[comparison.ComparedRun], options: Compare) -> list[Path]:
-    """Draws the runs against steps and, where it is known, against compute."""
+    """Draws the runs against steps and, if known, against compute."""
     per_token = options.metric == "loss" and all(is_per_token(run.folder) for run in runs)
     look = {"title": options.title, "metric": options.metric, "per_token": per_token}
     steps = [Line(run.name, run.steps, run.values) for run in runs]

@@ -20,14 +20,14 @@ from jaxformer.training.resolve import fill
 
 _TIMES_FOR_ADAPTERS = 10
 _DESCRIPTION = """\
-Trains the model that a config describes. CONFIG is the name of a config that comes with jaxformer
-(tiny_decoder, bert:base) or the path of a Python file (configs/tiny_decoder.py); what follows a
-colon is the argument of its get_config, such as a size. Options change the fields of the config:
---train.steps 300. `{prog} CONFIG --help` lists them.
+Trains the model of a config. CONFIG is the name of a shipped config (tiny_decoder, bert:base) or
+the path of a Python file (configs/tiny_decoder.py); an argument of its get_config, such as a size,
+follows a colon. Options change the fields of the config: --train.steps 300. `{prog} CONFIG --help`
+lists them.
 
-The run goes to runs/NAME unless --run-dir says otherwise. The same command, given again, continues
-from the last checkpoint. Adapters (--train.lora LoRA) take ten times the config's learning rate
-unless --optimizer.schedule.learning-rate says otherwise.
+The run is written to runs/NAME unless --run-dir is given. Rerun the same command to continue from
+the last checkpoint. Adapters (--train.lora LoRA) use ten times the config's learning rate unless
+--optimizer.schedule.learning-rate is given.
 
 Configs: {names}"""
 
@@ -39,13 +39,13 @@ class Launch(Config):
     run_dir: Path | None = None
     """The run's folder (default: runs/NAME)."""
     fresh: bool = False
-    """Start a new run; an earlier run in the folder is kept under another name."""
+    """Start a new run; an earlier run in the folder is renamed."""
     job: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
-    """The processes that train together."""
+    """The processes of the job."""
 
     @property
     def experiment(self) -> Config:
-        """The experiment alone."""
+        """The experiment without the other options."""
         parts = [field.name for field in dataclasses.fields(Config)]
         return Config(**{name: getattr(self, name) for name in parts})
 
@@ -54,7 +54,7 @@ L = TypeVar("L", bound=Launch)
 
 
 def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
-    """Trains the experiment that a command line describes; returns the exit status."""
+    """Trains the configured experiment; returns the exit status."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     launch = launched(Launch, arguments, prog, description, _start)
     result = loop.train(launch.experiment, launch.run_dir, launch.fresh, began=process_began())
@@ -68,14 +68,14 @@ def launched(
     description: str,
     start: Callable[[Launch], None],
 ) -> L:
-    """Reads a command line that names an experiment and changes its fields.
+    """Parses a command line that names an experiment and changes its fields.
 
     Args:
-        kind: The options besides those of the experiment.
-        arguments: The words after the command.
-        prog: What messages call the program.
-        description: What the help says of the command.
-        start: Called once, before a checkpoint is opened.
+        kind: The class of the options in addition to those of the experiment.
+        arguments: The arguments of the command.
+        prog: The program's name in messages.
+        description: The description of the command in the help.
+        start: Called once before a checkpoint is opened.
 
     Returns:
         The options, with the experiment and the run's folder.
@@ -97,12 +97,12 @@ def launched(
 
 
 def _start(launch: Launch) -> None:
-    """Joins the processes of the job and makes the devices, before JAX makes any itself."""
+    """Joins the processes of the job and creates the devices before JAX does so implicitly."""
     make_cpu_devices(launch.mesh, join(launch.job))
 
 
 def _with_epochs(launch: L, options: Sequence[str]) -> L:
-    """The defaults without a number of steps, where the options have epochs in place of it."""
+    """Clears the default number of steps if the options set epochs instead."""
     named = given(options)
     if "train.epochs" not in named or "train.steps" in named:
         return launch
@@ -111,7 +111,7 @@ def _with_epochs(launch: L, options: Sequence[str]) -> L:
 
 
 def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Path) -> L:
-    """The defaults with ten times the learning rate, where the options ask for adapters."""
+    """Multiplies the default learning rate by ten if the options enable adapters."""
     named = given(options)
     if not any(name.startswith("train.lora") for name in named) or not named.isdisjoint(
         {"optimizer", "optimizer.schedule", "optimizer.schedule.learning_rate"}
@@ -122,7 +122,7 @@ def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Pa
         return launch
     rate, folder = _TIMES_FOR_ADAPTERS * launch.optimizer.schedule.learning_rate, first.run_dir
     folder = any_path(folder or run, "run_dir")
-    # A run of an earlier version had the config's rate, and keeps it.
+    # A run of an earlier version keeps the config's learning rate.
     if not first.fresh and (folder / CONFIG_FILE).is_file():
         rate = read_config(folder).optimizer.schedule.learning_rate
     schedule = dataclasses.replace(launch.optimizer.schedule, learning_rate=rate)
@@ -133,7 +133,7 @@ def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Pa
 def _with_model(
     launch: L, options: Sequence[str], prog: str, run: Path, start: Callable[[Launch], None]
 ) -> L:
-    """The defaults with the checkpoint's model, which the options of the model change."""
+    """Returns the defaults with the checkpoint's model, which model options can change."""
     asks_help = "--help" in options or "-h" in options
     first = parse(launch, without(options, "model", "help"), prog)
     if not asks_help:

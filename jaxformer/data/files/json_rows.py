@@ -75,7 +75,7 @@ def _read_list(path: Path) -> Iterator[Record]:
         raise DataError(f"{path}, row {number}: not valid JSON: nested too deeply") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, row {number}: not valid JSON: {error.msg}") from error
-    except ValueError as error:  # Python reads integers of 4,300 digits at most
+    except ValueError as error:  # Python parses integers of at most 4,300 digits
         reason = "a number has too many digits"
         raise DataError(f"{path}, row {number}: not valid JSON: {reason}") from error
 

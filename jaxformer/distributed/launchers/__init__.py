@@ -1,4 +1,4 @@
-"""What starts several processes, and what it tells each of them in the environment."""
+"""Launchers of several processes, and the environment variables that they set."""
 
 from jaxformer.distributed.launchers.base import Launcher, Processes
 from jaxformer.distributed.launchers.kubernetes import IndexedJob, JaxJob
@@ -8,7 +8,7 @@ from jaxformer.distributed.launchers.tpu import CloudTpuVm, TpuPod
 
 __all__ = ["LAUNCHERS", "Launcher", "Processes"]
 
-# mpirun within an allocation of SLURM starts its daemons with srun, and a TPU pod of GKE is an
-# indexed Job: the one that started the processes themselves comes first.
+# mpirun within a SLURM allocation starts its daemons with srun, and a TPU pod of GKE is an indexed
+# Job, so the launcher that started the processes directly comes first.
 LAUNCHERS = (OpenMpi(), Slurm(), TpuPod(), JaxJob(), IndexedJob(), CloudTpuVm())
-"""The launchers that are known, in the order in which they are asked."""
+"""The known launchers, in the order of detection."""

@@ -1,4 +1,4 @@
-"""What a launcher tells, and how variables of the environment are read."""
+"""The base class of launchers, and parsing of environment variables."""
 
 import re
 from collections.abc import Mapping
@@ -13,34 +13,37 @@ ALONE = "--job.num-processes 1"
 
 
 class Processes(NamedTuple):
-    """What `jax.distributed.initialize` needs to know; None: the launcher does not say it."""
+    """The arguments of `jax.distributed.initialize`; None for values that the launcher does not
+    set.
+    """
 
     coordinator: str | None
     """HOST:PORT of process 0."""
     count: int | None
-    """How many processes there are."""
+    """The number of processes."""
     index: int | None
-    """This one's index, from 0."""
+    """The index of this process, from 0."""
     devices: tuple[int, ...] | None = None
-    """Which of the GPUs that it sees are this process's; None: all of them."""
+    """The visible GPUs that this process uses; None for all."""
     cluster_knows: bool = False
-    """Whether JAX can ask the cluster for what is None."""
+    """Whether JAX can detect the values that are None."""
 
 
 class Launcher(Protocol):
-    """Something that starts several processes."""
+    """A launcher of several processes."""
 
     def detect(self, variables: Variables) -> Processes | None:
-        """Reads what this launcher tells a process.
+        """Reads the environment variables of this launcher.
 
         Args:
             variables: The environment.
 
         Returns:
-            None where it did not start this process, or started it alone.
+            The processes, or None if this launcher did not start several.
 
         Raises:
-            ConfigError: It started several processes, and a variable is missing or cannot be.
+            ConfigError: The launcher started several processes, but a variable is missing or
+                invalid.
         """
 
 
@@ -57,12 +60,12 @@ def number(variables: Variables, name: str, least: int = 0) -> int | None:
 
 
 def needed(variables: Variables, name: str, launcher: str) -> int:
-    """Reads an integer of at least 0 that a launcher of several processes always sets."""
+    """Reads a non-negative integer that a launcher of several processes always sets."""
     value = number(variables, name)
     if value is None:
         raise ConfigError(
-            f"{launcher} started several processes, but {name} is not set: give {BY_HAND}, or let "
-            f"this process train alone with {ALONE}"
+            f"{launcher} started several processes, but {name} is not set: set {BY_HAND}, or "
+            f"train with this process alone with {ALONE}"
         )
     return value
 
@@ -75,6 +78,6 @@ def host_of(address: str) -> str:
 
 
 def job_port(job: int, variables: Variables) -> str:
-    """Returns a port that jobs beside this one hardly have: JAX's own rule for job numbers."""
+    """Returns a port that is unlikely to collide with other jobs, by JAX's rule for job numbers."""
     last = 65535
     return variables.get("JAX_COORDINATOR_PORT") or str(last - 4095 + job % 4096)

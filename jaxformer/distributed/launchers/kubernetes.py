@@ -1,11 +1,11 @@
-"""Jobs of Kubernetes."""
+"""Kubernetes Jobs."""
 
 import importlib.util
 
 from jaxformer.distributed.launchers.base import Launcher, Processes, Variables, needed, number
 
 _PORT = 55527
-"""JAX's own choice for pods."""
+"""JAX's default for pods."""
 
 
 class JaxJob(Launcher):
@@ -22,10 +22,10 @@ class JaxJob(Launcher):
 
 
 class IndexedJob(Launcher):
-    """The pods of an indexed Job, alone or of a JobSet, of which only the cluster knows the size.
+    """The pods of an indexed Job, alone or in a JobSet; only the cluster knows their number.
 
-    JobSet itself sets labels and annotations only. Manifests often hand them on as JOBSET_NAME and
-    REPLICATED_JOB_NAME, which give the host name of the first pod in the JobSet's own domain.
+    JobSet itself sets only labels and annotations. Manifests often pass them on as JOBSET_NAME and
+    REPLICATED_JOB_NAME, which determine the host name of the first pod in the JobSet's domain.
     """
 
     def detect(self, variables: Variables) -> Processes | None:

@@ -14,7 +14,9 @@ from jaxformer.distributed.launchers.gpus import local_gpus
 
 
 class OpenMpi(Launcher):
-    """The processes of an mpirun; from Open MPI 5 on it does not say where the first one is."""
+    """The processes of an mpirun; since Open MPI 5 it does not provide the address of the first
+    one.
+    """
 
     def detect(self, variables: Variables) -> Processes | None:
         count = number(variables, "OMPI_COMM_WORLD_SIZE", 1)

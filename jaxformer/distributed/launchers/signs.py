@@ -1,4 +1,4 @@
-"""Signs of a job of several processes that cannot be joined from its variables alone."""
+"""Detects jobs of several processes that cannot be joined from environment variables alone."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError
 
 
 class Rank(NamedTuple):
-    """The variables of a launcher that numbers its processes and does not say where they are."""
+    """The variables of a launcher that numbers its processes without providing an address."""
 
     launcher: str
     size: str
@@ -27,9 +27,10 @@ RANKS = (
 
 
 def refuse_ranks(variables: Variables, launched: Processes | None) -> None:
-    """Refuses processes that a launcher numbered in a way that nothing else confirms.
+    """Refuses processes that a launcher numbered but that would not train together.
 
-    Without this, N processes train alone, or several take the same place in a job of fewer.
+    Otherwise N processes would train separately, or several would use the same index of a smaller
+    job.
     """
     for rank in RANKS:
         size, index = number(variables, rank.size), number(variables, rank.index)
@@ -37,14 +38,14 @@ def refuse_ranks(variables: Variables, launched: Processes | None) -> None:
         if index is not None and size is not None and size > 1 and not known:
             raise ConfigError(
                 f"{rank.size} = {size}: {rank.launcher} started {size} processes that would not "
-                f"train together; give each --job.coordinator HOST:PORT --job.num-processes {size} "
-                f"--job.process-id ${rank.index}, which is {index} here{rank.hint}, or let this "
-                f"one train alone with {ALONE}"
+                "train together; start each with --job.coordinator HOST:PORT --job.num-processes "
+                f"{size} --job.process-id ${rank.index}, which is {index} here{rank.hint}, or "
+                f"train with this process alone with {ALONE}"
             )
 
 
 def refuse_lone_process(variables: Variables) -> None:
-    """Refuses a process that was started alone on one of several nodes of an allocation."""
+    """Refuses a process that was started alone in an allocation of several nodes."""
     allocations = (
         ("SLURM", "srun", nodes_without_srun(variables)),
         ("PBS", "mpirun of Open MPI", _pbs_nodes(variables)),
@@ -54,15 +55,15 @@ def refuse_lone_process(variables: Variables) -> None:
     for scheduler, launcher, nodes in allocations:
         if nodes is not None and nodes > 1:
             raise ConfigError(
-                f"{scheduler} allocated {nodes} nodes, and this process was started alone on one "
-                f"of them: start the command with {launcher}, or once on each node with {BY_HAND}; "
-                f"{ALONE} trains on this node alone"
+                f"{scheduler} allocated {nodes} nodes, but this process was started alone on one "
+                f"of them: start the command with {launcher}, or once on each node with "
+                f"{BY_HAND}; {ALONE} trains on this node alone"
             )
     slices = number(variables, "MEGASCALE_NUM_SLICES", 1)
     if slices is not None and slices > 1:
         raise ConfigError(
-            f"MEGASCALE_NUM_SLICES = {slices}: nothing names the hosts of this slice; set "
-            f"TPU_WORKER_HOSTNAMES and TPU_WORKER_ID, or give {BY_HAND}"
+            f"MEGASCALE_NUM_SLICES = {slices}: the hosts of this slice are unknown; set "
+            f"TPU_WORKER_HOSTNAMES and TPU_WORKER_ID, or set {BY_HAND}"
         )
 
 

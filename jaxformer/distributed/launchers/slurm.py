@@ -13,11 +13,11 @@ from jaxformer.distributed.launchers.base import (
 from jaxformer.distributed.launchers.gpus import local_gpus
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
-"""Numbers of steps from here on are no srun of the user: the batch script, an interactive shell."""
+"""Step numbers from here on are not the user's srun: the batch script, an interactive shell."""
 
 
 class Slurm(Launcher):
-    """The tasks of an srun; a shell within an allocation is a step of one task, or none."""
+    """The tasks of an srun; a shell within an allocation is a step of one task or no step."""
 
     def detect(self, variables: Variables) -> Processes | None:
         count = number(variables, "SLURM_STEP_NUM_TASKS", 1)
@@ -27,7 +27,7 @@ class Slurm(Launcher):
         index, local, job = (needed(variables, name, "srun") for name in names)
         nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
         host = first_node(nodes)
-        # Two steps of one job that start on the same node do not get the same port.
+        # Two steps of a job that start on the same node must not get the same port.
         port = job_port(job + 257 * (number(variables, "SLURM_STEP_ID") or 0), variables)
         return Processes(
             f"{host}:{port}" if host else None,
@@ -38,14 +38,14 @@ class Slurm(Launcher):
 
 
 def first_node(nodes: str) -> str | None:
-    """Returns the first of SLURM's list of nodes: "n1" of "n[1-4,7]", None of an empty list."""
-    # Whole names and ranges of them: node[001-004,007],rack[1-2]node[5-6],host2
+    """Returns the first node of SLURM's node list: "n1" for "n[1-4,7]", None for an empty list."""
+    # Names and ranges: node[001-004,007],rack[1-2]node[5-6],host2
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     return re.sub(r"\[([^,\-\]]+)[^\]]*\]", r"\1", first[0]) if first else None
 
 
 def nodes_without_srun(variables: Variables) -> int | None:
-    """Returns how many nodes are allocated to a shell or script that no srun of a user started."""
+    """Returns how many nodes are allocated to a shell or script that srun did not start."""
     by_user = (number(variables, "SLURM_STEP_ID") or 0) < _FIRST_SPECIAL_STEP
     if by_user and number(variables, "SLURM_STEP_NUM_TASKS", 1) is not None:
         return None
@@ -54,7 +54,7 @@ def nodes_without_srun(variables: Variables) -> int | None:
 
 
 def _tasks_here(variables: Variables) -> int | None:
-    """How many tasks of the step run on this node: SLURM writes 4(x2),3 for 4, 4 and 3."""
+    """Returns how many tasks of the step run on this node; SLURM writes 4(x2),3 for 4, 4 and 3."""
     text = variables.get("SLURM_STEP_TASKS_PER_NODE", "")
     node = number(variables, "SLURM_NODEID") or 0
     groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)

@@ -17,16 +17,16 @@ from jaxformer.distributed.launchers.base import (
 )
 
 _PORT = 8482
-"""JAX's own choice for TPUs."""
+"""JAX's default for TPUs."""
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 _DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"
-"""Its vendor number on the PCI bus."""
+"""Google's PCI vendor id."""
 _CHOSEN_CHIPS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS")
 
 
 class TpuPod(Launcher):
-    """Hosts that variables list, as in GKE."""
+    """Hosts that environment variables list, as in GKE."""
 
     def detect(self, variables: Variables) -> Processes | None:
         workers = _listed_workers(variables)
@@ -39,11 +39,11 @@ class TpuPod(Launcher):
 
 
 class CloudTpuVm(Launcher):
-    """Hosts that Google's metadata server lists: a shell on a Cloud TPU VM has no variables.
+    """Hosts that Google's metadata server lists, for Cloud TPU VMs, where no variables are set.
 
     Args:
-        metadata: Reads an attribute of this machine; None where it does not exist.
-        has_tpu: Whether this machine has TPU chips; others are not asked.
+        metadata: Reads an attribute of this machine; returns None if it does not exist.
+        has_tpu: Whether this machine has TPU chips; the metadata server is only queried if so.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class CloudTpuVm(Launcher):
 
     def detect(self, variables: Variables) -> Processes | None:
         skipped = variables.get("TPU_SKIP_MDS_QUERY") or variables.get("JAX_PLATFORMS") == "cpu"
-        chosen = any(name in variables for name in _CHOSEN_CHIPS)  # some of the chips, by hand
+        chosen = any(
+            name in variables for name in _CHOSEN_CHIPS
+        )  # the user selected some of the chips
         if skipped or chosen or _listed_workers(variables) or not self._has_tpu():
             return None
         endpoints = self._metadata("worker-network-endpoints")
@@ -88,7 +90,7 @@ def read_metadata(attribute: str) -> str | None:
 
 
 def _joined(workers: Sequence[str], worker: int, variables: Variables) -> Processes:
-    """All hosts of all slices, slice by slice."""
+    """Returns the hosts of all slices, slice by slice."""
     slices = number(variables, "MEGASCALE_NUM_SLICES", 1) or 1
     which = needed(variables, "MEGASCALE_SLICE_ID", "the TPU pod") if slices > 1 else 0
     host = host_of(variables.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0])
@@ -102,12 +104,12 @@ def _listed_workers(variables: Variables) -> list[str]:
 
 
 def _tpu_env(text: str) -> dict[str, str]:
-    """The lines KEY: 'value' of the attribute tpu-env."""
+    """Parses the lines KEY: 'value' of the attribute tpu-env."""
     return dict(re.findall(r"^\s*(\w+)\s*:\s*'?(.*?)'?\s*$", text, re.MULTILINE))
 
 
 def _has_tpu() -> bool:
-    """Whether a PCI device is Google's, other than a virtual machine's disk or network card."""
+    """Whether there is a Google PCI device other than a virtual disk or network card."""
     for vendor in _DEVICES.glob("*/vendor"):
         kind = vendor.with_name("class").read_text()
         if vendor.read_text().strip() == _GOOGLE and not kind.startswith(("0x01", "0x02")):

@@ -1,7 +1,7 @@
 """Scaled dot-product attention: one function, several implementations.
 
-`attention` checks its arguments, gathers all but the three arrays in a `Request`, chooses an
-implementation and runs it, in a mesh on each device's own rows and heads.
+`attention` checks its arguments, collects everything but the three arrays in a `Request`, selects
+an implementation and runs it; in a mesh each device processes its rows and heads.
 """
 
 import importlib
@@ -36,7 +36,7 @@ from jaxformer.functional.positions.base import Bias
 
 Implementation = Literal["auto", "reference", "blockwise", "cudnn", "splash"]
 
-# The kernels that "auto" asks first; blockwise can express everything.
+# The kernels that "auto" tries first; blockwise supports every request.
 _PREFERRED = {"gpu": ("cudnn",), "tpu": ("splash",)}
 
 
@@ -60,15 +60,15 @@ def attention(
     .. math:: O = \mathrm{dropout}(\mathrm{softmax}(c(s\, (Q K^\top + R)) + \mathrm{bias}))\, V,
               \qquad c(x) = \mathrm{cap} \tanh(x / \mathrm{cap})
 
-    over the keys that the mask allows; `c` is the identity without a soft-cap, and R is what the
-    distances add (DeBERTa), by default nothing. The softmax is computed in float32. Query head `n`
-    reads key/value head `n // (N / K)`: K = N is multi-head, K = 1 multi-query attention. A query
-    that may attend to nothing gives zeros, with zero gradients; B, T and S may be 0. In an explicit
-    mesh each device attends within its own batch rows and heads.
+    over the keys that the mask allows; `c` is the identity without a soft-cap, and R is the
+    contribution of `distances` (DeBERTa), 0 by default. The softmax is computed in float32. Query
+    head `n` reads key/value head `n // (N / K)`: K = N is multi-head, K = 1 multi-query attention.
+    A query whose keys are all masked gives zeros, with zero gradients; B, T and S may be 0. In an
+    explicit mesh each device computes its batch rows and heads.
 
     The activations "hook_attn_scores" (scaled, capped, biased, -inf where masked) and
-    "hook_pattern" (the probabilities), `[B, N, T, S]`, come from the reference, see
-    `functional.activations`.
+    "hook_pattern" (the probabilities), `[B, N, T, S]`, are computed by the reference
+    implementation, see `functional.activations`.
 
     Args:
         query: `[B, T, N, H]`.
@@ -78,10 +78,10 @@ def attention(
             `[B or 1, 1, T, S]`, True = attend. None allows every pair.
         bias: Added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or the `Bias` of a
             positional scheme, which the blockwise implementation never materialises.
-        distances: R: vectors of the distance between a query and a key, whose products with both
-            are added to theirs.
-        scale: s, which multiplies the logits. None is 1/sqrt(H).
-        softcap: Bounds the logits to +-softcap (Gemma 2), before the bias and the mask.
+        distances: R: vectors for the distance between a query and a key, whose products with both
+            are added to the scores.
+        scale: s, the multiplier of the logits. None means 1/sqrt(H).
+        softcap: Bounds the logits to +-softcap (Gemma 2), before bias and mask.
         dropout_rate: The probability in [0, 1) with which an attention probability is dropped.
             The dropped pairs are a function of the key and the (b, n, t, s) index alone.
         dropout_key: A PRNG key. None means no dropout.
@@ -138,8 +138,8 @@ def _check_arrays(query, key, value) -> dict[str, int]:
     heads, kv_heads = sizes["N"], sizes["K"]
     if 0 in (heads, kv_heads, sizes["H"], value.shape[3]):
         raise AssertionError(
-            f"query has shape {query.shape}, key {key.shape}, value {value.shape}: there must be a "
-            "head at least, and its width above 0"
+            f"query has shape {query.shape}, key {key.shape}, value {value.shape}: there must be "
+            "at least one head of positive width"
         )
     if heads % kv_heads:
         raise AssertionError(
@@ -161,7 +161,7 @@ def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
 
 
 def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
-    # A slice beyond the end of an array is clamped silently, so a wrong length is caught here.
+    # Slices beyond the end of an array are clamped silently, so check the length here.
     assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
     if bias is not None:
         values = _materialised(bias) if isinstance(bias, Bias) else bias
@@ -170,19 +170,19 @@ def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) 
 
 
 def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
-    """Returns the shape of a mask's or a bias's values, without computing them."""
+    """Returns the shape of a mask's or bias's values without computing them."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), spec)
     return jax.eval_shape(lambda spec: spec.values(*lengths), shapes)
 
 
 def _choose(implementation, query, key, value, request):
-    """Returns the `attend` function of the implementation that computes a request."""
+    """Selects an implementation for a request and returns its `attend` function."""
     is_auto = implementation == "auto"
-    # A decode step has one query per row, so blocks would save nothing.
+    # A decode step has one query per row, so blocks would not help.
     if 0 in (query.size, key.size) or (is_auto and query.shape[1] == 1):
         return reference.attend
     for name in _PREFERRED.get(platform(), ()) if is_auto else (implementation,):
-        # Imported when it is first used: the TPU kernel imports all of Pallas.
+        # Imported on first use, since the TPU kernel imports all of Pallas.
         chosen = importlib.import_module(f"jaxformer.functional.attention.{name}")
         if (reason := chosen.unsupported(query, key, value, request)) is None:
             return chosen.attend
@@ -193,7 +193,7 @@ def _choose(implementation, query, key, value, request):
 
 
 def _per_device(attend, query, key, value, request):
-    """Runs `attend` on each device's own rows and heads where the arrays are sharded."""
+    """Runs `attend` on the rows and heads of each device if the arrays are sharded."""
     spec = spec_of(query)
     if spec is None:
         return attend(query, key, value, request)

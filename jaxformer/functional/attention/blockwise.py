@@ -1,9 +1,9 @@
-"""Attention block by block: the same result as the reference in O(T + S) memory.
+"""Blockwise attention: the result of the reference implementation in O(T + S) memory.
 
 The forward pass keeps a running maximum and sum per query (online softmax) and stores one number a
 query, the log of the softmax denominator; the backward pass recomputes each block's probabilities
-from it. Blocks that the mask excludes as a whole are never visited, in either pass. Forward mode
-follows both passes in the same memory; reverse mode over the gradient is the reference's.
+from it. Fully masked blocks are skipped in both passes. Forward-mode differentiation of both passes
+needs no more memory; reverse mode over the gradient uses the reference implementation.
 
 References:
     Rabe and Staats, Self-attention does not need O(n^2) memory, 2021.
@@ -11,7 +11,7 @@ References:
 """
 # long: the tiles, the forward pass and its derivative are one algorithm
 
-# Long: one algorithm, whose passes share their blocks.
+# Long: both passes of one algorithm share their blocks.
 
 import math
 from collections.abc import Callable
@@ -39,33 +39,33 @@ class Blocks(NamedTuple):
 
 
 class Tile:
-    """A block of queries against one block of keys after another."""
+    """A block of queries, processed against successive blocks of keys."""
 
     def __init__(self, request: Request, blocks: Blocks, query_start):
         self.request, self.blocks, self.query_start = request, blocks, query_start
 
     def rows(self, x_BKGT: jax.Array) -> jax.Array:
-        """This block's queries out of `[B, K, G, T, ...]`."""
+        """Returns this block's queries from `[B, K, G, T, ...]`."""
         return jax.lax.dynamic_slice_in_dim(x_BKGT, self.query_start, self.blocks.query, 3)
 
     def keys(self, x_BKSH: jax.Array, key_start) -> jax.Array:
-        """A block of keys or values out of `[B, K, S, H]`."""
+        """Returns a block of keys or values from `[B, K, S, H]`."""
         return jax.lax.dynamic_slice_in_dim(x_BKSH, key_start, self.blocks.key, 2)
 
     def window(self, key_start) -> tuple:
-        """The start and size of the block along both axes, for masks, biases and dropout."""
+        """Returns the start and size of the block along both axes."""
         return self.query_start, self.blocks.query, key_start, self.blocks.key
 
     def over_keys(self, num_keys: int, visit: Callable, start):
-        """Folds `visit(key_start, carry)` over the key blocks that some query may attend to.
+        """Folds `visit(key_start, carry)` over the key blocks that are not fully masked.
 
         Args:
-            num_keys: The number of keys, a multiple of the block's.
+            num_keys: The number of keys, a multiple of the block size.
             visit: Returns the next carry.
-            start: The first carry.
+            start: The initial carry.
 
         Returns:
-            The last carry.
+            The final carry.
         """
         size = self.blocks.key
         mask = self.request.mask.block(self.query_start, self.blocks.query, 0, num_keys)
@@ -79,7 +79,7 @@ class Tile:
         return jax.lax.fori_loop(0, count, lambda i, carry: visit(starts[i], carry), start)
 
     def logits(self, query: jax.Array, key: jax.Array, key_start) -> tuple[jax.Array, ...]:
-        """The logits, which pairs are allowed, and d logits / d (query . key)."""
+        """Returns the logits, the allowed pairs, and d logits / d (query . key)."""
         request = self.request
         products = rows_by_keys(query, key)
         if request.distances is not None:
@@ -96,11 +96,11 @@ class Tile:
         return logits, allowed_BQS[:, None, None], slope
 
     def score_gradients(self, query, query_columns, key, of_scores, key_start) -> tuple:
-        """The gradients of the products of queries and keys, given that of their sum.
+        """Returns the gradients of queries, keys and distance vectors, given that of the scores.
 
         Args:
             query: This block's queries.
-            query_columns: The same, see `columns`.
+            query_columns: The queries as `columns`.
             key: A block of keys.
             of_scores: The cotangent, `[B, K, G, Q, S]`.
             key_start: The index of the first key.
@@ -118,7 +118,7 @@ class Tile:
         return of_query + more_query, of_key + more_key, of_vectors
 
     def add_distance_gradient(self, total, of_block, key_start):
-        """`total` plus the gradient of the vectors of this block's distances, as `columns`."""
+        """Adds the gradient of this block's distance vectors to `total`, as `columns`."""
         if total is None:
             return None
         start = self.request.distances.start(self.query_start, self.blocks.query, key_start)
@@ -131,14 +131,14 @@ class Tile:
         return jax.tree.map(add, total, vectors)
 
     def dropped(self, weights: jax.Array, key_start) -> jax.Array:
-        """The weights, or their gradient, after dropout."""
+        """Applies dropout to the weights or their gradient."""
         if self.request.dropout is None:
             return weights
         factors_BNQS = self.request.dropout.factors(*self.window(key_start))
         return weights * _grouped(factors_BNQS, weights.shape[1])
 
     def add_bias_gradient(self, total, of_logits: jax.Array, key_start):
-        """`total` plus what this block contributes to the gradient of the bias."""
+        """Adds this block's contribution to the gradient of the bias."""
         bias = self.request.bias
         if total is None:
             return None
@@ -156,7 +156,7 @@ class Tile:
 
 
 def _summed_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`x` summed over the axes that `shape` broadcasts."""
+    """Sums `x` over the axes that `shape` broadcasts."""
     if shape[0] < x.shape[0]:
         x = _pairwise_sum(x)
     axes = [axis for axis, size in enumerate(shape) if size < x.shape[axis]]
@@ -164,7 +164,7 @@ def _summed_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _pairwise_sum(x: jax.Array) -> jax.Array:
-    """`[B, ...]` summed to `[1, ...]`: XLA's CPU backend takes forty times as long otherwise."""
+    """Sums `[B, ...]` to `[1, ...]`, forty times faster than `sum` on XLA's CPU backend."""
     while (count := x.shape[0]) > 1:
         half = count // 2
         x = jnp.concatenate([x[:half] + x[half : 2 * half], x[2 * half :]])
@@ -185,15 +185,15 @@ def weights_by_values(weights_BKGQS, value_BKSH):
 
 def columns(rows_BKGQH):
     """`[B, K, G, Q, H] -> [B, K, H, G Q]`."""
-    # Folded into the product, the transpose makes one for which XLA's CPU backend has no kernel.
+    # XLA's CPU backend has no kernel for the product with a fused transpose.
     return jax.lax.optimization_barrier(_folded(rows_BKGQH).mT)
 
 
 def columns_by_weights(columns_BKHX, weights_BKGQS):
     """Returns `[B, K, H, G Q] x [B, K, G, Q, S] -> [B, K, H, S]`, summed over the group's queries.
 
-    XLA's CPU backend computes this product twice as fast as that of the rows, whose contracted axis
-    does not come last.
+    XLA's CPU backend computes this product twice as fast as the product of rows, whose contracted
+    axis is not the last.
     """
     return dot(columns_BKHX, _folded(weights_BKGQS), (((3,), (2,)), ((0, 1), (0, 1))))
 
@@ -231,7 +231,7 @@ def _bias_values(bias, window: tuple) -> jax.Array:
     return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, 3)
 
 
-# Stands for minus infinity: finite, so that the difference of two of them is 0 and not NaN.
+# Stands for minus infinity; finite, so that the difference of two of them is 0 instead of NaN.
 _LOWEST = -1e30
 
 
@@ -240,7 +240,7 @@ def unsupported(query, key, value, request) -> None:
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
-    """Attention without the `[B, N, T, S]` probabilities in memory; see `attention`."""
+    """Computes `attention` without the `[B, N, T, S]` probabilities in memory."""
     batch, length, num_heads, width = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     blocks = _block_sizes(length, num_keys, request.mask.grain(num_keys))
@@ -257,13 +257,17 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
 
 
 def _block_sizes(query_length: int, key_length: int, grain: int) -> Blocks:
-    """The fastest sizes on a CPU, measured: large blocks, as long as the mask's are skipped."""
+    """Returns the fastest sizes on a CPU, by measurement: large blocks, as long as masked ones are
+    skipped.
+    """
     largest = Blocks(min(max(grain, 128), 512), min(max(grain, 128), 256))
     return Blocks(_even(query_length, largest.query), _even(key_length, largest.key))
 
 
 def _even(length: int, largest: int) -> int:
-    """The size of blocks that cover a length with little padding, a multiple of 64 if several."""
+    """Returns a block size that covers a length with little padding, a multiple of 64 for several
+    blocks.
+    """
     count = -(-length // largest)
     return length if count == 1 else -(-length // (64 * count)) * 64
 
@@ -296,7 +300,7 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
 def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
     """Multiplies the queries by the power of two in the scale, and leaves the rest in the request.
 
-    This rounds nothing. For heads of 16, 64 or 256 channels it is the whole scale, and saves a pass
+    This is exact. For heads with 16, 64 or 256 channels it is the whole scale, which saves a pass
     over all logits.
 
     Returns:
@@ -315,7 +319,7 @@ def _value(query_BKGTH, key_BKSH, value_BKSH, request, *, blocks):
 
 def _linearize(moves, *inputs, blocks):
     output, log_total = (saveable("attention_context", x) for x in _softmax(*inputs, blocks))
-    # A bias that nobody differentiates (ALiBi's slopes) costs no gradient.
+    # A bias without a tangent (ALiBi's slopes) needs no gradient.
     trained_bias = _trained(inputs[3].bias) if _trained(moves[3].bias) else None
     return output, (*inputs, trained_bias, output, log_total)
 
@@ -339,14 +343,15 @@ _attend = differentiable(_value, _linearize, _push, _pull)
 
 
 def _softmax(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
-    """The output and, per query, the log of the sum of its exponentials."""
-    # JAX has no reverse mode through a loop over only the blocks that the mask allows.
+    """Returns the output and the log-sum-exp of each query."""
+    # JAX does not support reverse mode through a loop of dynamic length, as over the unmasked
+    # blocks.
     softmax = reversed_by(_plain_softmax, partial(_forward, blocks))
     return softmax(query_BKGTH, key_BKSH, value_BKSH, request)
 
 
 def _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, request):
-    """The output of the reference; the log is a residual, whose derivative nobody asks for."""
+    """Returns the output of the reference; the log-sum-exp is a residual without a derivative."""
     *_, length, width = query_BKGTH.shape
     query_BTNH = jnp.moveaxis(query_BKGTH, 3, 1).reshape(len(query_BKGTH), length, -1, width)
     key_BSKH, value_BSKH = key_BKSH.swapaxes(1, 2), value_BKSH.swapaxes(1, 2)
@@ -356,7 +361,7 @@ def _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, request):
 
 
 def _plain_gradients(residuals, cotangent):
-    """The gradients of the reference, from the inputs among the residuals alone."""
+    """Returns the gradients of the reference, using only the inputs among the residuals."""
     *inputs, request, trained_bias, _, _ = residuals
 
     def output(query_BKGTH, key_BKSH, value_BKSH, trained, vectors):
@@ -381,7 +386,7 @@ def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
         def visit(key_start, carry):
             highest, total, weighted = carry
             logits, allowed, _ = tile.logits(query, tile.keys(key_BKSH, key_start), key_start)
-            # A shift of all logits changes nothing, so it has no derivative.
+            # A shift of all logits does not change the result, so it has no derivative.
             level = jax.lax.stop_gradient(logits)
             new_highest = jnp.maximum(highest, jnp.max(level, -1, where=allowed, initial=_LOWEST))
             weights = jnp.where(allowed, jnp.exp(logits - new_highest[..., None]), 0.0)
@@ -452,5 +457,5 @@ def _gradients(blocks, residuals, cotangent):
 
 
 def _trained(bias) -> jax.Array | None:
-    """The array of a bias that has a gradient."""
+    """Returns the array of a bias that has a gradient."""
     return bias.heads if isinstance(bias, Bias) else bias

@@ -1,4 +1,4 @@
-"""Scores of queries and keys with vectors of the distance between them: disentangled attention."""
+"""Disentangled attention: scores of queries and keys with vectors for their distance."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from jaxformer.functional.linear import dot
 )
 @dataclass(frozen=True)
 class DistanceTerms:
-    r"""What the distance of a query and a key adds to their product.
+    r"""The contribution of the distance between a query and a key to their score.
 
     .. math:: R_{ij} = q_i \cdot \kappa_{j - i} + k_j \cdot \rho_{j - i}
 
-    The first term is content-to-position, the second position-to-content. `attention` evaluates
-    them block by block, so that only the vectors are in memory.
+    The first term is content-to-position, the second position-to-content. `attention` evaluates the
+    terms block by block, so that only the vectors are in memory.
 
     Attributes:
-        keys: `[T + S - 1, K, H]`: the vectors kappa of the distances from -(T - 1) to S - 1; None:
-            there is no first term.
-        queries: `[T + S - 1, N, H]`: the vectors rho of the same distances; None: there is no
-            second term.
+        keys: `[T + S - 1, K, H]`: the vectors kappa of the distances from -(T - 1) to S - 1; None
+            omits the first term.
+        queries: `[T + S - 1, N, H]`: the vectors rho of the same distances; None omits the second
+            term.
         num_queries: T.
 
     References:
@@ -44,15 +44,15 @@ class DistanceTerms:
     num_queries: int
 
     def check(self, sizes: dict[str, int], keys: str, queries: str) -> None:
-        """Raises AssertionError where the vectors do not fit queries and keys of these sizes.
+        """Raises AssertionError unless the vectors fit queries and keys of these sizes.
 
         Args:
             sizes: T, S, N, K and H.
             keys: The name of `keys`, for messages.
-            queries: That of `queries`.
+            queries: The name of `queries`, for messages.
 
         Raises:
-            AssertionError: Names what does not fit.
+            AssertionError: Names the mismatch.
         """
         lengths = {"T": self.num_queries, "C": sizes["T"] + sizes["S"] - 1}
         if self.num_queries != sizes["T"]:
@@ -65,11 +65,11 @@ class DistanceTerms:
                 assert_floating(**{name: array})
 
     def scaled(self, factor: float) -> DistanceTerms:
-        """The terms where the queries were multiplied by a factor."""
+        """Returns the terms for queries that were multiplied by a factor."""
         return self if self.queries is None else replace(self, queries=self.queries * factor)
 
     def padded(self, query_padding: int, key_padding: int) -> DistanceTerms:
-        """The terms with more queries and keys at the end, whose vectors are zeros."""
+        """Pads the terms with zero vectors for additional queries and keys at the end."""
 
         def pad(x):
             return jnp.pad(x, ((query_padding, key_padding), (0, 0), (0, 0)))
@@ -77,18 +77,18 @@ class DistanceTerms:
         return replace(jax.tree.map(pad, self), num_queries=self.num_queries + query_padding)
 
     def block(self, query_start, query_size: int, key_start, key_size: int) -> DistanceTerms:
-        """The terms of a window of queries and keys, see `Bias.block`."""
+        """Returns the terms of a window of queries and keys, see `Bias.block`."""
         start = self.start(query_start, query_size, key_start)
         size = query_size + key_size - 1
         found = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), self)
         return replace(found, num_queries=query_size)
 
     def start(self, query_start, query_size: int, key_start):
-        """The index of the first vector that a window of queries and keys has."""
+        """Returns the index of the first vector of a window of queries and keys."""
         return key_start - query_start + self.num_queries - query_size
 
     def partition_specs(self, heads) -> DistanceTerms:
-        """The partition specs of the vectors, from that of the heads."""
+        """Returns the partition specs of the vectors, given the spec of the heads."""
 
         def of(x):
             return PartitionSpec(None, heads if x.shape[1] > 1 else None, None)
@@ -96,7 +96,7 @@ class DistanceTerms:
         return jax.tree.map(of, self)
 
     def scores(self, query_BKGTH: jax.Array, key_BKSH: jax.Array) -> jax.Array:
-        """Both terms, `[B, K, G, T, S]` in the dtype of the accumulator."""
+        """Returns the sum of both terms, `[B, K, G, T, S]` in the accumulator dtype."""
         shape = (*query_BKGTH.shape[:-1], key_BKSH.shape[2])
         batch, kv_heads, groups, length, num_keys = shape
         scores = jnp.zeros(shape, jnp.promote_types(query_BKGTH.dtype, jnp.float32))
@@ -116,10 +116,10 @@ class DistanceTerms:
     def gradients(
         self, query_BKGTH: jax.Array, key_BKSH: jax.Array, of_scores: jax.Array
     ) -> tuple[jax.Array, jax.Array, DistanceTerms]:
-        """The gradients of `scores`.
+        """Returns the gradients of `scores`.
 
-        XLA's CPU backend has no bfloat16 kernels for products whose results are transposed, so
-        those of the keys and the vectors keep the layout of the products: columns of a matrix.
+        XLA's CPU backend has no bfloat16 kernels for products with transposed results, so the
+        gradients of the keys and vectors keep the layout of the products: columns of a matrix.
 
         Args:
             query_BKGTH: The queries.
@@ -127,8 +127,8 @@ class DistanceTerms:
             of_scores: The cotangent, `[B, K, G, T, S]` in the dtype of the queries.
 
         Returns:
-            Those of the queries, of the keys `[B, K, H, S]`, and of the vectors `[N, H, C]`, in the
-            dtype of the accumulator.
+            The gradients of the queries, of the keys `[B, K, H, S]`, and of the vectors `[N, H,
+            C]`, in the accumulator dtype.
         """
         batch, kv_heads, groups, length, width = query_BKGTH.shape
         accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
@@ -153,20 +153,20 @@ class DistanceTerms:
         return of_query, of_key, replace(self, keys=of_keys, queries=of_queries)
 
 
-# Of a product of matrices [B, N, ., .]: both are contracted along their last axes, or the second
-# along its rows.
+# Dimension numbers for matrices [B, N, ., .]: contracting both last axes, or the rows of the
+# second.
 _LAST_AXES = ((3,), (3,)), ((0, 1), (0, 1))
 _ROWS = ((3,), (2,)), ((0, 1), (0, 1))
 
 
 def _in_rows(vectors_CNH: jax.Array, x: jax.Array) -> jax.Array:
-    """The vectors `[B, N, C, H]`, the same for each row of `x` and in its dtype."""
+    """Broadcasts the vectors to `[B, N, C, H]` for the rows of `x`, in its dtype."""
     vectors_NCH = vectors_CNH.astype(x.dtype).transpose(1, 0, 2)
     return jnp.broadcast_to(vectors_NCH[None], (x.shape[0], *vectors_NCH.shape))
 
 
 def _transposed(x: jax.Array) -> jax.Array:
-    """The transpose, which is not folded into the product that reads it."""
+    """Transposes without fusing into the product that reads the result."""
     return jax.lax.optimization_barrier(x.mT)
 
 
@@ -176,12 +176,12 @@ def distance_scores(
     position_keys: jax.Array | None = None,
     position_queries: jax.Array | None = None,
 ) -> jax.Array:
-    r"""The terms of disentangled attention that depend on the distance, before scaling.
+    r"""Computes the distance terms of disentangled attention, before scaling.
 
     .. math:: R_{ij} = q_i \cdot \kappa_{j - i} + k_j \cdot \rho_{j - i}
 
-    so that `q k + R` are the scores of DeBERTa. No vector is gathered for each pair: the product
-    of a query with the vectors of all its distances is a row of R, shifted by the query's index.
+    so that `q k + R` are the scores of DeBERTa. Vectors are not gathered per pair: the product of a
+    query with the vectors of all its distances is a row of R, shifted by the query's index.
 
     Args:
         query: `[B, T, N, H]`.
@@ -212,10 +212,10 @@ def distance_scores(
 
 
 def _of_pairs(x: jax.Array, num_columns: int) -> jax.Array:
-    """`[..., T, T + S - 1] -> [..., T, S]`: element (i, j) is that of the distance j - i.
+    """`[..., T, T + S - 1] -> [..., T, S]`: element (i, j) belongs to the distance j - i.
 
-    A row begins one place further left than the row above. So with one column more, flattened, the
-    rows of the result are as wide as those given, and follow one another.
+    Each row is shifted left by one relative to the row above. With one more column, the flattened
+    rows of the result are contiguous.
 
     Args:
         x: An element for each row and distance.

@@ -1,4 +1,4 @@
-"""Tokens that stand for blocks of others: those of LongT5's transient-global attention."""
+"""Global tokens that summarize blocks of tokens, as in LongT5's transient-global attention."""
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,10 @@ from jaxformer.functional.arrays import (
 
 
 def block_numbers(segments: jax.Array, size: int) -> jax.Array:
-    """The number of each token's block of `size` tokens.
+    """Returns the index of each token's block of `size` tokens.
 
-    Blocks begin at multiples of `size`. There are as many as end in a real token; the tokens after
-    the last of these blocks belong to it.
+    Blocks begin at multiples of `size`. Only blocks whose last token is real count; tokens after
+    the last such block belong to it.
 
     Args:
         segments: int `[B, T]`, 0 for padding.
@@ -37,10 +37,10 @@ def block_numbers(segments: jax.Array, size: int) -> jax.Array:
 
 
 def block_sums(x: jax.Array, segments: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The sum of each block's tokens, see `block_numbers`.
+    """Sums the tokens of each block, see `block_numbers`.
 
-    Where a block has tokens of several documents, it is a block of the last one, whose tokens alone
-    are summed.
+    A block with tokens of several documents belongs to the last one, and only the tokens of that
+    document are summed.
 
     Args:
         x: `[B, T, D]`.

@@ -1,4 +1,4 @@
-"""`Request`, what is asked of attention, and the reference, which defines what others compute."""
+"""`Request`, the arguments of an attention implementation, and the reference implementation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Request:
 
 
 def unsupported(query, key, value, request) -> None:
-    """Returns None: the reference can express every request."""
+    """Returns None, since the reference supports every request."""
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
@@ -45,10 +45,10 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
 
 
 def attend_with_weights(query, key, value, request: Request, per_device):
-    """Returns the output and the probabilities `[B, N, T, S]`, and names what it computes.
+    """Returns the output and the probabilities `[B, N, T, S]`, and names intermediate activations.
 
-    `per_device` runs a function of the other arguments on each device's own rows and heads. The
-    names are given outside of it, so that hooks see whole arrays.
+    `per_device` runs a function of the other arguments on the rows and heads of each device.
+    Activations are named outside of it, so that hooks see global arrays.
     """
 
     def scores(query, key, value, request):
@@ -73,7 +73,7 @@ def _allowed(query, key, request: Request) -> jax.Array:
 
 
 def _logits(query, key, request: Request) -> jax.Array:
-    """The scaled and biased logits `[B, N, T, S]`, before the mask."""
+    """Returns the scaled and biased logits `[B, N, T, S]`, before the mask."""
     batch, length, num_heads, _ = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
@@ -103,7 +103,7 @@ def _dropped(weights_BNTS, request: Request) -> jax.Array:
 
 
 def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
-    """The mean of the values by the probabilities, `[B, T, N, H']`."""
+    """Returns the mean of the values weighted by the probabilities, `[B, T, N, H']`."""
     batch, num_heads, length, num_keys = weights_BNTS.shape
     num_kv_heads, accumulator = value.shape[2], jnp.promote_types(dtype, jnp.float32)
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, length, num_keys)

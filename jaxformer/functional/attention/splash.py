@@ -1,8 +1,8 @@
 """Splash attention, JAX's own flash-attention kernel for TPUs.
 
-The kernel skips the blocks that a causal mask or a window excludes. Padding and packed documents
-become its segment ids: they cost no memory and skip nothing. Derivatives other than the gradient
-are those of blockwise.
+The kernel skips blocks that a causal mask or a window excludes. Padding and packed documents become
+segment ids, which cost no memory but skip no blocks. Derivatives other than the gradient are
+computed by blockwise.
 """
 
 from dataclasses import replace
@@ -26,26 +26,26 @@ from jaxformer.functional.masks import Band, KeyPadding, Mask, Segments, terms_o
 
 # The kernel works on tiles of 128 lanes, so lengths are padded to a multiple of them.
 _LANES = 128
-# Far below any logit and far above what the kernel puts in place of an excluded one.
+# Far below any logit and far above the kernel's mask value.
 _LOWEST = -1e30
-# Segment ids that match nothing: of queries and of keys.
+# Segment ids of queries and keys that never match.
 _NO_QUERY, _NO_KEY = -1, -2
 
 
 def unsupported(query, key, value, request: Request) -> str | None:
-    """Why this kernel cannot compute the request, or None."""
+    """Returns why this kernel does not support the request, or None."""
     if platform() != "tpu":
         return f"it needs a TPU, not a {platform()}"
     if request.bias is not None:
-        return "it takes no bias"
+        return "it does not support a bias"
     if request.distances is not None:
-        return "it takes no distances"
+        return "it does not support distances"
     if request.dropout is not None:
-        return "it has no dropout"
+        return "it does not support dropout"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
         return f"it needs bfloat16 or float32, not {query.dtype}"
     if not query.dtype == key.dtype == value.dtype:
-        return "it needs query, key and value of one dtype"
+        return "query, key and value must have the same dtype"
     if query.shape[-1] != value.shape[-1]:
         return f"it needs values as wide as the keys, not {value.shape[-1]}"
     return _unsupported_mask(request.mask, query.shape[1], key.shape[1])
@@ -58,7 +58,7 @@ def _unsupported_mask(mask: Mask, query_length: int, key_length: int) -> str | N
         if isinstance(term, Band) and not isinstance(term.query_offset, int):
             return "it needs a query offset that is known while tracing"
     if sum(isinstance(term, Segments) for term in terms_of(mask)) > 1:
-        return "it takes one set of segments"
+        return "it supports only one set of segments"
     low, high = _band(mask, query_length, key_length)
     if low > high:
         return "it cannot express a mask that excludes every pair"
@@ -66,11 +66,11 @@ def _unsupported_mask(mask: Mask, query_length: int, key_length: int) -> str | N
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
-    """Attention by the splash kernel, interpreted where there is no TPU; see `attention`."""
+    """Computes `attention` with the splash kernel, interpreted without a TPU."""
     lengths = query.shape[1], key.shape[1]
     scaled = (query.astype(jnp.float32) * request.scale).astype(query.dtype)
     arrays = [_heads_first(x) for x in (scaled, key, value)]
-    # In the layout of the kernel, so that what it keeps for its gradient is there once.
+    # In the kernel's layout, so that its residuals are stored only once.
     kernel, plain = (partial(each, lengths) for each in (_by_kernel, _by_blocks))
     attend_heads_first = with_gradient_of(kernel, plain, _named)
     output_BNTH = attend_heads_first(*arrays, replace(request, scale=1.0))
@@ -89,8 +89,8 @@ def _by_kernel(lengths, query_BNTH, key_BKSH, value_BKSH, request):
             _pad(_query_ids(request.mask, batch, lengths[0]), query_padding, _NO_QUERY),
             _pad(_key_ids(request.mask, batch, lengths[1]), key_padding, _NO_KEY),
         )
-    # A sink is one more key with this logit and no value: nothing beside a real key, and all there
-    # is for a query that may attend to nothing, which so gets zeros and no gradient.
+    # A sink is an additional key with this logit and no value: negligible next to a real key, but
+    # the only key of a fully masked query, which therefore gets zeros and no gradient.
     sinks = jnp.full((num_heads,), _LOWEST, jnp.float32)
     attend_row = jax.vmap(lambda *arrays: kernel(*arrays, sinks=sinks))
     return attend_row(query_BNTH, key_BKSH, value_BKSH, ids)
@@ -113,13 +113,13 @@ def _heads_last(x_BNTH, length):
 
 
 def _named(x):
-    # The kernel also keeps a few integers that describe its mask.
+    # The kernel's residuals include a few integers that describe its mask.
     is_made = jnp.issubdtype(x.dtype, jnp.floating)
     return saveable("attention_context", x) if is_made else x
 
 
-# Of each block, JAX asks whether any pair of it may attend, and whether all may. Where the answer
-# is one for all of them, one element gives it: of 131,072 tokens there are 1.7e10 pairs.
+# JAX checks for each block whether any pair and whether all pairs are allowed. If all pairs of a
+# block agree, a single element answers both: 131,072 tokens have 1.7e10 pairs.
 
 
 class _LocalMask(splash_attention_mask.LocalMask):
@@ -145,10 +145,10 @@ def _kernel(pairs, band, softcap, interpret):
     mask = _LocalMask(pairs, (-low, high), 0)
     if band == _band(Mask(), *pairs):
         mask = _FullMask(pairs)
-    masks = splash_attention_mask.MultiHeadMask([mask])  # that of every head
+    masks = splash_attention_mask.MultiHeadMask([mask])  # shared by all heads
     query_block, key_block = (_block_size(length) for length in pairs)
-    # `make_splash_mha` does the same, but puts these arrays on a device, and a compilation ahead
-    # of time has none.
+    # `make_splash_mha` does the same but puts these arrays on a device, which ahead-of-time
+    # compilation does not have.
     blocks = (query_block, key_block)
     by_query, in_band = splash_attention_mask_info.process_mask(masks, blocks)
     by_key, _ = splash_attention_mask_info.process_mask_dkv(masks, blocks)
@@ -179,7 +179,7 @@ def _block_size(length: int) -> int:
 
 
 def _band(mask: Mask, query_length: int, key_length: int) -> tuple[int, int]:
-    """The lowest and the highest `key - query` that the mask allows."""
+    """Returns the lowest and highest `key - query` that the mask allows."""
     low, high = 1 - query_length, key_length - 1
     for term in terms_of(mask):
         if isinstance(term, Band):

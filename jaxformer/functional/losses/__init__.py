@@ -1,1 +1,1 @@
-"""Losses, all of which leave means to the caller, and terms that parts of a model add."""
+"""Losses, which leave averaging to the caller, and loss terms added by parts of a model."""

@@ -1,4 +1,4 @@
-"""Losses of pairs: each text belongs to one image of the batch, and to none of the others."""
+"""Contrastive losses, where each text belongs to exactly one image of the batch."""
 
 import jax
 import jax.numpy as jnp
@@ -11,24 +11,24 @@ _NEVER = -1e9
 
 
 def contrastive_loss(logits: jax.Array, weights: jax.Array | None = None) -> LossSums:
-    r"""The symmetric cross-entropy of choosing each text's image and each image's text (InfoNCE).
+    r"""Symmetric cross-entropy of matching texts to images and images to texts (InfoNCE).
 
     .. math::
       \ell_i = -\tfrac12 \log \frac{e^{x_{ii}}}{\sum_j e^{x_{ij}}}
                -\tfrac12 \log \frac{e^{x_{ii}}}{\sum_j e^{x_{ji}}}
 
-    A pair of weight 0 is not there: it is also none of the choices of the others. `correct` is the
-    mean of both directions.
+    A pair of weight 0 is ignored and is not a candidate for other pairs. `correct` is the mean of
+    both directions.
 
     Args:
         logits: x, `[B, B]`: how well text i fits image j; pair i is on the diagonal.
         weights: `[B]`, the weight of each pair; None weighs every pair 1.
 
     Returns:
-        The sums over all pairs, whose weight is that of the pairs.
+        The sums over all pairs; the weight is the sum of the pairs' weights.
 
     Raises:
-        AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
+        AssertionError: Shapes do not fit together, or an array has the wrong kind of dtype.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), figure 3; van den Oord et al., 2018
@@ -37,31 +37,31 @@ def contrastive_loss(logits: jax.Array, weights: jax.Array | None = None) -> Los
     logits, weights = _checked(logits, weights)
     targets = jnp.arange(len(logits))
     logits = jnp.where(weights[None, :] != 0, logits, _NEVER)
-    # Behind `where` the columns are masked; those of the transpose are the rows.
+    # `where` masks columns; the columns of the transpose are the rows.
     rows = jnp.where(weights[:, None] != 0, logits, _NEVER)
     sides = cross_entropy(logits, targets, weights), cross_entropy(rows.T, targets, weights)
     return jax.tree.map(lambda text, image: (text + image) / 2, *sides)
 
 
 def sigmoid_contrastive_loss(logits: jax.Array, weights: jax.Array | None = None) -> LossSums:
-    r"""The binary cross-entropy of whether each text and each image are a pair (SigLIP).
+    r"""Binary cross-entropy of classifying all text-image combinations as pairs or not (SigLIP).
 
     .. math::
       \ell_i = -\sum_j \log \sigma(z_{ij} x_{ij}), \qquad
       z_{ij} = \begin{cases} 1 & i = j \\ -1 & i \ne j \end{cases}
 
-    A pair of weight 0 is not there. `correct` counts as in `contrastive_loss`: those whose own
-    logit is the largest, in the mean of both directions.
+    A pair of weight 0 is ignored. As in `contrastive_loss`, `correct` counts pairs with the largest
+    logit, averaged over both directions.
 
     Args:
         logits: x, `[B, B]`: how well text i fits image j, with a bias; pair i is on the diagonal.
         weights: `[B]`, the weight of each pair; None weighs every pair 1.
 
     Returns:
-        The sums over all pairs, whose weight is that of the pairs.
+        The sums over all pairs; the weight is the sum of the pairs' weights.
 
     Raises:
-        AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
+        AssertionError: Shapes do not fit together, or an array has the wrong kind of dtype.
 
     References:
         Zhai et al., 2023 (https://arxiv.org/abs/2303.15343), equation 1.
@@ -77,7 +77,7 @@ def sigmoid_contrastive_loss(logits: jax.Array, weights: jax.Array | None = None
 
 
 def _checked(logits: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """The logits in float32 at least, and the weights, which default to 1."""
+    """Returns the logits in at least float32, and the weights, which default to 1."""
     sizes = assert_axes(logits=(logits, "B _"))
     assert_axes(sizes, logits=(logits, f"B {sizes['B']}"))
     assert_floating(logits=logits)
@@ -89,6 +89,6 @@ def _checked(logits: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, j
 
 
 def everywhere(array: jax.Array) -> jax.Array:
-    """An array with all of it on every device of the mesh, if there is one."""
+    """Replicates an array on every device of the mesh, if there is one."""
     spec = spec_of(array)
     return array if spec is None else place(array, PartitionSpec(*[None] * array.ndim))

@@ -1,4 +1,4 @@
-"""Cross-entropy that leaves every mean to the caller, dense and without the [B, T, V] logits."""
+"""Cross-entropy sums, dense or chunked without materializing the [B, T, V] logits."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,12 +27,12 @@ from jaxformer.functional.linear import Kernel, as_array, dot, gathered, linear
 class LossSums(NamedTuple):
     """Sums over tokens, all float32 scalars.
 
-    Sums of several batches add up to those of the joined batch, so `loss / weight` after adding is
-    the loss of the large batch. Only `loss` carries a gradient.
+    Sums of several batches add up to those of the concatenated batch, so `loss / weight` after
+    adding is the loss of the large batch. Only `loss` carries a gradient.
     """
 
     loss: jax.Array
-    """Weighted token losses, label smoothing and z-loss included."""
+    """Weighted token losses, including label smoothing and z-loss."""
     weight: jax.Array
     """Weights."""
     correct: jax.Array
@@ -66,18 +66,18 @@ def cross_entropy(
 
     Args:
         logits: `[..., V]`.
-        targets: `[...]` integers in `[0, V)`; any value where the weight is 0. Another one makes
+        targets: `[...]` integers in `[0, V)`; arbitrary where the weight is 0. Other values make
             the loss NaN.
-        weights: `[...]`, 0 for a token that does not count; None weighs every token 1.
+        weights: `[...]`, 0 for ignored tokens; None means 1 for every token.
         label_smoothing: ε, the probability mass spread evenly over the vocabulary.
-        z_loss: ζ, the strength of the pull of log Z towards 0.
+        z_loss: ζ, the strength of the regularization of log Z towards 0.
 
     Returns:
         The sums over all tokens.
 
     Raises:
         AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
-        ArgumentError: A number is out of its range, or targets in an array of NumPy are.
+        ArgumentError: A number is out of its range, or NumPy targets are out of range.
 
     References:
         Szegedy et al., Rethinking the Inception Architecture (https://arxiv.org/abs/1512.00567);
@@ -103,7 +103,7 @@ def chunked_cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> LossSums:
-    r"""`cross_entropy` of `hidden @ head` without ever holding the `[B, T, V]` logits.
+    r"""Computes `cross_entropy` of `hidden @ head` without materializing the `[B, T, V]` logits.
 
     .. math:: x = s \tanh((h W + \beta) / s)
 
@@ -119,8 +119,8 @@ def chunked_cross_entropy(
         head: `[D, V]`, usually a float32 master weight, or another form of it, see
             `functional.linear`.
         targets: `[B, T]` integers in `[0, V)`, as in `cross_entropy`.
-        weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1. A chunk in
-            which none counts is not computed, and its weights have no gradient.
+        weights: `[B, T]`, 0 for ignored tokens; None means 1 for every token. A chunk with only
+            zero weights is skipped, and its weights have no gradient.
         chunk_size: Positions per chunk, of every row; T need not be a multiple.
         bias: `[V]` or None.
         softcap: S, the bound of the logits' magnitude, or None.
@@ -132,7 +132,7 @@ def chunked_cross_entropy(
 
     Raises:
         AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
-        ArgumentError: A number is out of its range, or targets in an array of NumPy are.
+        ArgumentError: A number is out of its range, or NumPy targets are out of range.
     """
     sizes = assert_axes(hidden=(hidden, "B T D"), head=(as_array(head), "D V"))
     assert_floating(hidden=hidden, head=as_array(head))
@@ -149,7 +149,7 @@ def chunked_cross_entropy(
 
 
 def binary_cross_entropy(scores: jax.Array, targets: jax.Array) -> jax.Array:
-    r"""The cross-entropy of yes or no, from log-odds.
+    r"""Binary cross-entropy from log-odds.
 
     .. math:: -y \log \sigma(s) - (1 - y) \log (1 - \sigma(s)) = \log (1 + e^s) - s y
 
@@ -166,17 +166,17 @@ def binary_cross_entropy(scores: jax.Array, targets: jax.Array) -> jax.Array:
 def map_chunks(
     function: Callable[..., jax.Array], *arrays: jax.Array, chunk_size: int
 ) -> jax.Array:
-    """A function of each position, computed for some positions at a time.
+    """Applies a position-wise function to chunks of positions.
 
-    The gradient computes each chunk once more, so that no more than one is ever held.
+    The backward pass recomputes each chunk, so at most one is in memory.
 
     Args:
-        function: From arrays `[B, C, ...]` to an array `[B, C, ...]`.
+        function: Maps arrays `[B, C, ...]` to an array `[B, C, ...]`.
         *arrays: `[B, T, ...]` each.
         chunk_size: Positions per chunk, of every row; T need not be a multiple.
 
     Returns:
-        What the function gives for all positions, `[B, T, ...]`.
+        The results for all positions, `[B, T, ...]`.
     """
     recomputed = jax.checkpoint(function)
     chunks = tuple(_chunks(x, chunk_size) for x in arrays)
@@ -205,7 +205,7 @@ def _checked_weights(weights, targets, shape, vocab_size):
 
 
 def _token_losses(raw, bias, targets, terms):
-    """Loss of each token `[...]`, and its (correct, z-loss), from logits `[..., V]`."""
+    """Returns the loss of each token `[...]`, and its (correct, z-loss), from logits `[..., V]`."""
     logits = raw.astype(jnp.promote_types(raw.dtype, jnp.float32))
     if bias is not None:
         logits += jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
@@ -250,12 +250,12 @@ def _joined(chunks, length):
 
 
 def _specs(hidden, whole):
-    """Where the logits live, and where the sum over rows that makes the head's gradient does."""
+    """Returns the shardings of the logits and of the head's gradient, which is summed over rows."""
     if spec_of(hidden) is None:
         return None, None
     *batch, _ = spec_of(hidden)
     rows = {axis for entry in batch for axis in mesh_axes(entry)}
-    # Unreduced: each device adds up its own rows, and one sum over devices follows the scan.
+    # Unreduced: each device sums its rows, and one reduction over devices follows the scan.
     return (
         PartitionSpec(*batch, spec_of(whole)[1]),
         PartitionSpec(*spec_of(whole), unreduced=rows),
@@ -263,7 +263,7 @@ def _specs(hidden, whole):
 
 
 def _is_scattered(summed, spec):
-    """Whether an array that is to be summed over devices is then cut over them."""
+    """Whether an array that is summed over devices is then sharded over them."""
     return summed is not None and any(summed.unreduced & set(mesh_axes(e)) for e in spec)
 
 
@@ -272,7 +272,8 @@ def _where_tokens_count(step):
 
     def skip(carry, chunk):
         _, outputs = jax.eval_shape(step, carry, chunk)
-        # The shapes do not say where rows live if `jax.shard_map` cuts over another mesh axis.
+        # Types do not determine the sharding of rows if `jax.shard_map` is manual over another mesh
+        # axis.
         rows = spec_of(chunk[-1])
 
         def zeros(like):
@@ -285,7 +286,7 @@ def _where_tokens_count(step):
 
 
 def _chunked_products(hidden, head, bias, weights, targets, *, chunk_size, terms):
-    """`_chunked` for a head that is no array; each chunk is computed again when differentiated."""
+    """Like `_chunked`, for a head that is not an array; differentiation recomputes each chunk."""
 
     @jax.checkpoint
     def chunk_losses(_, chunk):
@@ -313,7 +314,7 @@ def _chunked_value(hidden, head, bias, weights, targets, *, chunk_size, terms):
 
 
 def _linearize_chunked(moves, hidden, head, bias, weights, targets, *, chunk_size, terms):
-    # A head that is frozen has no gradient.
+    # A frozen head has no gradient.
     learns = moves[1]
     whole_DV = gathered(head.astype(hidden.dtype), hidden, 1)
     logits_spec, dhead_spec = _specs(hidden, whole_DV)
@@ -347,8 +348,8 @@ def _linearize_chunked(moves, hidden, head, bias, weights, targets, *, chunk_siz
     if learns:
         dhead_DV = place(dhead_DV, spec_of(head)).astype(head.dtype)
         if _is_scattered(dhead_spec, spec_of(head)):
-            # Else the compiler sums over devices when the layers' backward pass is over, through
-            # which each device keeps the whole gradient.
+            # Otherwise the compiler reduces over devices only after the layers' backward pass,
+            # during which each device keeps the full gradient.
             dhidden, dhead_DV = jax.lax.optimization_barrier((dhidden, dhead_DV))
     gradients = (
         dhidden,
@@ -360,7 +361,7 @@ def _linearize_chunked(moves, hidden, head, bias, weights, targets, *, chunk_siz
 
 
 def _push_chunked(gradients, tangents, **_):
-    """The loss is one number, so its gradient is the whole of its derivative."""
+    """The loss is a scalar, so its gradient determines its derivative."""
     pairs = zip(tangents, gradients, strict=False)
     products = [jnp.sum(t.astype(g.dtype) * g) for t, g in pairs if not is_zero(t)]
     return LossSums(sum(products), None, None, None)

@@ -1,4 +1,4 @@
-"""Distances between a student and its teacher: of predictions and of hidden states."""
+"""Distillation losses: distances between predictions and between hidden states."""
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +8,19 @@ from jaxformer.functional.arrays import assert_axes, assert_floating, check_numb
 
 
 def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: float) -> jax.Array:
-    r"""The divergence of a student's distribution from its teacher's, both with a temperature.
+    r"""KL divergence of a student's distribution from its teacher's, both with a temperature.
 
     .. math::
       \ell = \tau^2 \sum_v p_v (\log p_v - \log q_v), \qquad
       p = \mathrm{softmax}(t / \tau), \quad q = \mathrm{softmax}(s / \tau)
 
-    The factor keeps gradients of one size at all temperatures. Arithmetic is in float32.
+    The factor makes the scale of gradients independent of the temperature. Arithmetic is in
+    float32.
 
     Args:
         student: Logits s `[..., V]`.
         teacher: Logits t `[..., V]`; no gradient flows to them.
-        temperature: τ; above 1 the unlikely choices count for more.
+        temperature: τ; values above 1 give unlikely choices more weight.
 
     Returns:
         float32 `[...]`.
@@ -45,11 +46,11 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
 
     .. math:: \ell = 1 - \frac{s \cdot t}{|s|\,|t|}
 
-    Arithmetic is in float32; a state of zeros is at a distance of 1 from all others.
+    Arithmetic is in float32; a zero state has distance 1 to all others.
 
     Args:
-        student: S `[..., D]`.
-        teacher: T `[..., D]`; no gradient flows to it.
+        student: s `[..., D]`.
+        teacher: t `[..., D]`; no gradient flows to it.
 
     Returns:
         float32 `[...]`.
@@ -64,7 +65,7 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
     student, teacher = student.astype(jnp.float32), teacher.astype(jnp.float32)
     teacher = jax.lax.stop_gradient(teacher)
     squares = jnp.sum(student**2, axis=-1) * jnp.sum(teacher**2, axis=-1)
-    # The root of 0 has no gradient.
+    # The square root has no gradient at 0.
     return 1.0 - jnp.sum(student * teacher, axis=-1) * jax.lax.rsqrt(squares + 1e-24)
 
 

@@ -1,4 +1,4 @@
-"""Losses of preferences: pairs of answers, or judged ones, under a policy and a reference."""
+"""Preference losses: pairs of answers, or rated answers, under a policy and a reference."""
 
 from typing import Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from jaxformer.functional.arrays import (
 LossType = Literal["sigmoid", "robust", "hinge", "ipo"]
 LOSS_TYPES: tuple[LossType, ...] = ("sigmoid", "robust", "hinge", "ipo")
 FLIP_RATE = Rule(lambda value: RATE.allows(value) and value < 0.5, "a number from 0 to below 0.5")
-"""The values of `label_smoothing`: at 0.5 a preference says nothing."""
+"""The allowed `label_smoothing`; at 0.5 preferences carry no information."""
 
 
 class PreferenceLosses(NamedTuple):
@@ -64,12 +64,14 @@ def dpo_loss(
 
     Args:
         chosen_logps: `[B]`: the log-probability of the chosen answer, summed over its tokens.
-        rejected_logps: `[B]`: that of the rejected answer.
-        ref_chosen_logps: `[B]`: the reference's of the chosen answer; no gradient flows to it.
+        rejected_logps: `[B]`: the log-probability of the rejected answer.
+        ref_chosen_logps: `[B]`: the reference's log-probability of the chosen answer; no gradient
+            flows to it.
         ref_rejected_logps: `[B]`: the reference's of the rejected answer.
-        beta: The strength of the pull towards the reference; IPO's paper calls it tau.
-        loss_type: The shape of the loss, see above.
-        label_smoothing: The probability that a preference is the wrong way round, below 0.5.
+        beta: The strength of the regularization towards the reference; IPO's paper calls it tau.
+        loss_type: The loss function, see above.
+        label_smoothing: The probability that the labels of a preference pair are flipped, below
+            0.5.
         chosen_lengths: `[B]`: the tokens of the chosen answer; "ipo" needs them.
         rejected_lengths: `[B]`: the tokens of the rejected answer; "ipo" needs them.
 
@@ -77,7 +79,7 @@ def dpo_loss(
         The loss of each pair, and the rewards of its answers.
 
     Raises:
-        AssertionError: The arrays differ in shape, or hold no floating-point numbers.
+        AssertionError: The arrays differ in shape, or are not floating-point.
         ArgumentError: A number is out of its range, the type is unknown, or "ipo" has no lengths.
 
     References:
@@ -153,21 +155,22 @@ def kto_loss(
 
     Args:
         logps: `[B]`: the log-probability of each answer, summed over its tokens.
-        ref_logps: `[B]`: the reference's; no gradient flows to it.
+        ref_logps: `[B]`: the reference's log-probability; no gradient flows to it.
         desirable: Boolean `[B]`: whether an answer is desirable.
         other_logps: `[B]`: the log-probability of the answer to another prompt; no gradient flows
             to it.
-        ref_other_logps: `[B]`: the reference's of the same; no gradient flows to it.
-        beta: The strength of the pull towards the reference.
+        ref_other_logps: `[B]`: the reference's log-probability of that answer; no gradient flows to
+            it.
+        beta: The strength of the regularization towards the reference.
         desirable_weight: The weight :math:`\lambda_D` of desirable answers.
         undesirable_weight: The weight :math:`\lambda_U` of undesirable answers.
-        valid: Boolean `[B]`: rows that count for z; None: all.
+        valid: Boolean `[B]`: rows that count for z; None means all.
 
     Returns:
         The loss and the reward of each answer, and z.
 
     Raises:
-        AssertionError: The arrays differ in shape or have another dtype.
+        AssertionError: The arrays differ in shape or have the wrong dtype.
         ArgumentError: A number is out of its range.
 
     References:
@@ -213,7 +216,7 @@ _SHAPES = {
 
 
 def _lengths(name: str, lengths: jax.Array | None, like: jax.Array) -> jax.Array:
-    """The number of tokens of each answer, at least 1."""
+    """Returns the number of tokens of each answer, at least 1."""
     if lengths is None:
         raise ArgumentError(
             f'{name} = None: must be the lengths of the answers for loss_type = "ipo"'

@@ -1,11 +1,10 @@
-"""Terms that a part of a model adds to the loss, and numbers that it adds to the log.
+"""Loss terms and metrics that parts of a model add.
 
 A part calls `add_loss` or `add_metric` in its forward pass. Training runs the model under
-`collect_terms`, which returns what was added; elsewhere the calls do nothing, and where nobody
-makes them the program is the same as without this module.
+`collect_terms`, which returns what was added; elsewhere the calls do nothing.
 
 `flax.nnx.Module.sow` stores values in the module. Here layers are pytrees inside a plain
-`jax.lax.scan` and `jax.checkpoint`, out of which only results come; so loops over layers collect
+`jax.lax.scan` and `jax.checkpoint`, from which only results escape, so loops over layers collect
 the terms of each layer, return them, and add them up.
 """
 
@@ -25,31 +24,32 @@ from jaxformer.functional.arrays import static
 
 Kind = Literal["loss", "weighted", "metric", "count"]
 Terms = dict[tuple[Kind, str], jax.Array]
-"""Float32 sums over layers, by kind and name: of the values of each loss and of their products with
-its weight, and of the values of each metric and their number."""
+"""Float32 sums over layers, by kind and name: the values of each loss, their products with its
+weight, the values of each metric, and their number.
+"""
 
-# Whether terms are collected is a part of the key of JAX's caches; where they go is not.
+# Whether terms are collected is part of the key of JAX's caches; where they go is not.
 _ACTIVE = jax.make_user_context(False)
 _FRAME: ContextVar["_Frame | None"] = ContextVar("frame", default=None)
 
 
 def add_loss(name: str, value: jax.Array, *, weight: float) -> None:
-    r"""Adds a term to the loss that training minimises.
+    r"""Adds a term to the training loss.
 
     .. math:: \mathcal{L} = \mathcal{L}_{\mathrm{heads}} + \sum_k w_k \sum_{\ell} v_{k \ell}
 
-    over the names k and the layers :math:`\ell` that add them. The log has the sum over layers
-    under `name`, and the whole as "total_loss". A batch that is computed in parts or by several
-    copies of the model has the mean of their values, in proportion to their rows: so let the value
-    be a mean over rows. Outside of training the call does nothing.
+    over the names k and the layers :math:`\ell` that add them. The sum over layers is logged as
+    `name`, and the total as "total_loss". With micro-batches or several model replicas, values are
+    averaged in proportion to their rows, so the value should be a mean over rows. Outside of
+    training the call does nothing.
 
     Args:
         name: The name in the log, the same in all layers.
-        value: A scalar; call this where it is computed, outside of any `jit` or loop of your own.
-        weight: w, with which the value is multiplied.
+        value: A scalar; add it where it is computed, outside of any `jit` or loop of your own.
+        weight: w, the multiplier of the value.
 
     Raises:
-        ArgumentError: An argument has a wrong value.
+        ArgumentError: An argument is invalid.
     """
     weight = static("weight", weight, FINITE)
     value = _checked("add_loss", name, value)
@@ -58,14 +58,14 @@ def add_loss(name: str, value: jax.Array, *, weight: float) -> None:
 
 
 def add_metric(name: str, value: jax.Array) -> None:
-    """Adds a number to the log of training: the mean over the layers that add it.
+    """Adds a metric to the training log, averaged over the layers that add it.
 
     Args:
         name: The name in the log, the same in all layers.
         value: A scalar, as for `add_loss`; it has no gradient.
 
     Raises:
-        ArgumentError: An argument has a wrong value.
+        ArgumentError: An argument is invalid.
     """
     value = _checked("add_metric", name, value)
     if value is not None:
@@ -98,9 +98,10 @@ def collect_terms(function: Callable) -> Callable:
 
 
 def pass_terms(function: Callable) -> Callable:
-    """`collect_terms` of a function that JAX transforms; nothing is collected if no one asks.
+    """Like `collect_terms`, for a function that JAX transforms; collects nothing outside of
+    `collect_terms`.
 
-    Whoever transforms it gives the terms to `add_terms` outside of the transformation.
+    The caller passes the terms to `add_terms` outside of the transformation.
 
     Args:
         function: A function.
@@ -120,15 +121,15 @@ def pass_terms(function: Callable) -> Callable:
 
 
 def without_terms() -> AbstractContextManager:
-    """Drops what is added inside: that of a model which does not learn."""
+    """Drops terms that are added inside, such as those of a frozen model."""
     return _ACTIVE(False)
 
 
 def add_terms(terms: Terms) -> None:
-    """Adds terms that were collected, to those with the same name.
+    """Adds collected terms to those with the same name.
 
     Args:
-        terms: Those that a transformed function returned.
+        terms: The terms that a transformed function returned.
     """
     if _ACTIVE.value:
         frame = _FRAME.get()
@@ -137,7 +138,7 @@ def add_terms(terms: Terms) -> None:
 
 
 class _Frame:
-    """The terms of one function, and the trace it runs in."""
+    """The terms of one function, and the trace that it runs in."""
 
     def __init__(self):
         self.terms: Terms = {}
@@ -145,7 +146,7 @@ class _Frame:
 
 
 def _checked(function: str, name: str, value: Any) -> jax.Array | None:
-    """The value in float32 at least; None where nobody asks for it."""
+    """Returns the value in at least float32, or None if terms are not collected."""
     check_argument("name", name, isinstance(name, str) and name != "", "a string")
     shape = jnp.shape(value)
     if shape != () or not jnp.issubdtype(jnp.result_type(value), jnp.floating):

@@ -1,4 +1,4 @@
-"""Masks that are made of arrays: padding, packed documents, positions, any pattern."""
+"""Masks defined by arrays: padding, packed documents, positions, arbitrary patterns."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class KeyPadding(Mask):
 class Segments(Mask):
     """Packed documents: a query sees only keys of its own segment.
 
-    `query` is int `[B, T]` and `key` int `[B, S]`; 0 marks padding, which sees nothing and is
-    seen by nothing.
+    `query` is int `[B, T]` and `key` int `[B, S]`; 0 marks padding, which is masked as query and as
+    key.
     """
 
     query: jax.Array
@@ -92,8 +92,8 @@ class Segments(Mask):
 class PositionMask(Mask):
     """Keys at the query's position or up to `before` positions earlier, stored in any order.
 
-    `query` is int `[B, T]` and `key` int `[B, S]`: their positions; negative marks an absent key.
-    `before` None is unlimited.
+    `query` is int `[B, T]` and `key` int `[B, S]`, the positions; negative marks an absent key.
+    None for `before` means unlimited.
     """
 
     query: jax.Array
@@ -153,7 +153,7 @@ class DenseMask(Mask):
 
 
 def _extent(used: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the index of the first True and one past the last; an empty range without any."""
+    """Returns the index of the first True and one past the last, or an empty range."""
     index = jnp.arange(used.shape[0])
     low = jnp.min(jnp.where(used, index, used.shape[0]))
     return low, jnp.max(jnp.where(used, index + 1, low))

@@ -1,14 +1,14 @@
-"""Mask specs: which key each query may attend to, described rather than materialised.
+"""Mask specs: lazy descriptions of which keys each query may attend to.
 
-A spec is a small frozen object, a pytree whose arrays all have a leading batch axis. Specs
-combine with `&` and `|`. `values` materialises `[B or 1, T, S]` booleans (True = attend); `block`
-describes a window of the same mask; `key_bounds` and `key_blocks` tell which keys a kernel may
-skip. Queries and keys are counted by their index in the arrays; `query_offset` is how far the
-first query sits after the first key (the length of a cache, say), so nothing assumes that T == S.
+A spec is a small frozen pytree whose arrays all have a leading batch axis. Specs combine with `&`
+and `|`. `values` materializes `[B or 1, T, S]` booleans (True = attend); `block` describes a window
+of the same mask; `key_bounds` and `key_blocks` tell which keys a kernel may skip. Queries and keys
+are identified by their index in the arrays; `query_offset` is the index of the first query among
+the keys (such as the length of a cache), so T and S may differ.
 """
 # long: masks, their combinations and bands make one another
 
-# Long: the masks and how they combine are one algebra.
+# Long: masks and their combinations refer to each other.
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from jaxformer.functional.arrays import assert_axes, assert_integers, static
 class Mask:
     """The mask that allows everything, and the interface of all others."""
 
-    __array_ufunc__ = None  # or NumPy would take `array & mask` element by element
+    __array_ufunc__ = None  # otherwise NumPy would apply `array & mask` elementwise
 
     def __and__(self, other: Mask) -> Mask:
-        """The intersection: a pair is allowed when both masks allow it."""
+        """Returns the intersection: a pair is allowed if both masks allow it."""
         _check_mask(other)
         return All((*terms_of(self), *terms_of(other)))
 
     def __or__(self, other: Mask) -> Mask:
-        """The union: a pair is allowed when one of the masks allows it."""
+        """Returns the union: a pair is allowed if either mask allows it."""
         _check_mask(other)
         return AnyOf((*choices_of(self), *choices_of(other)))
 
@@ -62,13 +62,13 @@ class Mask:
         return False
 
     def key_blocks(self, query_length: int, key_length: int, size: int) -> jax.Array:
-        """Which blocks of `size` keys hold one that some query may attend to, bool `[blocks]`."""
+        """Returns which blocks of `size` keys contain an allowed key, bool `[blocks]`."""
         low, high = self.key_bounds(query_length, key_length)
         start = jnp.arange(0, key_length, size)
         return (start < high) & (start + size > low) & (low < high)
 
     def grain(self, key_length: int) -> int:
-        """Returns the largest block size with which most of the excluded pairs are skipped."""
+        """Returns the largest block size for which most masked pairs are skipped."""
         return key_length
 
 
@@ -127,7 +127,7 @@ jax.tree_util.register_dataclass(Mask, data_fields=(), meta_fields=())
 
 @spec
 class All(Mask):
-    """The intersection of several masks, as `&` makes it."""
+    """The intersection of several masks, created by `&`."""
 
     terms: tuple[Mask, ...]
 
@@ -161,7 +161,7 @@ class All(Mask):
 
 @spec
 class AnyOf(Mask):
-    """The union of several masks, as `|` makes it."""
+    """The union of several masks, created by `|`."""
 
     choices: tuple[Mask, ...]
 
@@ -194,18 +194,18 @@ class AnyOf(Mask):
 
 
 _FURTHEST = 1 << 30
-# Sums of two of them, and of an index, stay within int32.
+# Sums of two distances and an index stay within int32.
 _INTEGER = between(-_FURTHEST, _FURTHEST)
 
 
 def check_distance(mask: Mask, name: str) -> None:
-    """Makes a distance in tokens a Python integer; None is unlimited."""
+    """Converts a distance in tokens to a Python integer; None means unlimited."""
     if (value := getattr(mask, name)) is not None:
         object.__setattr__(mask, name, static(name, value, _INTEGER))
 
 
 def _check_offset(mask: Mask) -> None:
-    """Checks an offset, and makes a scalar a Python integer."""
+    """Checks an offset and converts a scalar to a Python integer."""
     offset = mask.query_offset
     if getattr(offset, "shape", ()) == () and not isinstance(offset, jax.Array):
         object.__setattr__(mask, "query_offset", static("query_offset", offset, _INTEGER))
@@ -216,13 +216,15 @@ def _check_offset(mask: Mask) -> None:
 
 
 def _row(offset) -> jax.Array:
-    """An offset, scalar or `[B]`, as `[B or 1, 1, 1]`."""
+    """Reshapes an offset, scalar or `[B]`, to `[B or 1, 1, 1]`."""
     return jnp.atleast_1d(jnp.asarray(offset))[:, None, None]
 
 
 @spec
 class Band(Mask):
-    """Keys from `before` places before the query to `after` places after it; None is unlimited."""
+    """Keys from `before` positions before the query to `after` positions after it; None is
+    unlimited.
+    """
 
     before: int | None = None
     after: int | None = None
@@ -268,7 +270,7 @@ def causal(query_offset: int | jax.Array = 0) -> Band:
 
     Args:
         query_offset: int or int `[B]`: the index of the first query among the keys. An integer is
-            static, so each new value compiles again; give an array if it changes.
+            static, so each new value recompiles; pass an array if it changes.
 
     Returns:
         The mask.
@@ -277,7 +279,7 @@ def causal(query_offset: int | jax.Array = 0) -> Band:
 
 
 def sliding_window(size: int, query_offset: int | jax.Array = 0) -> Band:
-    """Causal attention to the last `size` keys, the query's own included (Mistral, 2023).
+    """Causal attention to the last `size` keys, including the query's position (Mistral, 2023).
 
     Args:
         size: The number of keys, at least 1: `query - size < key <= query`.
@@ -292,7 +294,8 @@ def sliding_window(size: int, query_offset: int | jax.Array = 0) -> Band:
 
 @spec
 class Prefix(Mask):
-    """Causal, but the first `lengths` keys of each row are visible to all (prefix LM, T5 2020).
+    """Causal, but the first `lengths` keys of each row are visible to all queries (prefix LM, T5
+    2020).
 
     `lengths` is int `[B]`. A key `j` is allowed when `j <= query + query_offset` or `j < lengths`.
     """
@@ -323,10 +326,10 @@ class Prefix(Mask):
 
 @spec
 class BlockBand(Mask):
-    """Keys of the blocks from `before` blocks before the query's to `after` blocks after it.
+    """Keys in the blocks from `before` blocks before the query's block to `after` blocks after it.
 
-    Queries and keys lie in blocks of `block_size`, of which the first begins at index 0. The
-    offsets are the indices of the first query and the first key.
+    Queries and keys are divided into blocks of `block_size`, starting at index 0. The offsets are
+    the indices of the first query and the first key.
     """
 
     block_size: int
@@ -363,7 +366,7 @@ class BlockBand(Mask):
 
 @spec
 class KeyRange(Mask):
-    """Keys `[start, stop)`, for every query: global tokens that all attend to."""
+    """Keys `[start, stop)` for every query: global tokens that all tokens attend to."""
 
     start: int | jax.Array
     stop: int | jax.Array
@@ -401,10 +404,10 @@ class QueryRange(Mask):
 
 
 def block_sparse(length: int, block_size: int) -> Mask:
-    """BigBird's attention without its random blocks, in blocks of tokens.
+    """BigBird's block-sparse attention without random blocks.
 
-    Each block attends to itself and the blocks beside it. The first and the last block attend to
-    all tokens, and all tokens to them.
+    Each block attends to itself and the adjacent blocks. The first and the last block attend to all
+    tokens, and all tokens attend to them.
 
     Args:
         length: The number of queries and of keys; the last block may be shorter than the others.

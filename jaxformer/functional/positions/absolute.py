@@ -22,11 +22,11 @@ _BITS = Rule(lambda value: is_integer(value) and 1 <= value <= 31, "an integer f
 
 
 def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
-    """The raw index as one feature, `p / max_length`.
+    """Returns the index as a single feature, `p / max_length`.
 
     Args:
         positions: [..., T] integer positions.
-        max_length: The length in tokens that maps to one, so that the feature stays below it.
+        max_length: The length in tokens that maps to 1.
 
     Returns:
         [..., T, 1] float32.
@@ -38,7 +38,7 @@ def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
 
 
 def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
-    """The binary digits of the index, least significant first, `floor(p / 2^i) mod 2`.
+    """Returns the binary digits of the index, least significant first, `floor(p / 2^i) mod 2`.
 
     Args:
         positions: [..., T] integer positions; distinct codes below `2^num_bits`.
@@ -56,13 +56,13 @@ def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
 
 
 def sinusoidal_frequencies(model_dim: int, theta: float, endpoint: bool = False) -> np.ndarray:
-    r"""The angle by which each pair of a sinusoidal code turns per token, `w_i = theta^(-2i / D)`.
+    r"""Returns the angle per token of each pair of a sinusoidal code, `w_i = theta^(-2i / D)`.
 
     Args:
         model_dim: D, even.
         theta: The base, 10000 in the paper.
-        endpoint: Whether 1 / theta is one of the frequencies: then they are
-            `theta^(-i / (D/2 - 1))`, otherwise 1 / theta would be the one that follows them.
+        endpoint: Whether 1 / theta is the last frequency: then frequencies are `theta^(-i / (D/2 -
+            1))`; otherwise 1 / theta would be the next one.
 
     Returns:
         [D / 2] float64, radians per token, a NumPy array.
@@ -106,7 +106,7 @@ def sinusoidal_code(
         [..., T, D] float32.
 
     Raises:
-        AssertionError: `positions` are no integers.
+        AssertionError: `positions` are not integers.
         ArgumentError: `model_dim` is odd, `theta` not positive or the layout unknown.
 
     References:
@@ -130,7 +130,7 @@ def sinusoidal_code(
 def sinusoidal_grid_code(
     rows: jax.Array, columns: jax.Array, *, model_dim: int, theta: float
 ) -> jax.Array:
-    r"""Sines and cosines of a place's column in the first half of the channels, of its row after.
+    r"""Sines and cosines of the column in the first half of the channels, of the row in the second.
 
     .. math:: \mathrm{PE}(r, c) = [\mathrm{PE}_{D/2}(c),\; \mathrm{PE}_{D/2}(r)]
 
@@ -146,13 +146,12 @@ def sinusoidal_grid_code(
         [..., T, D] float32.
 
     Raises:
-        AssertionError: `rows` and `columns` differ in shape, or are no integers.
+        AssertionError: `rows` and `columns` differ in shape, or are not integers.
         ArgumentError: `model_dim` is not a multiple of 4, or `theta` not positive.
 
-    References:
-        Dosovitskiy et al., 2020 (appendix D.4), https://arxiv.org/abs/2010.11929;
-        He et al., Masked Autoencoders, 2021, https://arxiv.org/abs/2111.06377, whose code has this
-        order of the channels.
+    References: Dosovitskiy et al., 2020 (appendix D.4), https://arxiv.org/abs/2010.11929; He et
+        al., Masked Autoencoders, 2021, https://arxiv.org/abs/2111.06377, whose code uses this order
+        of channels.
     """
     assert_axes(rows=(rows, "... T"))
     assert_integers(rows=rows)
@@ -165,11 +164,11 @@ def sinusoidal_grid_code(
 
 
 def learned_code(table: jax.Array, positions: jax.Array) -> jax.Array:
-    """Row p of a learned table.
+    """Returns row p of a learned table.
 
     Args:
         table: [P, D], one row per position.
-        positions: [..., T] integer positions below P; a larger one of a `jax.Array` reads another
+        positions: [..., T] integer positions below P; larger ones in a `jax.Array` read another
             row.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What codes and schemes do to attention scores: steps, collisions, absolute and relative parts."""
+"""Effects of positional schemes on attention scores: steps, collisions, relative parts."""
 
 from typing import NamedTuple
 
@@ -14,22 +14,22 @@ _ROWS = 256
 
 
 class ScoreTerms(NamedTuple):
-    """The four terms of a score of queries and keys that hold content plus a position code."""
+    """The four terms of the scores of embeddings with an added position code."""
 
     content_content: jax.Array
-    """[T, S]: what the tokens are. Without positions it is the whole score."""
+    """[T, S]: content and content, which is the whole score without positions."""
     content_position: jax.Array
-    """[T, S]: what the query's token looks for at the key's position."""
+    """[T, S]: the query's content and the key's position."""
     position_content: jax.Array
-    """[T, S]: which token the query's position looks for."""
+    """[T, S]: the query's position and the key's content."""
     position_position: jax.Array
-    """[T, S]: the two positions alone."""
+    """[T, S]: position and position."""
 
 
 def score_terms(
     content: jax.Array, code: jax.Array, query_kernel: jax.Array, key_kernel: jax.Array
 ) -> ScoreTerms:
-    r"""Expands the scores of a code that is added to the embeddings into four terms.
+    r"""Expands attention scores with an added position code into four terms.
 
     .. math::
         (x_m + p_m)^\top W_q^\top W_k (x_n + p_n) = x_m^\top W x_n + x_m^\top W p_n
@@ -71,7 +71,8 @@ def position_scores(
     *,
     table: jax.Array | None = None,
 ) -> jax.Array:
-    r"""The attention scores of one layer under a positional scheme, before mask and softmax.
+    r"""Computes the attention scores of one layer under a positional scheme, before mask and
+    softmax.
 
     .. math::
         \langle R_m W_q\, e(x_m), R_n W_k\, e(x_n) \rangle / \sqrt{H} + b(m, n)
@@ -107,19 +108,19 @@ def position_scores(
 
 
 def relative_share(scores: jax.Array) -> jax.Array:
-    r"""The share of the variance of scores that their distance explains.
+    r"""Returns the fraction of the variance of scores that the distance explains.
 
     .. math::
         1 - \frac{\sum_{m,n} (s_{mn} - \bar{s}_{m-n})^2}{\sum_{m,n} (s_{mn} - \bar{s})^2}
 
-    with the mean over a diagonal and the mean over all. 1: a score is a function of m - n, so the
-    scheme is relative; near 0: it depends on where the two tokens stand.
+    with the mean over a diagonal and the overall mean. If it is 1, scores are functions of m - n,
+    so the scheme is relative; near 0, they depend on the absolute positions.
 
     Args:
         scores: [..., T, S].
 
     Returns:
-        [...] float32; 1 where all scores are equal.
+        [...] float32; 1 if all scores are equal.
     """
     assert_axes(scores=(scores, "... T S"))
     assert_floating(scores=scores)
@@ -132,13 +133,13 @@ def relative_share(scores: jax.Array) -> jax.Array:
     means = sums / counts.reshape((1,) * (sums.ndim - 1) + (-1,))
     rest = centred - means[..., distance_TS]
     left, total = (jnp.sum(jnp.square(x), axis=(-2, -1)) for x in (rest, centred))
-    # What is left of equal scores is rounding.
+    # The remainder for equal scores is rounding error.
     constant = total <= (1e-6**2) * jnp.sum(jnp.square(scores), axis=(-2, -1))
     return jnp.where(constant, 1.0, 1 - left / jnp.where(constant, 1.0, total))
 
 
 def step_sizes(codes: jax.Array) -> jax.Array:
-    r"""How far each code is from the next, `|c_{p+1} - c_p|`.
+    r"""Returns the distance of each code from the next, `|c_{p+1} - c_p|`.
 
     The square is the number of digits that change in a binary code: k + 1 from `2^k - 1` to `2^k`.
 
@@ -154,15 +155,14 @@ def step_sizes(codes: jax.Array) -> jax.Array:
 
 
 def first_collision(codes: jax.Array, tolerance: float) -> tuple[int, int] | None:
-    """The first position whose code is that of an earlier one.
+    """Returns the first position whose code equals an earlier one.
 
     Args:
-        codes: [P, C], the codes of successive positions, in the precision that is asked about.
-        tolerance: The largest difference of a channel at which two codes count as equal; 0: only
-            equal codes do.
+        codes: [P, C], the codes of successive positions, in the precision of interest.
+        tolerance: The largest difference per channel at which two codes count as equal.
 
     Returns:
-        The position and the earlier one; None if all P codes differ.
+        The position and the earlier one, or None if all P codes differ.
 
     Raises:
         ArgumentError: `tolerance` is negative.

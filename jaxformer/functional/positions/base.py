@@ -1,7 +1,8 @@
 """The interface of a positional scheme: embed, rotate, bias.
 
-The model calls `embed` once, attention calls `rotate` and `bias` in every layer; what a scheme does
-not do is the identity it inherits from `Position`. The schemes are in `positional_schemes`.
+The model calls `embed` once, and attention calls `rotate` and `bias` in every layer; methods that a
+scheme does not override are identities inherited from `Position`. The schemes are in
+`positional_schemes`.
 """
 
 import abc
@@ -18,23 +19,23 @@ from jaxformer.functional.norms import Norm
 
 
 class Scores(Protocol):
-    """What turns positions into an additive bias: ALiBi, T5's buckets."""
+    """The interface of schemes that turn positions into an additive bias: ALiBi, T5's buckets."""
 
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """The bias of every pair, [B or 1, N, T, S] float32."""
+        """Returns the bias of every pair, [B or 1, N, T, S] float32."""
         ...
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Bias:
-    """An additive attention bias that is not materialised yet, `score(q, k)` per head.
+    """A lazy additive attention bias, `score(q, k)` per head.
 
     Attributes:
-        heads: [..., N] what distinguishes the heads (slopes, or a learned table); the last axis is
-            the heads, which may be sharded. Gradients flow to it.
+        heads: [..., N] per-head values (slopes, or a learned table); the last axis is the heads,
+            which may be sharded. Gradients flow to it.
         query_positions: [B or 1, T] integer positions, or a tree of such arrays.
         key_positions: [B or 1, S] integer positions, or a tree of such arrays.
         scheme: The scheme whose `score` turns these into numbers.
@@ -46,7 +47,7 @@ class Bias:
     scheme: Scores = field(metadata={"static": True})
 
     def values(self) -> jax.Array:
-        """The whole bias, [B or 1, N, T, S] float32."""
+        """Materializes the bias, [B or 1, N, T, S] float32."""
         bias = self.scheme.score(self.heads, self.query_positions, self.key_positions)
         sides = self.query_positions, self.key_positions
         lengths = [jax.tree.leaves(side)[0].shape[1] for side in sides]
@@ -62,7 +63,7 @@ class Bias:
         key_start: jax.Array | int,
         key_size: int,
     ) -> "Bias":
-        """The bias of a window of queries and keys, for attention in blocks.
+        """Returns the bias of a window of queries and keys, for blockwise attention.
 
         Args:
             query_start: Index (not position) of the first query; may be traced.
@@ -89,15 +90,15 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     max_length: ClassVar[int | None] = None
     """The number of positions the scheme can encode; None if there is no limit."""
     learns: ClassVar[bool] = True
-    """Whether training changes the scheme's table."""
+    """Whether the scheme's table is trained."""
     shared: ClassVar[bool] = True
-    """Whether all layers have one table."""
+    """Whether all layers share a table."""
     after_norm: ClassVar[bool] = False
-    """Whether the code is added behind the norm of the embeddings."""
+    """Whether the code is added after the norm of the embeddings."""
     norm: ClassVar[Norm | None] = None
     """The norm of the rows of its table."""
     any_grid: ClassVar[bool] = False
-    """Whether each image of a batch may have a grid of patches of its own: `embed_grids`."""
+    """Whether each image of a batch may have a different grid of patches (`embed_grids`)."""
 
     def __post_init__(self):
         check_types(self)
@@ -105,7 +106,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     def table(
         self, *, model_dim: int, num_heads: int
     ) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-        """Shape and logical axes of the one learned table of the scheme, or None.
+        """Returns the shape and logical axes of the scheme's learned table, or None.
 
         Args:
             model_dim: D.
@@ -120,7 +121,8 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     def global_table(
         self, *, model_dim: int, num_heads: int
     ) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-        """The same of a second table, for keys that stand for blocks of tokens, or None.
+        """Returns the shape and axes of a second table, for keys that summarize blocks of tokens,
+        or None.
 
         Args:
             model_dim: D.
@@ -151,7 +153,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     def embed_grids(
         self, x: jax.Array, grids: jax.Array, table: jax.Array | None = None
     ) -> jax.Array:
-        """Adds the position code to the patches of images that each have a grid of their own.
+        """Adds the position code to the patches of images with different grids.
 
         Args:
             x: [B, T, D]: the patches of each image row by row, then padding.
@@ -179,8 +181,8 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
             key: [B, S, K, H].
             query_positions: [B or 1, T] integer positions.
             key_positions: [B or 1, S] integer positions.
-            lengths: [B] integer: the length of each row, for the schemes that depend on it; None:
-                one for all, the largest position + 1.
+            lengths: [B] integer: the length of each row, for schemes that depend on it; None uses
+                the largest position + 1 for all rows.
 
         Returns:
             (query, key), same shapes and dtypes.
@@ -210,7 +212,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         The result is bool, of the shape of `lengths`; None means never.
 
         Args:
-            lengths: Integer, of any shape: the length with the new token.
+            lengths: Integers of any shape: the lengths including the new token.
         """
         del lengths
 
@@ -222,7 +224,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         num_heads: int,
         table: jax.Array | None = None,
     ) -> Bias | None:
-        """The additive bias of the attention scores, or None.
+        """Returns the additive bias of the attention scores, or None.
 
         Args:
             query_positions: [B or 1, T] integer positions.
@@ -231,31 +233,31 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
             table: The learned table, if the scheme has one.
 
         Returns:
-            A Bias, materialised only by what needs it.
+            A lazy Bias.
         """
         del query_positions, key_positions, num_heads, table
         return None
 
     def vectors(self, table: jax.Array | None) -> jax.Array | None:
-        """The vectors for distances that attention multiplies with queries and keys, or None.
+        """Returns the distance vectors that attention multiplies with queries and keys, or None.
 
         Args:
             table: The learned table, if the scheme has one.
 
         Returns:
-            [R, D], of which attention projects those that it needs, see `DistanceEmbedding`.
+            [R, D], from which attention projects the rows that it needs, see `DistanceEmbedding`.
         """
         del table
         return None
 
     def with_global_keys(self, bias: Bias, numbers: jax.Array, count: int, size: int) -> Bias:
-        """The bias where keys that stand for blocks precede the others.
+        """Returns the bias if keys that summarize blocks precede the others.
 
-        By default they have the positions of a row's tokens with which the blocks begin.
+        By default they have the positions of the first tokens of the blocks.
 
         Args:
             bias: The bias between the tokens.
-            numbers: int [B, T]: the number of each query's block, see `block_numbers`.
+            numbers: int [B, T]: the index of each query's block, see `block_numbers`.
             count: The number of blocks (C).
             size: Tokens of a block.
 
@@ -267,7 +269,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         return replace(bias, key_positions=jnp.concatenate([starts, bias.key_positions], axis=1))
 
     def validate_length(self, length: int) -> None:
-        """Raises ConfigError if sequences of `length` tokens have positions beyond the scheme's."""
+        """Raises ConfigError if sequences of `length` tokens exceed the scheme's maximum length."""
         if self.max_length is not None and length > self.max_length:
             raise ConfigError(
                 f"{self} has {self.max_length} positions, fewer than the sequence length {length}:"
@@ -278,13 +280,13 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         """Raises ConfigError if the scheme does not fit the patches of an image.
 
         Args:
-            grid: Rows and columns of the patches, which follow one another row by row.
+            grid: Rows and columns of the patches, in row-major order.
             prefix: Tokens before them: 1 with a class token.
         """
         self.validate_length(prefix + grid[0] * grid[1])
 
     def for_grid(self, grid: tuple[int, int], prefix: int) -> "Position":
-        """The same scheme for another grid of patches.
+        """Returns the scheme for another grid of patches.
 
         Args:
             grid: Rows and columns of the patches.
@@ -303,12 +305,12 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         new_grid: tuple[int, int],
         prefix: int,
     ) -> jax.Array:
-        """The learned table for another grid of patches, where it depends on the grid.
+        """Resizes the learned table to another grid of patches, if it depends on the grid.
 
         Args:
             table: The table for the old grid.
             old_grid: Rows and columns of the patches that it was trained for.
-            new_grid: Rows and columns wanted.
+            new_grid: The new rows and columns.
             prefix: Tokens before the patches.
 
         Returns:
@@ -318,11 +320,11 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         return table
 
     def validate_sizes(self, *, model_dim: int, head_dim: int) -> None:
-        """Raises ConfigError if the scheme cannot serve a model of these sizes."""
+        """Raises ConfigError if the scheme does not support a model of these sizes."""
         del model_dim, head_dim
 
     def _required(self, table: jax.Array | None) -> jax.Array:
-        """The table of a scheme that has one."""
+        """Returns the table of a scheme that requires one."""
         if table is None:
             raise ArgumentError(f"table = None: {self} needs its learned table, see `table()`")
         return table
@@ -333,4 +335,4 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
 
 @dataclass(frozen=True)
 class NoPosition(Position):
-    """No positions at all: a bidirectional model then cannot tell word orders apart."""
+    """No positional information: a bidirectional model then cannot distinguish word orders."""

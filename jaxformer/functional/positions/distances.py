@@ -1,4 +1,4 @@
-"""Vectors for distances, which disentangled attention multiplies with queries and keys."""
+"""Distance embeddings, which disentangled attention multiplies with queries and keys."""
 
 from dataclasses import dataclass, field
 
@@ -15,14 +15,14 @@ from jaxformer.functional.positions.base import Position
 def log_bucket(
     distance: jax.Array | np.ndarray, *, num_buckets: int, max_distance: int
 ) -> jax.Array | np.ndarray:
-    r"""The bucket of a distance: one each for the near ones, logarithmically wider ones beyond.
+    r"""Returns the bucket of a distance: exact for near distances, logarithmically wider beyond.
 
     .. math:: b(d) = \mathrm{sign}(d) \left(\frac n2 + \left\lceil
               \frac{\ln (2 |d| / n)}{\ln (2 (m - 1) / n)} \left(\frac n2 - 1\right)
               \right\rceil\right), \qquad |d| > \frac n2
 
     with n buckets in a direction and m the largest distance; b(d) = d for nearer ones. The result
-    is cut off at -n and n - 1.
+    is clipped to -n and n - 1.
 
     Args:
         distance: [...] integers, query position minus key position.
@@ -30,7 +30,7 @@ def log_bucket(
         max_distance: m.
 
     Returns:
-        [...] int32 in [-n, n), of NumPy if `distance` is.
+        [...] int32 in [-n, n), a NumPy array if `distance` is one.
 
     Raises:
         AssertionError: `distance` is not an array of integers.
@@ -46,9 +46,9 @@ def log_bucket(
     if num_buckets % 2 or max_distance <= num_buckets // 2 + 1:
         raise ArgumentError(
             f"num_buckets = {num_buckets}, max_distance = {max_distance}: needs an even number of "
-            "buckets, and max_distance beyond the half of them that are exact"
+            "buckets, and max_distance above the number of exact buckets, which is half of them"
         )
-    # Comparisons are exact on every backend, where a logarithm on a boundary is not.
+    # Comparisons are exact on every backend, unlike logarithms at a boundary.
     starts = _bucket_starts(num_buckets, max_distance).reshape((1,) * distance.ndim + (-1,))
     size = (abs(distance)[..., None] >= starts).sum(axis=-1, dtype=np.int32)
     signed = size * (1 - 2 * (distance < 0).astype(np.int32))
@@ -56,7 +56,7 @@ def log_bucket(
 
 
 def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
-    """The smallest distance in each of the buckets 1 .. num_buckets of one direction."""
+    """Returns the smallest distance in each of the buckets 1 .. num_buckets of one direction."""
     half = num_buckets // 2
     # float32 and this order of operations decide which side of a boundary a distance falls on.
     distances = np.arange(2 * max_distance + 1)
@@ -69,19 +69,20 @@ def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DistanceEmbedding(Position):
-    """A learned vector for each distance, or bucket of distances, which all layers share.
+    """A learned vector for each distance or bucket of distances, shared by all layers.
 
-    It adds no bias by itself: `nn.DisentangledAttention` projects the vectors, and multiplies them
-    with queries and keys.
+    It does not add a bias itself: `nn.DisentangledAttention` projects the vectors and multiplies
+    them with queries and keys.
     """
 
     max_distance: int
-    """The distance in either direction from which all share a vector."""
+    """The distance in either direction beyond which all distances share a vector."""
     num_buckets: int | None = None
-    """Buckets in a direction, an even number, see `log_bucket`; None: each distance has its own
-    vector."""
+    """Number of buckets per direction, even, see `log_bucket`; None uses a separate vector for each
+    distance.
+    """
     norm: Norm | None = field(default=None, kw_only=True)
-    """A norm of the vectors."""
+    """The norm applied to the vectors."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -96,7 +97,7 @@ class DistanceEmbedding(Position):
 
     @property
     def reach(self) -> int:
-        """The vectors in a direction."""
+        """The number of vectors per direction."""
         return self.max_distance if self.num_buckets is None else self.num_buckets
 
     def table(self, *, model_dim, num_heads):
@@ -107,14 +108,14 @@ class DistanceEmbedding(Position):
         return self._required(table)
 
     def rows(self, num_queries: int, num_keys: int) -> np.ndarray:
-        """The row of the table for each distance from -(T - 1) to S - 1, key minus query.
+        """Returns the row of the table for each distance from -(T - 1) to S - 1, key minus query.
 
         Args:
             num_queries: T.
             num_keys: S.
 
         Returns:
-            [T + S - 1] int32, which never rises.
+            [T + S - 1] int32, non-increasing.
         """
         distance = np.arange(num_queries - 1, -num_keys, -1, dtype=np.int32)
         if self.num_buckets is not None:

@@ -31,7 +31,7 @@ def patch_bias(
     grid: tuple[int, int],
     prefix: int,
 ) -> jax.Array:
-    r"""A learned scalar per head and offset, in rows and columns, from a key to a query.
+    r"""Returns a learned scalar per head and offset in rows and columns from a key to a query.
 
     .. math:: b_{n,q,k} = t_{(r_q - r_k + h - 1)(2 w - 1) + c_q - c_k + w - 1,\; n}
 
@@ -41,22 +41,21 @@ def patch_bias(
     and the heads follow the table.
 
     Args:
-        table: [(2 h - 1)(2 w - 1) + 3, N]; without a prefix it has no last three rows.
+        table: [(2 h - 1)(2 w - 1) + 3, N]; without a prefix the last three rows are absent.
         query_positions: [B or 1, T] integer positions: first the prefix, then the patches row by
             row.
         key_positions: [B or 1, S] integer positions.
         grid: (h, w).
-        prefix: How many positions come before those of the patches.
+        prefix: Number of positions before the patches.
 
     Returns:
         [B or 1, N, T, S] float32.
 
     Raises:
-        ArgumentError: The table has another number of rows.
+        ArgumentError: The table has the wrong number of rows.
 
-    References:
-        Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254), whose published models have it;
-        Liu et al., Swin Transformer, 2021 (https://arxiv.org/abs/2103.14030), equation 4.
+    References: Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254), whose published models
+        use it; Liu et al., Swin Transformer, 2021 (https://arxiv.org/abs/2103.14030), equation 4.
     """
     assert_axes(
         table=(table, "rows N"),
@@ -83,11 +82,11 @@ def _num_rows(grid: tuple[int, int], prefix: int) -> int:
 
 
 def _index(query: jax.Array, key: jax.Array, grid: tuple[int, int], prefix: int) -> jax.Array:
-    """The row of the table for each pair of positions."""
+    """Returns the row of the table for each pair of positions."""
     (height, width), offsets = grid, _num_rows(grid, 0)
 
     def place(position: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # Positions beyond the grid belong to no patch; the last one stands for them.
+        # Positions beyond the grid have no patch, so use the last one.
         patch = jnp.clip(position - prefix, 0, height * width - 1)
         return patch // width, patch % width
 
@@ -106,11 +105,11 @@ class PatchBias(OnGrid):
     """Adds a learned scalar per head and offset between two patches of an image (BEiT)."""
 
     grid: tuple[int, int]
-    """Rows and columns of patches, which follow one another row by row."""
+    """Rows and columns of patches, in row-major order."""
     prefix: int = 1
-    """Tokens before the patches: 1 with a class token. They have entries of their own."""
+    """Number of tokens before the patches: 1 with a class token. They have separate entries."""
     shared: bool = field(default=True, kw_only=True)
-    """Whether all layers have one table, or each has its own."""
+    """Whether all layers share one table."""
 
     def table(self, *, model_dim, num_heads):
         del model_dim

@@ -1,4 +1,6 @@
-"""Rotary positions of patches: rows turn one half of the pairs of channels, columns the other."""
+"""Two-dimensional rotary embedding of patches: rows rotate half of the channel pairs, columns the
+other half.
+"""
 
 import math
 from dataclasses import dataclass
@@ -22,18 +24,18 @@ from jaxformer.functional.positions.schemes import OnGrid
 def patch_angles(
     positions: jax.Array, *, grid: tuple[int, int], prefix: int, theta: float, head_dim: int
 ) -> jax.Array:
-    r"""The angles by which the pairs of channels of a patch turn.
+    r"""Returns the rotation angles of the channel pairs of each patch.
 
     .. math:: \alpha_{i} = 2 \pi y\, \theta^{-4 i / H}, \quad
         \alpha_{H / 4 + i} = 2 \pi x\, \theta^{-4 i / H}
 
-    where y and x are the centre of the patch in an image from -1 to 1. What comes before the
-    patches does not turn.
+    where y and x are the center of the patch in an image from -1 to 1. Tokens before the patches
+    are not rotated.
 
     Args:
         positions: int `[B or 1, T]`: first the prefix, then the patches row by row.
         grid: Rows and columns of the patches.
-        prefix: How many positions come before those of the patches.
+        prefix: Number of positions before the patches.
         theta: The base.
         head_dim: H, a multiple of 4.
 
@@ -41,7 +43,7 @@ def patch_angles(
         float32 `[B or 1, T, H / 2]`.
 
     Raises:
-        ArgumentError: `theta` is not positive, or a size is no such integer.
+        ArgumentError: `theta` is not positive, or a size is invalid.
 
     References:
         Siméoni et al., DINOv3, 2025 (https://arxiv.org/abs/2508.10104), section 3.2.
@@ -68,15 +70,15 @@ def patch_angles(
 class RoPE2D(OnGrid):
     """Rotates queries and keys of patches by their row and column in an image (DINOv3).
 
-    Tokens before the patches do not rotate.
+    Tokens before the patches are not rotated.
     """
 
     grid: tuple[int, int]
-    """Rows and columns of patches, which follow one another row by row."""
+    """Rows and columns of patches, in row-major order."""
     theta: float = 100.0
     """Base of the frequencies."""
     prefix: int = 1
-    """Tokens before the patches: 1 with a class token."""
+    """Number of tokens before the patches: 1 with a class token."""
 
     def __post_init__(self):
         super().__post_init__()

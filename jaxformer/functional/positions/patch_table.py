@@ -1,4 +1,4 @@
-"""Learned positions of patches, in a table that is resized to the grid of each image."""
+"""Learned positions of patches, with a table that is resized to the grid of each image."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,13 +14,13 @@ from jaxformer.functional.positions.schemes import OnGrid
 class Learned2D(OnGrid):
     """Adds a learned vector per patch, interpolated for images with another grid (SigLIP 2).
 
-    Nothing comes before the patches.
+    There are no tokens before the patches.
     """
 
     any_grid: ClassVar[bool] = True
     prefix: ClassVar[int] = 0
     grid: tuple[int, int]
-    """Rows and columns of the table, which follow one another row by row."""
+    """Rows and columns of the table, in row-major order."""
 
     def table(self, *, model_dim, num_heads):
         del num_heads

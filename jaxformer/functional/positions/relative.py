@@ -19,7 +19,8 @@ from jaxformer.functional.arrays import (
 
 
 def alibi_slopes(num_heads: int, *, max_exponent: float = 8.0) -> jax.Array:
-    r"""The slope of every head: `2^(-m (n + 1) / N)` for n = 0 .. N - 1 if N is a power of two.
+    r"""Returns the slope of every head: `2^(-m (n + 1) / N)` for n = 0 .. N - 1 if N is a power of
+    two.
 
     Otherwise the slopes of the power of two below N, then every other slope of the one above.
 
@@ -31,7 +32,7 @@ def alibi_slopes(num_heads: int, *, max_exponent: float = 8.0) -> jax.Array:
         [N] float32.
 
     Raises:
-        ArgumentError: An argument has a wrong value.
+        ArgumentError: An argument is invalid.
 
     References:
         Press et al., 2022 (section 3 and its code), https://arxiv.org/abs/2108.12409
@@ -50,10 +51,10 @@ def alibi_slopes(num_heads: int, *, max_exponent: float = 8.0) -> jax.Array:
 def alibi_bias(
     slopes: jax.Array, query_positions: jax.Array, key_positions: jax.Array
 ) -> jax.Array:
-    r"""A penalty that grows linearly with the distance, `-slope_n |q - k|`.
+    r"""Returns a penalty that grows linearly with the distance, `-slope_n |q - k|`.
 
-    Under a causal mask k <= q, and this is the `-slope_n (q - k)` of the paper. Without one it is
-    symmetric: a key as far ahead is penalised like a key as far behind.
+    Under a causal mask k <= q, so this equals the paper's `-slope_n (q - k)`. Without one it is
+    symmetric: keys ahead are penalized like keys behind.
 
     Args:
         slopes: [N].
@@ -77,7 +78,7 @@ def alibi_bias(
 def rounded_alibi_bias(
     slopes: jax.Array, query_positions: jax.Array, key_positions: jax.Array
 ) -> jax.Array:
-    r"""ALiBi as it was trained in bfloat16, `round(round(slope_n) round(k))`.
+    r"""Returns ALiBi as trained in bfloat16, `round(round(slope_n) round(k))`.
 
     A constant added for all keys does not change the softmax, so this equals `-slope_n (q - k)` for
     k <= q, except for the rounding, which depends on the key's position instead of the distance.
@@ -90,8 +91,8 @@ def rounded_alibi_bias(
     Returns:
         [B or 1, N, T, S] float32, the same for all queries.
 
-    References:
-        Almazrouei et al., 2023, https://arxiv.org/abs/2311.16867, whose smaller models have it.
+    References: Almazrouei et al., 2023, https://arxiv.org/abs/2311.16867, whose smaller models use
+        it.
     """
     assert_axes(slopes=(slopes, "N"))
     assert_floating(slopes=slopes)
@@ -114,7 +115,7 @@ def _assert_positions(query_positions, key_positions):
 
 
 def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
-    """The smallest distance in each of the buckets 1 .. num_buckets - 1 of one direction."""
+    """Returns the smallest distance in each bucket 1 .. num_buckets - 1 of one direction."""
     exact = num_buckets // 2
     distances = np.arange(max_distance + 1)
     # float32 and this order of operations decide which side of a boundary a distance falls on.
@@ -128,17 +129,17 @@ def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
 def t5_bucket(
     relative_position: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> jax.Array:
-    r"""The bucket of a distance: one each for the near ones, logarithmically wider ones beyond.
+    r"""Returns the bucket of a distance: exact for near distances, logarithmically wider beyond.
 
     With n buckets in a direction and d the distance, the bucket is d for `d < n / 2`, else
     `n/2 + floor(ln(2 d / n) / ln(2 max_distance / n) n / 2)`, at most n - 1.
 
     Args:
         relative_position: [...] integers, key position minus query position.
-        bidirectional: Half of the buckets for keys ahead of the query; otherwise those keys share
-            bucket 0 with the query's own position.
-        num_buckets: Number of buckets in all.
-        max_distance: Distance from which all share the last bucket.
+        bidirectional: Whether to use half of the buckets for keys ahead of the query; otherwise
+            those keys share bucket 0 with the query's position.
+        num_buckets: Total number of buckets.
+        max_distance: Distance beyond which all keys share the last bucket.
 
     Returns:
         [...] int32 in [0, num_buckets).
@@ -157,12 +158,13 @@ def t5_bucket(
     one_way = num_buckets // 2 if bidirectional else num_buckets
     if one_way < 2 or max_distance <= one_way // 2:
         raise ArgumentError(
-            f"num_buckets = {num_buckets}, max_distance = {max_distance}: needs two buckets or more"
-            " in a direction, and max_distance beyond the half of them that are exact"
+            f"num_buckets = {num_buckets}, max_distance = {max_distance}: needs at least two "
+            "buckets per direction, and max_distance above the number of exact buckets, which is "
+            "half of them"
         )
     ahead = relative_position > 0
     distance = jnp.abs(relative_position) if bidirectional else jnp.maximum(-relative_position, 0)
-    # Comparisons are exact on every backend, where a logarithm on a boundary is not.
+    # Comparisons are exact on every backend, unlike logarithms at a boundary.
     starts = _bucket_starts(one_way, max_distance).reshape((1,) * distance.ndim + (-1,))
     bucket = jnp.sum(distance[..., None] >= starts, axis=-1, dtype=jnp.int32)
     return bucket + one_way * ahead.astype(jnp.int32) if bidirectional else bucket
@@ -176,7 +178,7 @@ def t5_bias(
     bidirectional: bool,
     max_distance: int,
 ) -> jax.Array:
-    """A learned scalar per head and bucket of the distance, `table[bucket(k - q), n]`.
+    """Returns a learned scalar per head and bucket of the distance, `table[bucket(k - q), n]`.
 
     In explicit sharding mode the batch follows the positions and the heads follow the table.
 
@@ -197,7 +199,7 @@ def t5_bias(
     assert_floating(table=table)
     _assert_positions(query_positions, key_positions)
     max_distance = static("max_distance", max_distance, at_least(2))
-    # Beyond max_distance all share a bucket, so those of the distances up to it are all there are.
+    # Beyond max_distance all distances share a bucket, so smaller distances cover all buckets.
     bucket_of_distance = t5_bucket(
         jnp.arange(-max_distance, max_distance + 1),
         bidirectional=bidirectional,
@@ -212,7 +214,7 @@ def t5_bias(
     if bucket_BTS.shape[0] > 1:
         out = None if pairs is None else PartitionSpec(*pairs, heads)
         return table.at[bucket_BTS].get(out_sharding=out).transpose(0, 3, 1, 2)
-    # One bias for all rows: XLA computes a product once, but repeats a gather for each row.
+    # One bias for all rows: XLA computes a product once but repeats a gather for each row.
     chosen_BTSC = jax.nn.one_hot(bucket_BTS, table.shape[0], dtype=table.dtype)
     bias_NBTS = jax.lax.dot_general(
         table,

@@ -1,4 +1,4 @@
-"""Rotary position embedding: frequencies, angles, rotation, and what stretches frequencies."""
+"""Rotary position embedding: frequencies, angles, rotation, and frequency scaling."""
 
 import abc
 import math
@@ -25,18 +25,18 @@ from jaxformer.functional.derivatives import differentiable, is_zero, pulled, pu
 
 Frequencies = np.ndarray | jax.Array
 
-# 1 / (2 pi) as twelve bits, the next twelve bits, and the rest: the product of two twelve-bit
-# numbers is exact in float32.
+# 1 / (2 pi) split into twelve bits, the next twelve bits, and the rest, since the product of two
+# twelve-bit numbers is exact in float32.
 _PER_TURN_1 = math.floor(2**14 / math.tau) / 2**14
 _PER_TURN_2 = math.floor((1 / math.tau - _PER_TURN_1) * 2**26) / 2**26
 _PER_TURN_3 = 1 / math.tau - _PER_TURN_1 - _PER_TURN_2
 
 
 def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
-    r"""The angle by which each pair of channels turns per token, `w_i = theta^(-2i / R)`.
+    r"""Returns the angle per token of each channel pair, `w_i = theta^(-2i / R)`.
 
-    The exponent and the result are rounded to float32, because published checkpoints were trained
-    so: at position 100 000 the angles of float64 frequencies are up to 0.003 rad away.
+    The exponent and the result are rounded to float32, as in the training of published checkpoints:
+    at position 100 000 the angles of float64 frequencies are up to 0.003 rad away.
 
     Args:
         theta: The base; the slowest pair turns once in about `2 pi theta` tokens.
@@ -57,7 +57,7 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
 
 
 def _fixed_point_turns(inverse_frequencies: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Radians per token as turns per token with 48 binary places, in two uint32 words (32 + 16)."""
+    """Returns radians per token as turns per token in fixed point, with 48 (32 + 16) bits."""
     bits = jax.lax.bitcast_convert_type(inverse_frequencies, jnp.uint32)
     high = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFF000), jnp.float32)
     low = inverse_frequencies - high
@@ -77,12 +77,12 @@ def _fixed_point_turns(inverse_frequencies: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def rotary_angles(positions: jax.Array, inverse_frequencies: Frequencies) -> jax.Array:
-    r"""The angles `p w_i`, reduced exactly to half a turn either side of zero.
+    r"""Computes the angles `p w_i`, reduced exactly to [-pi, pi].
 
-    `p * w` in float32 is wrong by 0.004 rad at position 100 000, so that a score would depend on
-    where two tokens stand and not only on their distance. Here w becomes a fixed-point number of
-    turns per token, whose unsigned product with p overflows exactly at a whole turn: the phase is
-    linear in p for every integer position, and only its conversion to float32 rounds (3e-7 rad).
+    `p * w` in float32 is wrong by 0.004 rad at position 100 000, so scores would depend on absolute
+    positions. Here w becomes a fixed-point number of turns per token, whose unsigned product with p
+    overflows exactly at a whole turn: the phase is linear in p for every integer position, and only
+    its conversion to float32 rounds (3e-7 rad).
 
     Args:
         positions: [..., T] integer positions; may be negative.
@@ -102,7 +102,7 @@ def _rotary_angles(positions, inverse_frequencies):
     inverse_frequencies = jnp.asarray(inverse_frequencies, jnp.float32)
     column = (1,) * positions.ndim + inverse_frequencies.shape
     coarse, fine = (word.reshape(column) for word in _fixed_point_turns(inverse_frequencies))
-    # Of 64 bits the lower 32 remain, which whole turns allow.
+    # Only the lower 32 of 64 bits are kept, since whole turns do not matter.
     wide = (positions if positions.dtype.itemsize > 2 else positions.astype(jnp.int32))[..., None]
     upper, lower = (wide >> 16).astype(jnp.uint32), (wide & 0xFFFF).astype(jnp.uint32)
     phase = wide.astype(jnp.uint32) * coarse + upper * fine + ((lower * fine) >> 16)
@@ -111,7 +111,7 @@ def _rotary_angles(positions, inverse_frequencies):
 
 @_rotary_angles.defjvp
 def _rotary_angles_jvp(primals, tangents):
-    # Integer arithmetic has no derivative of its own; d(p w)/dw = p.
+    # Integer arithmetic has no derivative; d(p w)/dw = p.
     positions, inverse_frequencies = primals
     slope = jnp.asarray(tangents[1], jnp.float32).reshape((1,) * positions.ndim + (-1,))
     return _rotary_angles(positions, inverse_frequencies), positions.astype(jnp.float32)[
@@ -145,7 +145,7 @@ def apply_rope(
 
     Raises:
         AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
-        ArgumentError: The layout is unknown, or more channels would rotate than there are.
+        ArgumentError: The layout is unknown, or there are too many frequencies.
 
     References:
         Su et al., 2021, https://arxiv.org/abs/2104.09864
@@ -169,7 +169,7 @@ def apply_rope(
 
 
 def _rotated_by_slices(x, positions, inverse_frequencies, layout, attention_factor):
-    """The definition: each half of the pairs is an array of its own."""
+    """Rotates by the definition, with a separate array for each half of the pairs."""
     rotary_dim = 2 * inverse_frequencies.shape[0]
     angles_BTF = rotary_angles(positions, inverse_frequencies)
     cos_BTNF = (jnp.cos(angles_BTF) * attention_factor)[:, :, None, :]
@@ -188,12 +188,12 @@ def _rotated_by_slices(x, positions, inverse_frequencies, layout, attention_fact
 
 
 def _rotated_by_products(x, positions, inverse_frequencies, layout, attention_factor):
-    """The same without slices, for TPUs."""
-    # A TPU pads arrays to 128 channels: half of a head takes as much memory as a whole one. A
-    # product with a permutation brings each channel to the place of its partner instead.
+    """Computes the rotation without slices, for TPUs."""
+    # A TPU pads arrays to 128 channels, so half a head takes as much memory as a whole one. A
+    # product with a permutation matrix moves each channel to its partner's position instead.
     head_dim, rotary_dim = x.shape[-1], 2 * inverse_frequencies.shape[0]
     of_both = jnp.tile if layout == "half" else jnp.repeat
-    # What does not rotate has the angle 0.
+    # Channels that do not rotate have angle 0.
     frequencies_H = jnp.pad(of_both(inverse_frequencies, 2), (0, head_dim - rotary_dim))
     angles_BTNH = rotary_angles(positions, frequencies_H)[:, :, None, :]
     channels = np.arange(head_dim).reshape(1, 1, 1, head_dim)
@@ -205,17 +205,17 @@ def _rotated_by_products(x, positions, inverse_frequencies, layout, attention_fa
 
 
 def _partners(head_dim: int, rotary_dim: int, layout: str) -> np.ndarray:
-    """The other channel of each channel's pair; a channel that does not rotate is its own."""
+    """Returns the partner of each channel; a channel that does not rotate is its own partner."""
     channels = np.arange(head_dim)
     others = (channels + rotary_dim // 2) % rotary_dim if layout == "half" else channels ^ 1
     return np.where(channels < rotary_dim, others, channels)
 
 
 def _turned_value(x, cos, sin, *, rotary_dim, layout):
-    """`x cos + partner(x) sin`, with the sine's sign changed where a channel comes first."""
+    """Computes `x cos + partner(x) sin`, with the sine negated for the first channel of a pair."""
     head_dim = x.shape[-1]
     permutation = np.eye(head_dim)[_partners(head_dim, rotary_dim, layout)]
-    # Exact: each sum has one term that is not zero, at a precision that keeps all its bits.
+    # Exact, since each sum has a single nonzero term and the precision keeps all bits.
     partner = jax.lax.dot_general(
         x,
         jnp.asarray(permutation, x.dtype),
@@ -227,7 +227,7 @@ def _turned_value(x, cos, sin, *, rotary_dim, layout):
 
 
 def _linearize_turned(moves, x, cos, sin, **static):
-    # Fixed frequencies have no gradient, so the values of x are not kept for it.
+    # Fixed frequencies have no gradient, so the values of x are not saved.
     return _turned(x, cos, sin, **static), (x if any(moves[1:]) else None, cos, sin)
 
 
@@ -242,7 +242,7 @@ def _push_turned(residuals, tangents, **static):
 
 
 def _pull_turned(residuals, cotangent, **static):
-    # Back by the same angle, and rounded once: the transpose of the sum would round each term.
+    # Rotates back with a single rounding; the transpose of the sum would round each term.
     x, cos, sin = residuals
     dx = _turned(cotangent, cos, -sin, **static)
     if x is None:
@@ -255,7 +255,7 @@ _turned = differentiable(_turned_value, _linearize_turned, _push_turned, _pull_t
 
 @dataclass(frozen=True)
 class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
-    """How RoPE frequencies are stretched beyond the trained length; this base class keeps them."""
+    """Base class of RoPE frequency scaling beyond the trained length; the default is no scaling."""
 
     def __post_init__(self):
         check_types(self)
@@ -263,7 +263,7 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
     def frequencies(
         self, theta: float, rotary_dim: int, length: jax.Array | int
     ) -> tuple[Frequencies, float]:
-        """The frequencies to rotate with, a pure function of the fields and the arguments.
+        """Returns the scaled frequencies, a pure function of the fields and arguments.
 
         Args:
             theta: The base of the unscaled frequencies.
@@ -271,7 +271,7 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
             length: L, the largest position of the batch + 1; may be traced.
 
         Returns:
-            [R / 2] float32 radians per token, and the multiplier of cos and sin.
+            [R / 2] float32, radians per token, and the multiplier of cos and sin.
         """
         del length
         return inverse_frequencies(theta, rotary_dim), 1.0
@@ -287,10 +287,10 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
         del lengths
 
     def validate_rotary_dim(self, rotary_dim: int) -> None:
-        """Raises ConfigError if the scaling cannot serve this many rotating channels."""
+        """Raises ConfigError if the scaling does not support this number of rotating channels."""
         del rotary_dim
 
 
 @dataclass(frozen=True)
 class NoScaling(Scaling):
-    """The frequencies as they were trained."""
+    """Unscaled frequencies."""

@@ -1,4 +1,4 @@
-"""The published ways to stretch RoPE beyond the trained length: one small frozen object each."""
+"""Published methods to extend RoPE beyond the trained length, each a small frozen object."""
 
 import math
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from jaxformer.functional.positions.rope import Scaling, inverse_frequencies
 
 @dataclass(frozen=True)
 class GivenFrequencies(Scaling):
-    """Frequencies that a checkpoint stores: those of theta, rounded as in its training (ESM-2)."""
+    """Frequencies stored in a checkpoint: those of theta, rounded as in training (ESM-2)."""
 
     values: tuple[float, ...]
-    """Radians per token of each pair of channels."""
+    """Radians per token of each channel pair."""
 
     def __post_init__(self):
         super().__post_init__()
         finite = bool(self.values) and all(0 <= x < math.inf for x in self.values)
-        check_field(self, "values", finite, "finite numbers from 0 on, one for each pair")
+        check_field(self, "values", finite, "finite, non-negative numbers, one per channel pair")
 
     def frequencies(self, theta, rotary_dim, length):
         del theta, rotary_dim, length
@@ -29,12 +29,12 @@ class GivenFrequencies(Scaling):
 
     def validate_rotary_dim(self, rotary_dim):
         same = len(self.values) == rotary_dim // 2
-        check_field(self, "values", same, f"{rotary_dim // 2} numbers, one for each pair")
+        check_field(self, "values", same, f"{rotary_dim // 2} numbers, one per channel pair")
 
 
 @dataclass(frozen=True)
 class LinearScaling(Scaling):
-    """Position interpolation: every pair turns slower, `w' = w / s`.
+    """Position interpolation: slows down every pair, `w' = w / s`.
 
     References:
         Chen et al., 2023, https://arxiv.org/abs/2306.15595
@@ -54,7 +54,7 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True)
 class DynamicNTK(Scaling):
-    r"""Stretches the base as the batch outgrows the trained length, sparing the fast pairs.
+    r"""Increases the base when the batch exceeds the trained length, preserving the fast pairs.
 
     `theta' = theta (s L / L0 - (s - 1))^(R / (R - 2))` for L > L0, that is
     `w_i' = w_i (s L / L0 - (s - 1))^(-2i / (R - 2))`; needs R > 2.
@@ -91,12 +91,12 @@ class DynamicNTK(Scaling):
 
 @dataclass(frozen=True)
 class YaRN(Scaling):
-    r"""Divides the slow pairs by s and keeps the fast ones, with a linear ramp in between.
+    r"""Divides the slow pairs by s and keeps the fast ones, with a linear ramp between them.
 
     `w_i' = (1 - r_i) w_i + r_i w_i / s`, `r_i = clip((i - low) / (high - low), 0, 1)`; low and high
     are the (real) indices of the pairs that turn `beta_fast` and `beta_slow` times in L0 tokens.
-    cos and sin are multiplied by `0.1 ln(s) + 1`, or where both scales are given by
-    `(0.1 mscale ln(s) + 1) / (0.1 mscale_all_dim ln(s) + 1)`.
+    cos and sin are multiplied by `0.1 ln(s) + 1`, or if both scales are given, by `(0.1 mscale
+    ln(s) + 1) / (0.1 mscale_all_dim ln(s) + 1)`.
 
     References:
         Peng et al., 2023, https://arxiv.org/abs/2309.00071
@@ -117,7 +117,7 @@ class YaRN(Scaling):
     mscale_all_dim: float | None = None
     """Weight of ln(s) in the denominator of the multiplier (DeepSeek); used with mscale."""
     attention_factor: float | None = None
-    """Multiplier of cos and sin; computed from the factor when absent."""
+    """Multiplier of cos and sin; None computes it from the factor."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -143,7 +143,7 @@ class YaRN(Scaling):
         low, high = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        # R - 1, although there are R / 2 pairs: the limit that the checkpoints were trained with.
+        # R - 1 although there are only R / 2 pairs, as in the training of the checkpoints.
         low, high = max(low, 0), min(high, rotary_dim - 1)
         ramp = np.clip((np.arange(num_pairs) - low) / ((high - low) or 0.001), 0, 1)
         unscaled = inverse_frequencies(theta, rotary_dim)
@@ -163,7 +163,7 @@ class YaRN(Scaling):
 
 @dataclass(frozen=True)
 class Llama3Scaling(Scaling):
-    r"""Divides the pairs that turn rarely in the trained length by s, blending in the middle.
+    r"""Divides the pairs that turn rarely within the trained length by s, with a smooth transition.
 
     `w_i' = g_i w_i + (1 - g_i) w_i / s`, `g_i = clip((t_i - low) / (high - low), 0, 1)`, where
     `t_i = L0 w_i / (2 pi)` is the number of turns in L0 tokens.
@@ -202,7 +202,8 @@ class Llama3Scaling(Scaling):
 
 @dataclass(frozen=True)
 class LongRoPE(Scaling):
-    r"""Divides each pair by its own searched factor: one set up to the trained length, one beyond.
+    r"""Divides each pair by a searched factor, with one set up to the trained length and one
+    beyond.
 
     `w_i' = w_i / short_i` if L <= L0 else `w_i / long_i`; cos and sin are multiplied by
     `sqrt(1 + ln(s) / ln(L0))`, for short sequences too.
@@ -220,7 +221,7 @@ class LongRoPE(Scaling):
     factor: float
     """s, new length / trained length."""
     attention_factor: float | None = None
-    """Multiplier of cos and sin; computed from the factor when absent."""
+    """Multiplier of cos and sin; None computes it from the factor."""
 
     def __post_init__(self):
         super().__post_init__()

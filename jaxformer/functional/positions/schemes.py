@@ -1,4 +1,4 @@
-"""The positional schemes, one small frozen object each, behind the interface `Position`."""
+"""The positional schemes, small frozen objects with the interface `Position`."""
 
 import abc
 import math
@@ -38,9 +38,9 @@ def _check_length(owner: object) -> None:
 
 @dataclass(frozen=True)
 class Integer(Position):
-    """Adds the raw index, `p / max_length`, to the first channel.
+    """Adds the index, `p / max_length`, to the first channel.
 
-    One channel and not all: a shift common to all channels is removed by the next layer norm.
+    It uses only one channel, since layer norm removes a shift common to all channels.
     """
 
     max_length: int = field()  # field(): the inherited None is not the default.
@@ -59,8 +59,8 @@ class Integer(Position):
 class Binary(Position):
     """Adds the binary digits of the index, least significant first, to the first channels.
 
-    The digits are 0 or 1. They must leave a channel free: ones in every channel would be removed by
-    the next layer norm.
+    The digits are 0 or 1. At least one channel must be free, since layer norm removes ones in every
+    channel.
     """
 
     num_bits: int
@@ -96,10 +96,9 @@ class Sinusoidal(Position):
     layout: Literal["interleaved", "half"] = "interleaved"
     """"interleaved" (sin, cos, sin, ...; the paper) or "half" (all sines, then all cosines)."""
     endpoint: bool = False
-    """Whether 1 / theta is one of the frequencies (M2M-100), or that which would follow them."""
+    """Whether 1 / theta is the last frequency (M2M-100) or would be the next one."""
     offset: int = 0
-    """The index that position 0 gets: 2 in M2M-100, where positions below 0 (padding) get nothing;
-    with 0 no position is below 0."""
+    """The index of position 0: 2 in M2M-100, where negative positions (padding) get no code."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -126,7 +125,7 @@ class Sinusoidal(Position):
 
 
 class OnGrid(Position, abc.ABC):
-    """What the schemes share that know the grid of an image's patches: `grid` and `prefix`."""
+    """Base class of schemes for a grid of patches, with `grid` and `prefix`."""
 
     grid: tuple[int, int]
     prefix: int
@@ -158,15 +157,15 @@ class OnGrid(Position, abc.ABC):
 class Sinusoidal2D(OnGrid):
     """Adds sines and cosines of a patch's column and row, half of the channels for each.
 
-    Tokens before the patches get nothing. Reference: He et al., Masked Autoencoders, 2021.
+    Tokens before the patches get no code. Reference: He et al., Masked Autoencoders, 2021.
     """
 
     grid: tuple[int, int]
-    """Rows and columns of patches, which follow one another row by row."""
+    """Rows and columns of patches, in row-major order."""
     theta: float = 10_000.0
     """Base of the frequencies."""
     prefix: int = 1
-    """Tokens before the patches: 1 with a class token."""
+    """Number of tokens before the patches: 1 with a class token."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -193,13 +192,15 @@ class Learned(Position):
     max_length: int = field()  # field(): the inherited None is not the default.
     """The longest sequence in tokens."""
     offset: int = 0
-    """Rows of the table before that of position 0: 2 in RoBERTa, whose padding is at -1, and
-    BART. They do not learn."""
+    """Number of rows before that of position 0, which are not trained: 2 in BART and in RoBERTa,
+    whose padding is at -1.
+    """
     learns: bool = True
-    """False: the table is given and not trained (Pegasus has sinusoids in it)."""
+    """Whether the table is trained; Pegasus has a fixed sinusoidal table."""
     after_norm: bool = False
-    """Whether the vectors are added behind the norm of the embeddings, where there is one
-    (Blenderbot's small decoder)."""
+    """Whether the vectors are added after the norm of the embeddings, if there is one (decoder of
+    Blenderbot small).
+    """
 
     def __post_init__(self):
         super().__post_init__()
@@ -223,7 +224,7 @@ class Learned(Position):
         return resize_positions(table, old_grid, new_grid, prefix=prefix)
 
     def validate_grid(self, grid, prefix):
-        # Rows that no patch has would stay as they were initialised, and no resizing could tell.
+        # Rows without a patch would never be trained, and resizing could not detect it.
         tokens = prefix + grid[0] * grid[1]
         before = {0: "", 1: "the class token and "}.get(prefix, f"{prefix} tokens and ")
         wanted = f"{tokens}, for {before}{grid[0]} x {grid[1]} patches"
@@ -238,15 +239,16 @@ class RoPE(Position):
     theta: float = 10_000.0
     """Base of the frequencies."""
     fraction: float = 1.0
-    """Share of the channels of a head that rotate, the first int(head_dim * fraction)."""
+    """Fraction of a head's channels to rotate: the first int(head_dim * fraction)."""
     layout: Literal["half", "interleaved"] = "half"
     """"half" (channel i with i + R/2; Llama, GPT-NeoX) or "interleaved" (2i with 2i + 1; GPT-J)."""
     scaling: Scaling = NoScaling()
-    """How the frequencies are stretched for sequences beyond the trained length."""
+    """Frequency scaling for sequences beyond the trained length."""
     max_length: int | None = field(default=None, kw_only=True)
-    """The most positions, for models with a table of the angles (RoFormer). None: no limit."""
+    """Maximum number of positions, for models with a table of angles (RoFormer); None is unlimited.
+    """
     values: bool = field(default=False, kw_only=True)
-    """Whether values rotate as keys do (RoFormer's `rotary_value`)."""
+    """Whether to rotate values like keys (RoFormer's `rotary_value`)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -256,7 +258,7 @@ class RoPE(Position):
         check_field(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
 
     def rotary_dim(self, head_dim: int) -> int:
-        """The number of channels of a head that rotate."""
+        """Returns the number of rotating channels of a head."""
         return int(head_dim * self.fraction)
 
     def rotate(self, query, key, query_positions, key_positions, lengths=None):
@@ -308,15 +310,14 @@ class RoPE(Position):
 
 @dataclass(frozen=True)
 class ALiBi(Position):
-    """Penalises scores linearly with the distance (Press et al., 2022)."""
+    """Penalizes scores linearly with the distance (Press et al., 2022)."""
 
     factor: float = 1.0
-    """Multiplies the penalties: head_dim^-0.5 in Falcon, which scales them with the scores."""
+    """Multiplier of the penalties: head_dim^-0.5 in Falcon, which scales them like the scores."""
     rounded: bool = False
-    """Slopes, and their products with the keys' positions, are rounded to bfloat16 (Falcon)."""
+    """Whether slopes and their products with key positions are rounded to bfloat16 (Falcon)."""
     max_exponent: float = 8.0
-    """The slope of the last head is 2 to the minus this: 8 in the paper, 16 in an MPT for stories
-    of 65,536 tokens."""
+    """Exponent m of the last head's slope, 2^-m: 8 in the paper, 16 in MPT-7B-StoryWriter."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -344,11 +345,11 @@ class T5Bias(Position):
     num_buckets: int = 32
     """Number of buckets, for both directions together."""
     max_distance: int = 128
-    """Distance from which all share the last bucket."""
+    """Distance beyond which all keys share the last bucket."""
     bidirectional: bool = field(kw_only=True)
-    """True in encoders; False where keys ahead of the query are masked."""
+    """True in encoders; False if keys ahead of the query are masked."""
     shared: bool = field(default=True, kw_only=True)
-    """Whether all layers have one table, or each has its own (UMT5)."""
+    """Whether all layers share one table, unlike in UMT5."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Biases of sparse attention: to tokens that stand for blocks, and to repeated keys."""
+"""Biases of sparse attention: for global tokens that summarize blocks, and for repeated keys."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,14 +14,15 @@ from jaxformer.functional.positions.schemes import T5Bias
 
 @dataclass(frozen=True)
 class T5GlobalBias(T5Bias):
-    """T5Bias with a second table for tokens that stand for blocks (Guo et al., LongT5, 2022).
+    """T5Bias with a second table for global tokens that summarize blocks (Guo et al., LongT5,
+    2022).
 
-    Its distances are those between the query's block and the block that the key stands for.
+    Its distances are between the query's block and the block that the key summarizes.
     """
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "shared", self.shared, "True: all layers have the same tables")
+        check_field(self, "shared", self.shared, "True: all layers share the tables")
 
     def global_table(self, *, model_dim, num_heads):
         return self.table(model_dim=model_dim, num_heads=num_heads)
@@ -45,7 +46,7 @@ class T5GlobalBias(T5Bias):
 
 @dataclass(frozen=True)
 class _BesideGlobal:
-    """The scores of keys of which the first stand for blocks."""
+    """Scores where the first keys summarize blocks."""
 
     scheme: T5GlobalBias
 
@@ -61,17 +62,17 @@ class _BesideGlobal:
             side = t5_bias(heads[scheme.num_buckets :], numbers, blocks, **options)
             return jnp.where(is_global[:, None, None, :], side, local)
 
-        # Most blocks of attention have no global keys.
+        # Most attention blocks have no global keys.
         return jax.lax.cond(jnp.any(is_global), with_blocks, lambda: local)
 
 
 @dataclass(frozen=True)
 class RepeatedBlock:
-    r"""The bias that counts keys of the first block n times, as if they were there as often.
+    r"""The bias that counts each key of the first block n times.
 
     .. math:: n e^x = e^{x + \ln n}
 
-    for the queries of all blocks but the first and the last.
+    for the queries of all blocks except the first and the last.
     """
 
     block_size: int
@@ -80,10 +81,10 @@ class RepeatedBlock:
     """The number of blocks."""
 
     def bias(self, times: int, length: int, num_heads: int) -> Bias:
-        """The bias of `length` queries and keys.
+        """Returns the bias of `length` queries and keys.
 
         Args:
-            times: How often each key counts, n.
+            times: n, how often each key counts.
             length: T and S.
             num_heads: N.
 
@@ -96,7 +97,7 @@ class RepeatedBlock:
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """`heads` `[N]` for the pairs that count, 0 for all others: `[1, N, T, S]`."""
+        """Returns `heads` `[N]` for the repeated pairs and 0 for all others, `[1, N, T, S]`."""
         block = query_positions // self.block_size
         between = (block > 0) & (block < self.num_blocks - 1)
         counted = between[:, :, None] & (key_positions < self.block_size)[:, None, :]

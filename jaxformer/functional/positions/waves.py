@@ -1,4 +1,4 @@
-"""What follows from the frequencies of sinusoids and of RoPE: wavelengths, products, decay."""
+"""Properties of sinusoidal and RoPE frequencies: wavelengths, inner products and decay."""
 
 import math
 from typing import Literal
@@ -22,7 +22,7 @@ _CHUNK = 1 << 14
 
 
 def wavelengths(frequencies: Frequencies) -> Frequencies:
-    r"""The number of tokens in which each pair of channels turns once, `2 pi / w_i`.
+    r"""Returns the wavelength of each channel pair in tokens, `2 pi / w_i`.
 
     With `w_i = theta^(-2i / R)` they grow from `2 pi` towards `2 pi theta`: 20,000 pi for the base
     10,000, which only frequencies with `endpoint` reach.
@@ -39,12 +39,11 @@ def wavelengths(frequencies: Frequencies) -> Frequencies:
 
 
 def code_inner_products(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
-    r"""The inner product of two sinusoidal codes, a function of their distance alone.
+    r"""Returns the inner product of two sinusoidal codes, which depends only on their distance.
 
     .. math:: \langle \mathrm{PE}(m), \mathrm{PE}(n) \rangle = \sum_i \cos(w_i (m - n))
 
-    It is also the score of a query and a key under RoPE that hold the unit vector (1, 0) in every
-    pair.
+    It is also the RoPE score of a query and a key with the unit vector (1, 0) in every pair.
 
     Args:
         frequencies: [F] radians per token, of `sinusoidal_frequencies` or `inverse_frequencies`.
@@ -65,7 +64,7 @@ def rotation_matrix(
     *,
     layout: Literal["half", "interleaved"],
 ) -> jax.Array:
-    r"""RoPE as a matrix: `apply_rope(x, p) = R_p x`, with `R_m^T R_n = R_{n - m}`.
+    r"""Returns RoPE as a matrix: `apply_rope(x, p) = R_p x`, with `R_m^T R_n = R_{n - m}`.
 
     Args:
         positions: [T] integers.
@@ -89,7 +88,7 @@ def rotation_matrix(
 
 
 def rope_decay(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
-    r"""The long-term decay of RoPE: how the bound on its scores falls with the distance.
+    r"""Returns the long-term decay of RoPE: the decay of the bound on scores with the distance.
 
     .. math:: \frac{1}{F} \sum_{j=1}^{F} |S_j|, \qquad S_j = \sum_{i=0}^{j-1} e^{\mathrm{i} w_i d}
 
@@ -116,7 +115,7 @@ def rope_score_bound(
     *,
     layout: Literal["half", "interleaved"],
 ) -> jax.Array:
-    r"""The paper's bound on the score of a rotated query and key, by summation by parts.
+    r"""Returns the paper's bound on the score of a rotated query and key, from summation by parts.
 
     .. math::
         |\langle R_m q, R_n k \rangle| \le \max_i |h_{i+1} - h_i| \sum_{j=1}^{F} |S_j|,
@@ -149,7 +148,7 @@ def rope_score_bound(
 
 
 def code_distance(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
-    r"""How far two sinusoidal codes are from one another, relative to their length.
+    r"""Returns the distance between two sinusoidal codes, relative to their norm.
 
     .. math:: \frac{\|\mathrm{PE}(p + d) - \mathrm{PE}(p)\|}{\|\mathrm{PE}(p)\|}
               = \sqrt{\frac{2}{F} \sum_i (1 - \cos(w_i d))}
@@ -167,18 +166,18 @@ def code_distance(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
 
 
 def first_return(frequencies: Frequencies, tolerance: float, limit: int) -> int | None:
-    """The smallest distance at which a sinusoidal code comes back to itself.
+    """Returns the smallest distance at which a sinusoidal code returns to itself.
 
-    The same for all positions, because `code_distance` depends on the distance alone.
+    It is the same for all positions, because `code_distance` depends only on the distance.
 
     Args:
         frequencies: [F] radians per token.
-        tolerance: The `code_distance` at which two codes count as equal; smaller than that of
-            neighbours.
-        limit: The largest distance that is tried.
+        tolerance: The `code_distance` below which two codes count as equal; must be smaller than
+            that of neighbors.
+        limit: The largest distance to try.
 
     Returns:
-        The distance; None if there is none up to the limit.
+        The distance, or None if there is none up to the limit.
 
     Raises:
         ArgumentError: `tolerance` is not a positive number, or `limit` below 1.
@@ -197,7 +196,7 @@ def first_return(frequencies: Frequencies, tolerance: float, limit: int) -> int 
 
 
 def _angles(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
-    """[..., F]: the angle of every pair, by reduction that is exact at every distance."""
+    """Returns the angle of every pair, [..., F], with exact range reduction."""
     assert_axes(frequencies=(frequencies, "F"))
     assert_floating(frequencies=frequencies)
     assert_integers(distances=distances)
@@ -206,21 +205,21 @@ def _angles(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
 
 
 def _partial_sums(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
-    """[..., F]: |S_1| .. |S_F|."""
+    """Returns |S_1| .. |S_F|, [..., F]."""
     angles = _angles(frequencies, distances)
     return _magnitude(jnp.cumsum(jnp.cos(angles) + 1j * jnp.sin(angles), axis=-1))
 
 
 def _magnitude(z: jax.Array) -> jax.Array:
-    """|z|; the second derivative of `jnp.abs` is NaN for complex numbers."""
+    """Returns |z|, avoiding the NaN second derivative of `jnp.abs` for complex numbers."""
     squared = jnp.square(z.real) + jnp.square(z.imag)
-    # The derivative of the root is infinite at 0.
+    # The derivative of the square root is infinite at 0.
     zero = squared == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squared)))
 
 
 def _pairs(x: jax.Array, layout: Literal["half", "interleaved"]) -> jax.Array:
-    """The pairs of channels as complex numbers, [..., R] -> [..., R / 2]."""
+    """Returns channel pairs as complex numbers, [..., R] -> [..., R / 2]."""
     check_choice("layout", layout, ("half", "interleaved"))
     x = jnp.asarray(x, jnp.float32)
     real, imaginary = jnp.split(x, 2, axis=-1) if layout == "half" else (x[..., 0::2], x[..., 1::2])

@@ -1,4 +1,4 @@
-"""The choice of the next token: filters of logits, greedy choice and sampling."""
+"""Next-token selection: logit filters, greedy decoding and sampling."""
 
 import math
 from collections.abc import Sequence
@@ -30,12 +30,13 @@ from jaxformer.functional.arrays import (
 
 _TEMPERATURE = Rule(
     lambda value: is_number(value) and 1e-30 <= value < math.inf,
-    "a positive, finite number, and at least 1e-30 lest logits overflow; greedy() is the limit",
+    "a finite number of at least 1e-30, so that logits do not overflow; use greedy() for "
+    "temperature 0",
 )
 
 
 def greedy(logits: jax.Array) -> jax.Array:
-    r"""The most probable token, the first of equals.
+    r"""Returns the most probable token, the first in case of ties.
 
     .. math:: y = \arg\max_v x_v
 
@@ -70,7 +71,7 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
 
 
 def top_k_filter(logits: jax.Array, top_k: int) -> jax.Array:
-    """Keeps the `top_k` largest logits, and all that equal the smallest of them.
+    """Keeps the `top_k` largest logits, including ties with the smallest of them.
 
     Args:
         logits: `[..., V]`.
@@ -94,8 +95,8 @@ def top_k_filter(logits: jax.Array, top_k: int) -> jax.Array:
 def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
     """Keeps the smallest set of the most probable tokens whose probability reaches `top_p`.
 
-    At least one token is kept. Tokens with the same logit as the least probable one that is kept
-    are kept too, because a choice among them would depend on their order in the vocabulary.
+    At least one token is kept. Ties with the least probable kept token are also kept, because a
+    choice among them would depend on their order in the vocabulary.
 
     Args:
         logits: `[..., V]`.
@@ -116,7 +117,7 @@ def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
     rounded = logits.astype(jnp.float32)
     ascending = jnp.sort(rounded, axis=-1)
     excluded = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1) <= 1 - top_p
-    # The last is the most probable token, which rounding must not exclude.
+    # The last one is the most probable token, which rounding must not exclude.
     smallest_kept = jnp.min(
         jnp.where(excluded.at[..., -1].set(False), jnp.inf, ascending), axis=-1, keepdims=True
     )
@@ -124,7 +125,7 @@ def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
 
 
 def min_p_filter(logits: jax.Array, min_p: float) -> jax.Array:
-    r"""Keeps the tokens at least `min_p` times as probable as the most probable one.
+    r"""Keeps tokens that are at least `min_p` times as probable as the most probable one.
 
     .. math:: p_v \ge p_{min} \max_u p_u
 
@@ -149,10 +150,11 @@ def min_p_filter(logits: jax.Array, min_p: float) -> jax.Array:
 
 
 def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
-    r"""Keeps the tokens whose surprise is closest to the expected one, up to a probability.
+    r"""Keeps the most typical tokens, whose surprise is closest to the entropy, up to a
+    probability.
 
-    The smallest such set whose probability reaches `typical_p` is kept, and every token that is as
-    far from the expected surprise as the farthest in the set.
+    The smallest such set whose probability reaches `typical_p` is kept, including ties with its
+    least typical token.
 
     .. math:: d_v = \left| -\log p_v - H(p) \right|, \qquad H(p) = -\sum_u p_u \log p_u
 
@@ -205,11 +207,11 @@ def epsilon_filter(logits: jax.Array, epsilon: float) -> jax.Array:
 
 
 def eta_filter(logits: jax.Array, epsilon: float) -> jax.Array:
-    r"""Keeps the tokens whose probability reaches a limit that falls with the entropy.
+    r"""Keeps tokens whose probability reaches a threshold that decreases with the entropy.
 
     .. math:: p_v \ge \min(\epsilon, \sqrt{\epsilon} e^{-H(p)}), \qquad H(p) = -\sum_u p_u \log p_u
 
-    The most probable token is kept in any case.
+    The most probable token is always kept.
 
     Args:
         logits: `[..., V]`.
@@ -268,12 +270,12 @@ def force_token(logits: jax.Array, token: int) -> jax.Array:
 
 
 def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
-    r"""Samples a token from each distribution, with a key of its own.
+    r"""Samples a token from each distribution with a separate key.
 
     .. math:: y \sim \operatorname{softmax}(x)
 
-    A sample is a function of its key and its logits alone, so it does not depend on the rest of the
-    batch (with threefry keys, the default of JAX; others sample a batch from one key).
+    A sample depends only on its key and its logits, not on the rest of the batch (with threefry
+    keys, JAX's default; other implementations sample a batch from one key).
 
     Args:
         keys: `[...]` PRNG keys, each used once.
@@ -298,7 +300,7 @@ def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
 
 
 def token_log_probabilities(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    r"""The log-probability of each token under its distribution.
+    r"""Returns the log-probability of each token under its distribution.
 
     .. math:: \log p_y = x_y - \log \sum_v e^{x_v}
 
@@ -348,11 +350,11 @@ def _assert_logits(logits):
     assert_axes(logits=(logits, "... V"))
     assert_floating(logits=logits)
     if not logits.shape[-1]:
-        raise AssertionError(f"logits has shape {logits.shape}: there must be a token to choose")
+        raise AssertionError(f"logits has shape {logits.shape}: there must be at least one token")
 
 
 def _is_one_of(logits, name, tokens):
-    """Bool of the shape of the logits."""
+    """Returns where logits belong to the tokens, bool of the shape of the logits."""
     _assert_logits(logits)
     vocab_size = logits.shape[-1]
     listed = isinstance(tokens, Sequence | np.ndarray) and not isinstance(tokens, str)

@@ -1,7 +1,7 @@
 """Penalties and constraints on the next token, given the tokens before it.
 
-The tokens of each row are `tokens` `[B, S]` up to its length in `lengths` `[B]`; later ones are
-never read. Shapes are static, so all functions run inside a compiled loop.
+The tokens of each row are `tokens` `[B, S]` up to its length in `lengths` `[B]`; later tokens are
+ignored. Shapes are static, so all functions work inside a compiled loop.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from jaxformer.functional.sampling.next_token import assert_tokens
 
 
 def token_counts(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.Array:
-    """How often each token of the vocabulary occurs in each row.
+    """Counts how often each token of the vocabulary occurs in each row.
 
     Args:
-        tokens: `[B, S]` integers; those outside the vocabulary are not counted.
-        counted: `[B, S]` bool, the places to count.
+        tokens: `[B, S]` integers; ids outside the vocabulary are not counted.
+        counted: `[B, S]` bool, the positions to count.
         vocab_size: V.
 
     Returns:
@@ -46,7 +46,7 @@ def token_counts(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.
 
 
 def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
-    r"""Makes tokens that have been seen less probable, by a factor on their logits.
+    r"""Makes seen tokens less probable by a factor on their logits.
 
     .. math:: x'_v = x_v / \theta \text{ where } x_v \ge 0, \quad x_v \theta \text{ elsewhere}
 
@@ -70,7 +70,7 @@ def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> ja
 
 
 def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
-    r"""Makes tokens that have been generated less probable, however often they occurred.
+    r"""Makes generated tokens less probable, regardless of their count.
 
     .. math:: x'_v = x_v - \alpha [c_v > 0]
 
@@ -94,7 +94,7 @@ def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.
 
 
 def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> jax.Array:
-    r"""Makes tokens that have been generated less probable, in proportion to their number.
+    r"""Makes generated tokens less probable, in proportion to their count.
 
     .. math:: x'_v = x_v - \alpha c_v
 
@@ -126,15 +126,15 @@ def no_repeat_ngram(
     ngram_size: int,
     source: jax.Array | None = None,
 ) -> jax.Array:
-    """Excludes the tokens that would repeat an n-gram of their row, or of another text.
+    """Excludes tokens that would repeat an n-gram of their row or of another text.
 
     Args:
         logits: `[B, V]`.
         tokens: `[B, S]` integers.
         lengths: `[B]` integers, the number of tokens of each row.
         ngram_size: n, at least 1; 1 excludes every token of the row.
-        source: `[B, R]` integers, whose n-grams count instead of the row's own, such as what an
-            encoder has read; negative beyond the end of a row. None: the row's own.
+        source: `[B, R]` integers, whose n-grams count instead of those of the row, such as the
+            encoder input; negative beyond the end of a row. None uses the row itself.
 
     Returns:
         `[B, V]`, -inf where excluded.
@@ -157,8 +157,8 @@ def no_repeat_ngram(
     if num_windows < 1:
         return logits
     prefix = _last_tokens(tokens, lengths, ngram_size - 1)
-    # The window that starts at s holds the tokens s to s + n - 1. Its last token is excluded if the
-    # tokens before it are the last n - 1 of the row.
+    # The window that starts at s contains the tokens s to s + n - 1. Its last token is excluded if
+    # the tokens before it equal the last n - 1 of the row.
     ends = jnp.arange(ngram_size - 1, read.shape[1])
     inside = ends[None, :] < lengths[:, None] if source is None else read[:, ngram_size - 1 :] >= 0
     repeated = inside & (lengths[:, None] >= ngram_size - 1)
@@ -171,13 +171,13 @@ def no_repeat_ngram(
 def ban_sequences(
     logits: jax.Array, tokens: jax.Array, lengths: jax.Array, sequences: Sequence[Sequence[int]]
 ) -> jax.Array:
-    """Excludes the last token of a sequence if the row ends with the tokens before it.
+    """Excludes the last token of each sequence if the row ends with the preceding tokens.
 
     Args:
         logits: `[B, V]`.
         tokens: `[B, S]` integers.
         lengths: `[B]` integers, the number of tokens of each row.
-        sequences: The sequences that must not occur; a sequence of one is always excluded.
+        sequences: The banned sequences; a single token is always excluded.
 
     Returns:
         `[B, V]`, -inf where excluded.
@@ -199,7 +199,7 @@ def bias_sequences(
     sequences: Sequence[Sequence[int]],
     biases: Sequence[float],
 ) -> jax.Array:
-    r"""Adds to the logit of the last token of a sequence if the row ends with the tokens before it.
+    r"""Adds a bias to the last token of each sequence if the row ends with the preceding tokens.
 
     .. math:: x'_v = x_v + \sum_i b_i [s_i \text{ ends with } v \text{ and the row with the rest}]
 
@@ -207,33 +207,35 @@ def bias_sequences(
         logits: `[B, V]`.
         tokens: `[B, S]` integers.
         lengths: `[B]` integers, the number of tokens of each row.
-        sequences: The sequences s; of a sequence of one token the bias is always added.
+        sequences: The sequences s; the bias of a single token is always added.
         biases: The bias b of each sequence; negative makes it less probable.
 
     Returns:
         `[B, V]`.
 
     Raises:
-        ArgumentError: A sequence is empty, a token is not in the vocabulary, or there is not one
-            finite bias for each sequence.
+        ArgumentError: A sequence is empty, a token is not in the vocabulary, or the biases are not
+            one finite number per sequence.
     """
     last, matched = _completable(logits, tokens, lengths, sequences)
     paired = isinstance(biases, Sequence) and len(biases) == len(sequences)
     fits = paired and all(FINITE.allows(bias) for bias in biases)
-    check_argument("biases", biases, fits, f"{len(sequences)} finite numbers, one for a sequence")
+    check_argument("biases", biases, fits, f"{len(sequences)} finite numbers, one per sequence")
     added = jnp.where(matched, jnp.array(biases, logits.dtype)[None, :], 0)
     is_last = last[:, None] == jnp.arange(logits.shape[-1])[None, :]
     return logits + jnp.sum(jnp.where(is_last[None], added[:, :, None], 0), axis=1)
 
 
 def _completable(logits, tokens, lengths, sequences):
-    """The last tokens `[N]` of sequences, and which rows `[B, N]` end with those before it."""
+    """Returns the last tokens `[N]` of sequences, and which rows `[B, N]` end with the preceding
+    tokens.
+    """
     _assert_history(logits, tokens, lengths)
     listed = isinstance(sequences, Sequence) and all(isinstance(s, Sequence) for s in sequences)
     wanted = "a sequence of sequences of tokens, such as ((7,), (3, 5)), none of them empty"
     check_argument("sequences", sequences, listed and all(sequences), wanted)
     sequences = [assert_tokens("sequences", each, logits.shape[-1]) for each in sequences]
-    # The tokens before the last, aligned to the right; -1 matches any token, and none.
+    # The tokens before the last, right-aligned; -1 matches any token or none.
     width = max((len(sequence) - 1 for sequence in sequences), default=0)
     before = np.full((len(sequences), width), -1)
     for row, (*prefix, _) in zip(before, sequences, strict=True):
@@ -258,6 +260,6 @@ def _assert_history(logits, tokens, lengths):
 
 
 def _last_tokens(tokens, lengths, count: int):
-    """The last `count` tokens of every row `[B, count]`; unspecified where it has fewer."""
+    """Returns the last `count` tokens of every row `[B, count]`; unspecified for shorter rows."""
     places = lengths[:, None] - count + jnp.arange(count)[None, :]
     return jnp.take_along_axis(tokens, jnp.maximum(places, 0), axis=1)

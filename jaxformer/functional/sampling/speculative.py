@@ -1,7 +1,7 @@
-"""Speculative decoding: which proposed tokens a model accepts, and which token follows them.
+"""Speculative decoding: accepts proposed tokens and chooses the next one.
 
-A proposal is the first `count` `[B]` of each row of `tokens` `[B, k]`; later ones are never read.
-The model gives k + 1 distributions: after none of the tokens, after one, and so on.
+A proposal consists of the first `count` `[B]` of each row of `tokens` `[B, k]`; later ones are
+ignored. The model provides k + 1 distributions: after none of the tokens, after one, and so on.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from jaxformer.functional.sampling.next_token import greedy, sample
 
 
 class Verdict(NamedTuple):
-    """How each row continues: with some of the proposed tokens, then one of the model's own."""
+    """How each row continues: the accepted tokens, then one from the model."""
 
     accepted: jax.Array
-    """int `[B]`: how many of the proposed tokens are accepted, from the first."""
+    """int `[B]`: the number of accepted tokens."""
     replacement: jax.Array
     """int32 `[B]`: the token after the accepted ones."""
 
@@ -29,7 +29,7 @@ def accept_greedily(tokens: jax.Array, count: jax.Array, target: jax.Array) -> V
 
     Args:
         tokens: The proposed tokens t, `[B, k]`.
-        count: `[B]`, the number of them.
+        count: `[B]`, the number of proposed tokens.
         target: The model's logits x, `[B, k + 1, V]`.
 
     Returns:
@@ -48,19 +48,20 @@ def accept_greedily(tokens: jax.Array, count: jax.Array, target: jax.Array) -> V
 def accept_by_chance(
     keys: jax.Array, tokens: jax.Array, count: jax.Array, draft: jax.Array, target: jax.Array
 ) -> Verdict:
-    r"""Accepts proposed tokens such that the result has the distribution of the model's samples.
+    r"""Accepts proposed tokens by rejection sampling, such that the result follows the model's
+    distribution.
 
     .. math::
         P(\text{accept } t_j) = \min\left(1, \frac{p_j(t_j)}{q_j(t_j)}\right), \qquad
         r \sim \frac{\max(p_a - q_a, 0)}{\sum_v \max(p_a(v) - q_a(v), 0)}
 
-    The first token that is not accepted, at place a, is replaced by r. If all are accepted, r is
-    sampled from p at the place after them.
+    The first rejected token, at position a, is replaced by r. If all are accepted, r is sampled
+    from p at the next position.
 
     Args:
-        keys: `[B, k + 1]` PRNG keys, one for each place, not used for the proposal.
+        keys: `[B, k + 1]` PRNG keys, one per position, not used for the proposal.
         tokens: The proposed tokens t, `[B, k]`, sampled from q.
-        count: `[B]`, the number of them.
+        count: `[B]`, the number of proposed tokens.
         draft: The logits of q, `[B, k, V]`.
         target: The logits of p, `[B, k + 1, V]`.
 
@@ -85,7 +86,7 @@ def accept_by_chance(
         jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0] for x in (p[:, :-1], q)
     )
     accepted = _leading(proposed & (chance * q_of_token < p_of_token))
-    # After the last proposed token q is 0, and the residual is p.
+    # After the last proposed token, q is 0 and the residual is p.
     p, q = (_at(x, accepted) for x in (p, jnp.pad(q, ((0, 0), (0, 1), (0, 0)))))
     residual = jnp.maximum(p - q, 0)
     # If rounding leaves no residual, because p and q are equal, sample from p.
@@ -106,7 +107,7 @@ def _is_proposed(tokens, count):
 
 
 def _leading(accepts):
-    """The number accepted before the first that is not, `[B]`."""
+    """Returns the number of accepted tokens before the first rejected one, `[B]`."""
     return jnp.sum(jnp.cumprod(accepts.astype(jnp.int32), axis=1), axis=1)
 
 

@@ -1,1 +1,1 @@
-"""Attention maps of a trained model: pictures for print, and a page to browse them."""
+"""Attention maps of a trained model, as figures and as an interactive page."""

@@ -1,4 +1,4 @@
-"""The attention weights of a trained model on a text or an image, with the names of the tokens."""
+"""The attention weights of a trained model on a text or an image, with token names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,12 +30,12 @@ class PatchGrid:
     columns: int
     """Columns of patches."""
     prefix: int
-    """How many tokens come before the patches: the class token and others."""
+    """Number of tokens before the patches, such as the class token."""
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The weights of all heads of one kind of attention; a row is a query, a column a key."""
+    """The weights of all heads of one kind of attention; rows are queries, columns keys."""
 
     name: str
     """The kind: "self-attention", "encoder self-attention", "cross-attention", ..."""
@@ -46,7 +46,7 @@ class AttentionMaps:
     keys: list[str]
     """The S tokens that are attended to."""
     causal: bool
-    """Whether a query attends to no later key."""
+    """Whether attention is causal."""
     layers: tuple[int, ...]
     """The number of each layer."""
     heads: tuple[int, ...]
@@ -57,7 +57,7 @@ class AttentionMaps:
     def select(
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> "AttentionMaps":
-        """Returns some of the layers and heads."""
+        """Returns the maps of some layers and heads."""
         rows = _chosen("layers", layers, self.layers)
         columns = _chosen("heads", heads, self.heads)
         return replace(
@@ -113,7 +113,7 @@ def image_maps(pretrained: Pretrained, reader: ImageReader, file: str | Path) ->
         raise ArgumentError("image: the model reads text; give a text instead")
     pixels = reader.pixels(Path(file))
     inputs = image_inputs([pixels], config)
-    # The image may have another size than those that the model was trained on.
+    # The image size may differ from that of the training images.
     sizes = zip(pixels.shape[:2], config.patch_size, strict=True)
     rows, columns = (count // size for count, size in sizes)
     names = [*("[CLS]", "[DIST]")[: config.num_prefix]]
@@ -145,17 +145,17 @@ def _name(rust, id_: int) -> str:
 
 
 def _written(pretrained: Pretrained, ids: np.ndarray, count: int) -> list[int]:
-    """What the decoder reads while it writes an answer, greedily: its start token first."""
+    """Returns the decoder inputs of greedy decoding, beginning with the start token."""
     options = {"do_sample": False, "num_beams": 1, "max_new_tokens": count}
     found = generate(pretrained, ids, **options)
     new = int(np.count_nonzero(found["log_probs"][0]))  # 0 at padding
     sequence = found["sequences"][0]
     given = len(sequence) - found["log_probs"].shape[1]
-    return sequence[: max(given + new - 1, 1)].tolist()  # the last one is read by nothing
+    return sequence[: max(given + new - 1, 1)].tolist()  # the last one is never an input
 
 
 def _shifted(pretrained: Pretrained, ids: Sequence[int]) -> list[int]:
-    """What the decoder reads where it is to write these tokens: its start token first."""
+    """Returns the decoder inputs for these targets, beginning with the start token."""
     checkpoint = pretrained.checkpoint
     targets = jnp.asarray(ids, jnp.int32)[None]
     return np.asarray(checkpoint.model_format.shift(targets, checkpoint.hf_config))[0].tolist()
@@ -167,6 +167,7 @@ def _chosen(name: str, wanted: Sequence[int] | None, there: Sequence[int]) -> li
     for number in wanted:
         if number not in there:
             raise ArgumentError(
-                f"{name} = {number}: must be one of {there[0]} to {there[-1]}, which the model has"
+                f"{name} = {number}: must be one of {there[0]} to {there[-1]}, a number that the "
+                "model has"
             )
     return [there.index(number) for number in wanted]

@@ -1,4 +1,4 @@
-"""Attention maps for print: all heads at a glance, and the heads of a layer with their tokens."""
+"""Figures of attention maps: an overview of all heads, and the heads of a layer with tokens."""
 
 import math
 from typing import Any
@@ -9,17 +9,17 @@ from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.lab.drawing import canvas
 
 MOST_LABELS = 48
-"""The most tokens that are written along an axis; of more, every second, third, ... is."""
+"""Maximum number of token labels along an axis; of longer texts, every n-th token is labelled."""
 _WIDEST = 16.0
 _MOST_COLUMNS = 4
 _LOOKS = {"cmap": "Blues", "interpolation": "nearest"}
 
 
 def overview(maps: AttentionMaps) -> Any:
-    """Draws the map of every head, small: a row of maps for each layer.
+    """Draws a small map of every head, with one row of maps per layer.
 
-    Each query is scaled to its own largest weight, so that all patterns can be seen. Where the keys
-    are patches of an image, a map shows what the first token, or else the mean of all, attends to.
+    Each query is scaled to its largest weight, so that all patterns are visible. If the keys are
+    patches of an image, a map shows the attention of the first token, or the mean over all tokens.
     """
     if maps.grid is None:
         tiles = maps.weights / np.maximum(maps.weights.max(axis=-1, keepdims=True), 1e-9)
@@ -51,8 +51,8 @@ def overview(maps: AttentionMaps) -> Any:
 def layer_page(maps: AttentionMaps, layer: int) -> Any:
     """Draws the maps of all heads of a layer, with the tokens.
 
-    Where the keys are patches, a map lies where the image does, and shows what the first token, or
-    else the mean of all, attends to.
+    If the keys are patches, the map covers the image and shows the attention of the first token, or
+    the mean over all tokens.
     """
     row = maps.layers.index(layer)
     if maps.grid is None:
@@ -61,7 +61,7 @@ def layer_page(maps: AttentionMaps, layer: int) -> Any:
 
 
 def patch_weights(maps: AttentionMaps) -> np.ndarray:
-    """Returns what the first token, or else the mean of all, attends to on an image.
+    """Returns the attention to the patches of the first token, or the mean over all tokens.
 
     Args:
         maps: Maps with a grid of patches.
@@ -82,7 +82,7 @@ def _token_page(maps: AttentionMaps, layer: int, weights: np.ndarray) -> Any:
     columns = math.ceil(len(weights) / math.ceil(len(weights) / columns))
     title = f"{maps.name}, layer {layer}: queries down, keys across"
     figure, panels = _panels(title, len(weights), columns, size)
-    # The root shows weights of a few per cent, and 1 stays 1 on every page.
+    # The square root makes small weights visible, and 1 is the same color on every page.
     scale = PowerNorm(0.5, vmin=0.0, vmax=1.0)
     for number, (axes, values) in enumerate(zip(panels, weights, strict=False)):
         image = axes.imshow(values, aspect="auto", norm=scale, **_LOOKS)
@@ -125,7 +125,7 @@ def _panels(
 
 
 def _mosaic(tiles: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
-    """A grid of the tiles `[rows, columns, h, w]`, and the middle of each."""
+    """Arranges tiles `[rows, columns, h, w]` in a grid; returns it and the centers of the tiles."""
     rows, columns, height, width = tiles.shape
     gap_y, gap_x = (max(1, round(0.08 * side)) for side in (height, width))
     mosaic = np.full((rows * (height + gap_y) - gap_y, columns * (width + gap_x) - gap_x), np.nan)
@@ -157,7 +157,7 @@ def _name_tokens(axes: Any, maps: AttentionMaps, left: bool) -> None:
 
 
 def _short(name: str) -> str:
-    """A token's name in a picture: without formulas, unprintable letters, and what is too long."""
+    """Returns a token's label in a figure: escaped, printable and shortened."""
     name = "".join(letter if letter.isprintable() else "·" for letter in name)
     name = name if len(name) <= 14 else f"{name[:13]}…"
     return name.replace("$", r"\$")

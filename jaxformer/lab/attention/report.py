@@ -1,4 +1,4 @@
-"""The files of `lab attention`: pictures for print, and a page to browse."""
+"""The output files of `lab attention`: figures and an interactive page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,19 +12,19 @@ from jaxformer.lab.drawing import save
 
 PAGE = "attention.html"
 MOST_WEIGHTS = 32_000_000
-"""The most weights that a page may hold; it has about 2.7 bytes for each."""
+"""Maximum number of weights on a page, which takes about 2.7 bytes for each."""
 Format = Literal["png", "pdf", "svg"]
 
 
 def write_maps(
     folder: Path, title: str, maps: Sequence[AttentionMaps], media: Format = "png"
 ) -> list[Path]:
-    """Writes attention maps: an overview, a picture for each layer and a page."""
+    """Writes attention maps: an overview, a figure for each layer and an interactive page."""
     count = sum(each.weights.size for each in maps)
     if count > MOST_WEIGHTS:
         raise ArgumentError(
-            f"attention: the page would hold {count:,} weights: must be at most {MOST_WEIGHTS:,}; "
-            "give a shorter text, or choose --layers and --heads"
+            f"attention: the page would contain {count:,} weights: must be at most "
+            f"{MOST_WEIGHTS:,}; give a shorter text, or choose --layers and --heads"
         )
     folder.mkdir(parents=True, exist_ok=True)
     written = [write_viewer(folder / PAGE, title, maps)]

@@ -1,4 +1,4 @@
-"""A page to browse attention maps: choose a layer and a head, point at a token."""
+"""An interactive page of attention maps: choose a layer and a head, hover over a token."""
 
 import base64
 import io
@@ -14,16 +14,16 @@ from jaxformer.lab.attention.script import MARKUP, SCRIPT, STYLE
 from jaxformer.lab.page import Page
 
 _LEVELS = 65535
-"""Weights are stored as whole numbers of 2 bytes, this many for 1."""
+"""Weights are stored as 16-bit integers; this value stands for 1."""
 
 
 def write_viewer(path: str | Path, title: str, maps: Sequence[AttentionMaps]) -> Path:
-    """Writes a page with attention maps to browse; it needs no network."""
+    """Writes a self-contained interactive page of attention maps."""
     page = Page(title)
     page.text(
-        "Choose a head in the grid of small maps. Point at a token to see how much attention it "
-        "pays to each key; point at a key to see which tokens pay attention to it. A click holds "
-        "the choice."
+        "Choose a head in the grid of small maps. Hover over a token to see how much attention "
+        "it pays to each key; hover over a key to see which tokens pay attention to it. Click to "
+        "pin the selection."
     )
     page.html(viewer_fragment(maps))
     return page.write(path)
@@ -32,7 +32,7 @@ def write_viewer(path: str | Path, title: str, maps: Sequence[AttentionMaps]) ->
 def viewer_fragment(maps: Sequence[AttentionMaps]) -> str:
     """Returns the HTML of a viewer: markup, style, data as JSON, and the script."""
     data = json.dumps({"levels": _LEVELS, "maps": [_as_json(each) for each in maps]})
-    data = data.replace("<", "\\u003c")  # no token ends the script
+    data = data.replace("<", "\\u003c")  # no token can close the script element
     return (
         f"<style>{STYLE}</style>\n{MARKUP}\n"
         f'<script type="application/json" id="attention-data">{data}</script>\n'
@@ -44,8 +44,8 @@ def read_weights(data: dict[str, Any], levels: int) -> np.ndarray:
     """Reads the weights of one entry of the viewer's JSON.
 
     Args:
-        data: The entry.
-        levels: What stands for 1, the JSON's "levels".
+        data: The entry of one kind of attention.
+        levels: The value that stands for 1, from the JSON's "levels".
 
     Returns:
         float32 `[layers, heads, T, S]`, each within half a level of the weight.

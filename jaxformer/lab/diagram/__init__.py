@@ -1,1 +1,1 @@
-"""``jaxformer lab diagram``: the architecture of a config, with its shapes, as a picture."""
+"""``jaxformer lab diagram``: draws the architecture of a config with its shapes."""

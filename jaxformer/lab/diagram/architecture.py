@@ -29,24 +29,24 @@ _LENGTH = 2
 
 @dataclass
 class Column:
-    """A stack of blocks with what is below and above it, from the inputs to the outputs."""
+    """A stack of blocks with its inputs below and its outputs above."""
 
     name: str
-    """What users call it: "encoder", "decoder"; "" where there is one stack."""
+    """The title: "encoder", "decoder"; "" if there is only one stack."""
     ends: list[Node]
-    """What nothing else reads: the stack's output, or the heads."""
+    """The final nodes: the stack's output, or the heads."""
     output: Node
     """The output of the stack."""
     block: set[Node] = field(default_factory=set)
-    """The nodes of the block, which repeats."""
+    """The nodes of the repeated block."""
     repeats: str = ""
-    """How often: "12 x"."""
+    """The number of repetitions: "12 x"."""
     notes: tuple[str, ...] = ()
-    """Sentences about what is not drawn: shared tables, layers that differ."""
+    """Notes about details that are not drawn: shared tables, layers that differ."""
     cross: list[Node] = field(default_factory=list)
-    """The nodes that read the outputs of the column before."""
+    """The nodes that read the outputs of the previous column."""
     shapes: dict[Node, str] = field(default_factory=dict)
-    """The shapes of what some nodes give: "[B, T, 768]"."""
+    """The output shapes of some nodes: "[B, T, 768]"."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Architecture:
 
     columns: list[Column]
     parameters: int
-    """All that the model learns."""
+    """The number of parameters."""
     summary: str
     """The sizes, in one line."""
 
@@ -88,7 +88,7 @@ def describe(config: ModelConfig) -> Architecture:
 
 
 def _abstract(config: ModelConfig) -> tuple[nnx.Module, list[str]]:
-    """The model with shapes in place of arrays, and its attributes as they were declared."""
+    """Returns the model with shapes instead of arrays."""
     names: list[str] = []
 
     def build(key: jax.Array) -> nnx.Module:
@@ -104,7 +104,7 @@ def _is_part(part: Any) -> bool:
 
 
 def _sources(parts: Mapping[str, Any], before: list[str], place: int, stacks: int) -> list[Box]:
-    """The boxes between the inputs and a stack: all parts before it, or its own embedding."""
+    """Returns the boxes between the inputs and a stack: all parts before it, or its embedding."""
     if stacks == 1:
         return [part_box(parts[name], name) for name in before]
     if place < len(before):
@@ -116,7 +116,7 @@ def _sources(parts: Mapping[str, Any], before: list[str], place: int, stacks: in
 def _column(
     stack: Transformer, sources: list[Box], reads: str, masked: bool, config: ModelConfig
 ) -> Column:
-    """The column of one stack, from its inputs to its normalised outputs."""
+    """Builds the column of one stack, from its inputs to its normalized outputs."""
     letter = "S" if config.is_encoder_decoder and not masked else "T"
     node = Node(Box("input", reads.replace("_", " ").capitalize()))
     shapes = {node: _input_shape(config, reads, letter)}
@@ -154,19 +154,19 @@ def _column(
 
 
 def _width(block: Block, config: ModelConfig) -> int:
-    """The width of the stream through a block: that of its norms, if it has any."""
+    """Returns the width of the residual stream of a block, taken from its norms if it has any."""
     return next((norm.dim for norm in block.norms), config.model_dim)
 
 
 def _block_boxes(block: Block, rows: int, masked: bool) -> tuple[list[Box], list[Box | None]]:
-    """The boxes of a block's sublayers and of its norms, None for a norm that does nothing."""
+    """Returns the boxes of a block's sublayers and norms; None for an identity norm."""
     pairs = zip_longest(block.sublayers, block.scales)
     boxes = [sublayer_box(part, rows, masked, scale) for part, scale in pairs]
     return boxes, [norm_box(norm, rows) for norm in block.norms]
 
 
 def _notes(blocks: list[Block], rows: int, repeats: int, masked: bool) -> tuple[str, ...]:
-    """How the layers of a group differ from the last one, which is drawn."""
+    """Describes how the layers of a group differ from the last one, which is drawn."""
     notes = []
     if repeats > 1:
         notes.append(f"{repeats} successive layers share their parameters.")
@@ -180,7 +180,7 @@ def _notes(blocks: list[Block], rows: int, repeats: int, masked: bool) -> tuple[
     for lines, norms in described:
         words = sorted(lines - drawn)
         words += [f"without {line}" for line in sorted(drawn - lines)]
-        words += ["one norm less"] if norms < drawn_norms else []
+        words += ["one fewer norm"] if norms < drawn_norms else []
         text = ", ".join(words) or "as drawn"
         if runs and runs[-1][0] == text:
             runs[-1] = (text, runs[-1][1] + 1)
@@ -198,7 +198,7 @@ def _input_shape(config: ModelConfig, name: str, letter: str) -> str:
 
 
 def _shape(sizes: tuple[int, ...], letters: str = "BT") -> str:
-    """A shape whose first axes, but for the last axis of several, have letters."""
+    """Formats a shape with letters for the leading axes."""
     named = letters[: max(len(sizes) - 1, 1)]
     return f"[{', '.join([*named, *(f'{size:,}' for size in sizes[len(named) :])])}]"
 
@@ -210,7 +210,7 @@ def _batch(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
 def _add_heads(
     column: Column, model: nnx.Module, parts: Mapping[str, nnx.Module], config: ModelConfig
 ) -> None:
-    """Puts the parts after the last stack on a column: a pooler, and the heads."""
+    """Adds the parts after the last stack to a column: a pooler, and the heads."""
     definition, state = nnx.split(model)
     outputs = jax.eval_shape(
         lambda state, batch: nnx.merge(definition, state).outputs(batch), state, _batch(config)
@@ -238,7 +238,7 @@ def _add_heads(
 
 
 def _reads(function: Any, state: Any, outputs: ModelOutput) -> tuple[set[str], tuple[int, ...]]:
-    """The fields of a model's outputs that a head reads, and the shape of its scores."""
+    """Returns the fields of a model's outputs that a head reads, and the shape of its scores."""
     traced = jax.make_jaxpr(function)(state, outputs).jaxpr
     used = {id(var) for equation in traced.eqns for var in equation.invars}
     first = len(jax.tree.leaves(state))

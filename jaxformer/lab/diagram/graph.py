@@ -1,4 +1,4 @@
-"""An architecture as a graph of boxes and sums, and a residual arrangement as a part of it."""
+"""An architecture as a graph of boxes and sums, including residual arrangements."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,23 @@ Kind = Literal["input", "embedding", "position", "norm", "attention", "mlp", "he
 
 @dataclass(frozen=True)
 class Box:
-    """What a node of the graph is."""
+    """The label of a node."""
 
     kind: Kind
-    """Chooses the colour."""
+    """Determines the color."""
     title: str = ""
     lines: tuple[str, ...] = ()
-    """Smaller text below the title: shapes and choices."""
+    """Smaller text below the title: shapes and options."""
     parameters: int = 0
-    """How many numbers it learns."""
+    """The number of parameters."""
 
 
 class Node:
-    """A value in the graph: what a box makes of other values, or their sum.
+    """A value in the graph: the output of a box, or a sum of values.
 
-    A residual arrangement is an expression of sums and maps, `x + f(norm(x))`; evaluated with nodes
-    in place of arrays it builds its own graph. Multiplication by a number writes it on a box.
+    A residual arrangement is an expression of sums and functions, `x + f(norm(x))`; evaluating it
+    on nodes instead of arrays builds its graph. Multiplication by a number adds the number to a
+    box.
     """
 
     def __init__(self, box: Box, inputs: Sequence["Node"] = ()):
@@ -68,15 +69,15 @@ def arrange(
         nodes = list(walk(result))
     except (TypeError, AttributeError) as error:
         raise ConfigError(
-            f"model.residual = {residual}: must be made of sums, maps and numbers to be drawn "
-            f"({error})"
+            f"model.residual = {residual}: can only be drawn if it consists of sums, functions "
+            f"and numbers ({error})"
         ) from error
     _merge_sums(nodes)
     return result
 
 
 def walk(*ends: Node) -> Iterator[Node]:
-    """Yields the nodes that lead to some, each once and after all that it reads."""
+    """Yields the ancestors of some nodes, each once, in topological order."""
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(end, False) for end in reversed(ends)]
     while stack:
@@ -90,7 +91,7 @@ def walk(*ends: Node) -> Iterator[Node]:
 
 
 def levels(*ends: Node) -> dict[Node, int]:
-    """The level of each node: one above the highest that it reads, from 0."""
+    """Returns the level of each node: one above its highest input, from 0."""
     found: dict[Node, int] = {}
     for node in walk(*ends):
         found[node] = 1 + max((found[source] for source in node.inputs), default=-1)
@@ -98,7 +99,7 @@ def levels(*ends: Node) -> dict[Node, int]:
 
 
 def _merge_sums(nodes: Sequence[Node]) -> None:
-    """Makes `x + (a + b)` one sum of three, where nothing else reads the inner one."""
+    """Merges `x + (a + b)` into one sum of three if the inner sum has no other reader."""
     readers: dict[int, int] = {}
     for node in nodes:
         for source in node.inputs:

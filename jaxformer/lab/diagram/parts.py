@@ -1,4 +1,4 @@
-"""The boxes of a model's parts: what they are, the shapes of their kernels, how much they learn."""
+"""The boxes of a model's parts, with the shapes of their kernels and parameter counts."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from jaxformer.nn.layers import NormLayer
 
 
 def count(part: Any, layers: int = 1) -> int:
-    """The parameters of a module."""
+    """Returns the number of parameters of a module."""
     if part is None:
         return 0
     found = [part] if isinstance(part, nnx.Param) else [p for _, p in _parameters(part)]
@@ -26,7 +26,7 @@ def count(part: Any, layers: int = 1) -> int:
 
 
 def kernel_lines(module: nnx.Module) -> tuple[str, ...]:
-    """The shapes of a module's kernels: "query 512 x 8 x 64", those of one shape in one line."""
+    """Describes the shapes of a module's kernels, "query 512 x 8 x 64", one line per shape."""
     found = []
     for path, parameter in _parameters(module):
         if parameter.get_metadata()["contract"]:
@@ -35,18 +35,18 @@ def kernel_lines(module: nnx.Module) -> tuple[str, ...]:
             name = " ".join(str(step) for step in path if step not in ("kernel", "attention"))
             found.append((axes[stacked] != "embed", name, parameter.shape[stacked:]))
     shapes: dict[tuple[int, ...], list[str]] = {}
-    for _, name, shape in sorted(found):  # first those that read the stream
+    for _, name, shape in sorted(found):  # kernels that read the residual stream first
         shapes.setdefault(shape, []).append(name.replace("_", " "))
     return tuple(f"{', '.join(filter(None, n))} {by(*s)}".strip() for s, n in shapes.items())
 
 
 def by(*sizes: int) -> str:
-    """Sizes of a shape: "30,522 x 768"."""
+    """Formats a shape: "30,522 x 768"."""
     return " x ".join(f"{size:,}" for size in sizes)
 
 
 def scheme_name(position: Position) -> str:
-    """A positional scheme with its base: "RoPE, base 10,000"."""
+    """Returns the name of a positional scheme with its base: "RoPE, base 10,000"."""
     theta = getattr(position, "theta", None)
     scaling = type(getattr(position, "scaling", None)).__name__
     words = [type(position).__name__]
@@ -62,7 +62,7 @@ def acts(position: Position | None, method: str) -> bool:
 def sublayer_box(
     sublayer: nnx.Module, layers: int, masked: bool, scale: nnx.Param | None = None
 ) -> Box:
-    """The box of a sublayer."""
+    """Returns the box of a sublayer."""
     kind, title, lines = _described(sublayer, masked)
     lines = (*lines, *kernel_lines(sublayer))
     lines += () if scale is None else (f"learned scale {by(*scale.shape[1:])}",)
@@ -70,7 +70,7 @@ def sublayer_box(
 
 
 def norm_box(norm: NormLayer, layers: int = 1) -> Box | None:
-    """The box of a norm; None for one that does nothing."""
+    """Returns the box of a norm, or None for an identity norm."""
     if isinstance(norm.norm, NoNorm):
         return None
     return Box("norm", type(norm.norm).__name__, (), count(norm, layers))
@@ -78,7 +78,7 @@ def norm_box(norm: NormLayer, layers: int = 1) -> Box | None:
 
 @singledispatch
 def part_box(part: Any, name: str) -> Box:
-    """The box of a part of a model that is outside of the blocks."""
+    """Returns the box of a part of a model outside of the blocks."""
     return Box("other", _title(name), kernel_lines(part), count(part))
 
 
@@ -99,7 +99,7 @@ def _(part: NormLayer, name: str) -> Box:
 
 
 def input_boxes(inputs: InputLayer) -> list[Box]:
-    """The boxes of an input layer, in the order in which it applies them."""
+    """Returns the boxes of an input layer in the order of application."""
     position, scale = inputs.position, inputs.scale
     projection = [] if inputs.projection is None else [part_box(inputs.projection, "projection")]
     boxes = [Box("other", f"x {scale:.4g}")] if scale != 1 else []
@@ -118,7 +118,7 @@ def input_boxes(inputs: InputLayer) -> list[Box]:
 
 
 def bias_notes(inputs: InputLayer) -> tuple[str, ...]:
-    """Sentences about the tables of biases that all layers share."""
+    """Returns notes about bias tables that all layers share."""
     tables = [(inputs.relative_position, inputs.relative_table)]
     tables += [] if acts(inputs.position, "embed") else [(inputs.position, inputs.position_table)]
     return tuple(
@@ -130,7 +130,7 @@ def bias_notes(inputs: InputLayer) -> tuple[str, ...]:
 
 @singledispatch
 def _described(sublayer: Any, masked: bool) -> tuple[str, str, tuple[str, ...]]:
-    """The kind of a sublayer, its title and what its kernels do not say."""
+    """Returns the kind of a sublayer, its title and details beyond its kernels."""
     del masked
     return "other", _title(type(sublayer).__name__), ()
 
@@ -154,7 +154,7 @@ def _(sublayer: SelfAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]
 @_described.register
 def _(sublayer: CrossAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]:
     del masked
-    return "attention", "Cross-attention", (_heads(sublayer.attention), "K, V of the encoder")
+    return "attention", "Cross-attention", (_heads(sublayer.attention), "K, V from the encoder")
 
 
 @_described.register
@@ -177,7 +177,7 @@ def _parameters(module: nnx.Module) -> list[tuple[tuple[Any, ...], nnx.Param]]:
 
 
 def _title(name: str) -> str:
-    """The title of an attribute or class: "patch_projection" -> "Patch projection"."""
+    """Returns the title of an attribute or class: "patch_projection" -> "Patch projection"."""
     parts = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_", " ", name).split()
     words = [part if part.isupper() else part.lower() for part in parts]
     return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]])

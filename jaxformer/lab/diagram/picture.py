@@ -26,7 +26,7 @@ _COLOURS = {
 
 @dataclass
 class _Place:
-    """Where a node is: its centre, and half of its sizes."""
+    """The position of a node: its center and half its width and height."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class _Place:
 
 @dataclass
 class _Layout:
-    """The places of a column's nodes, around x = 0 and from y = 0 upwards."""
+    """The positions of a column's nodes, around x = 0 and from y = 0 upwards."""
 
     places: dict[Node, _Place]
     lanes: list[tuple[Node, Node, float]]
@@ -92,7 +92,7 @@ def draw(architecture: Architecture, title: str) -> Any:
 
 
 def _layout(column: Column) -> _Layout:
-    """Places the nodes of a column by their levels, and its skip connections on lanes."""
+    """Positions the nodes of a column by level, and routes its skip connections on lanes."""
     level = levels(*column.ends)
     rows: dict[int, list[Node]] = {}
     for node, number in level.items():
@@ -133,7 +133,7 @@ def _lines(node: Node) -> list[str]:
 
 
 def _across(nodes: list[Node], places: dict[Node, _Place]) -> dict[Node, float]:
-    """The x of the nodes of a level: above what they read, those of one source side by side."""
+    """Returns the x of the nodes of a level: above their inputs, siblings side by side."""
     found: dict[Node, float] = {}
     groups: dict[tuple[float, ...], list[Node]] = {}
     for node in nodes:
@@ -148,7 +148,7 @@ def _across(nodes: list[Node], places: dict[Node, _Place]) -> dict[Node, float]:
 def _lanes(
     column: Column, places: dict[Node, _Place], level: dict[Node, int]
 ) -> list[tuple[Node, Node, float]]:
-    """The skip connections, each on the innermost lane that is free along its way."""
+    """Assigns each skip connection to the innermost free lane."""
     edge = max(places[node].x + places[node].width for node in column.block) + _LANE
     lanes: list[tuple[Node, Node, float]] = []
     for node in level:
@@ -237,7 +237,7 @@ def _draw_edge(axes: Any, source: _Place, target: _Place) -> None:
 
 
 def _draw_skip(axes: Any, layout: _Layout, source: Node, target: _Place, lane: float) -> None:
-    """Leaves the way of the stream just below the first of the other boxes that read it."""
+    """Draws a skip connection, which branches off just below the first other reader."""
     skipping = [node for a, node, _ in layout.lanes if a is source]
     readers = [n for n in layout.places if source in n.inputs and n not in skipping]
     place = layout.places[source]
@@ -247,7 +247,7 @@ def _draw_skip(axes: Any, layout: _Layout, source: Node, target: _Place, lane: f
 
 
 def _draw_cross(axes: Any, source: _Place, right: float, column: Column, layout: _Layout) -> None:
-    """From the outputs of the encoder to the blocks of the decoder that read them."""
+    """Draws the edge from the encoder outputs to the decoder blocks that read them."""
     for node in column.cross:
         target = layout.places[node]
         x, y = right + 0.25, source.top + 0.25
@@ -268,10 +268,10 @@ def _arrow(axes: Any, *points: tuple[float, float]) -> None:
 
 
 def _notes(architecture: Architecture, width: float) -> list[str]:
-    """The lines below the picture, which is this many inches wide."""
+    """Returns the notes below the figure, wrapped to its width in inches."""
     several = len(architecture.columns) > 1
     letters = "S tokens of the encoder, T of the decoder" if several else "T tokens"
-    notes = [f"B rows, {letters}. In the gray block, parameters are those of one layer."]
+    notes = [f"B rows, {letters}. Parameter counts in the gray block are per layer."]
     for column in architecture.columns:
         whose = f"{column.name}: " if column.name else ""
         notes += [whose + note for note in column.notes]

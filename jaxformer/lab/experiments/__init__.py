@@ -1,1 +1,1 @@
-"""Small experiments on attention, each with numbers, a picture and a sentence."""
+"""Small experiments on attention, each with numbers, a figure and a conclusion."""

@@ -1,4 +1,4 @@
-"""Time and memory against the length: attention, a recurrence and a convolution."""
+"""Time and memory against sequence length for attention, a recurrence and a convolution."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,20 +17,20 @@ from jaxformer.lab.experiments.report import Report
 
 @dataclass(frozen=True)
 class CostConfig:
-    """What the experiment on cost measures."""
+    """The settings of the cost experiment."""
 
     lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     """The lengths n to measure, in tokens."""
     width: int = 256
     """The width d."""
     num_heads: int = 4
-    """Heads of attention."""
+    """Number of attention heads."""
     kernel_size: int = 7
-    """Tokens that the convolution sees (k)."""
+    """Kernel size of the convolution in tokens (k)."""
     rounds: int = 5
-    """How often each is measured; all take turns, and the fastest counts."""
+    """Number of measurements per layer, taken in turns; the fastest counts."""
     backward: bool = True
-    """Measure a forward and a backward pass; otherwise only a forward pass."""
+    """Also measure the backward pass."""
 
     def __post_init__(self):
         check_types(self)
@@ -38,13 +38,13 @@ class CostConfig:
         check_fields(self, **dict.fromkeys(sizes, at_least(1)))
         rising = list(self.lengths) == sorted(set(self.lengths)) and len(self.lengths) >= 2
         right = rising and self.lengths[0] >= 1
-        check_field(self, "lengths", right, "two or more positive lengths in rising order")
+        check_field(self, "lengths", right, "two or more positive lengths in increasing order")
         fits = self.width % self.num_heads == 0
         check_field(self, "num_heads", fits, f"a divisor of width = {self.width}")
 
 
 class Cost(NamedTuple):
-    """What a layer costs at each length."""
+    """The cost of a layer at each length."""
 
     mixer: Mixer
     """The layer."""
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
     """int64 `[lengths]`: the temporary memory of the compiled program."""
 
     def exponents(self, lengths: Sequence[int]) -> tuple[float, float]:
-        """Returns a and b of time ~ n^a and memory ~ n^b between the two greatest lengths."""
+        """Returns a and b of time ~ n^a and memory ~ n^b between the two longest lengths."""
         step = np.log(lengths[-1] / lengths[-2])
         measured = (np.maximum(values, 1e-12) for values in (self.seconds, self.num_bytes))
         time_, memory = (float(np.log(values[-1] / values[-2]) / step) for values in measured)
@@ -62,7 +62,7 @@ class Cost(NamedTuple):
 
 
 def measure_costs(config: CostConfig) -> list[Cost]:
-    """Measures each layer at each length, in turns, so that a busy moment hits all of them."""
+    """Measures each layer at each length, in turns, so that background load affects all of them."""
     compared = mixers(config.num_heads, config.kernel_size)
     passes = [[_compiled(mixer, config, n) for n in config.lengths] for mixer in compared]
     seconds = np.zeros((config.rounds, len(compared), len(config.lengths)))
@@ -80,7 +80,7 @@ def measure_costs(config: CostConfig) -> list[Cost]:
 
 
 def _compiled(mixer: Mixer, config: CostConfig, length: int) -> tuple[Callable[[], None], int]:
-    """A function that makes one pass and waits for it, and its temporary bytes."""
+    """Returns a function that runs one pass to completion, and its temporary bytes."""
     keys = jax.random.split(jax.random.key(0))
     parameters = mixer.init(keys[0], config.width)
     x_BTD = jax.random.normal(keys[1], (1, length, config.width))

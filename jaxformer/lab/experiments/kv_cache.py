@@ -1,4 +1,4 @@
-"""The cache of a decoder: its bytes with fewer key/value heads, and the work that it saves."""
+"""The KV cache of a decoder: its size with fewer key/value heads, and the work that it saves."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,18 +17,18 @@ from jaxformer.zoo.details import parameters_by_part
 
 
 class CacheSizes(NamedTuple):
-    """The cache of one row, with a number of key/value heads."""
+    """The size of one row's cache for a number of key/value heads."""
 
     num_kv_heads: int
     """Key/value heads (K)."""
     token_bytes: int
-    """Bytes of one token, in all layers."""
+    """Bytes per token, in all layers."""
     num_bytes: np.ndarray
-    """int64 `[lengths]`: bytes of the whole cache; windows keep it short."""
+    """int64 `[lengths]`: bytes of the whole cache, which windows limit."""
 
 
 def cache_sizes(config: DecoderConfig, lengths: Sequence[int], storage: Storage) -> CacheSizes:
-    """Measures the arrays that the model makes for its cache, without making them.
+    """Computes the size of the cache without allocating it.
 
         bytes of a token = 2 L K H bytes of a number
 
@@ -47,7 +47,7 @@ def cache_sizes(config: DecoderConfig, lengths: Sequence[int], storage: Storage)
 
 
 def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
-    """Counts the FLOPs of the last token of a row, with a cache and without.
+    """Counts the FLOPs of the last token of a row, with and without a cache.
 
     with: products + attention(n),  without: n (products + mean attention)
     """
@@ -58,18 +58,18 @@ def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
 def cache_report(
     config: DecoderConfig, name: str, lengths: Sequence[int] | None, storage: Storage
 ) -> Report:
-    """Reports the bytes of the cache for fewer and fewer key/value heads, and the work it saves."""
+    """Reports the cache size for decreasing numbers of key/value heads, and the work saved."""
     if not isinstance(config, DecoderConfig):
         raise ConfigError(
-            f"{name}: must be a decoder, whose cache grows with every token that it writes; its "
-            f"model is of {type(config).__name__}"
+            f"{name}: must be a decoder, since only decoders have a KV cache; its model is a "
+            f"{type(config).__name__}"
         )
     if lengths is None:
         longest = config.position.max_length or 65_536
         lengths = [longest // 4**power for power in range(4, -1, -1)]
         lengths = [length for length in lengths if length >= 16] or [1, longest]
     rising = list(lengths) == sorted(set(lengths)) and len(lengths) >= 2 and lengths[0] >= 1
-    check_argument("lengths", tuple(lengths), rising, "two or more lengths in rising order")
+    check_argument("lengths", tuple(lengths), rising, "two or more lengths in increasing order")
     config.position.validate_length(lengths[-1])
     heads = config.num_heads
     groups = {heads, heads // 4 if heads % 4 == 0 else heads, config.kv_heads, 1}

@@ -1,4 +1,4 @@
-"""A mask belongs before the softmax: multiplied afterwards, it leaks and rows lose weight."""
+"""Masks must be applied before the softmax: afterwards they leak and rows no longer sum to 1."""
 
 from typing import NamedTuple
 
@@ -19,15 +19,15 @@ class MaskedWeights(NamedTuple):
     row_sums: jax.Array
     """float32 `[T]`: the sum over the keys of each query."""
     leak: jax.Array
-    """float32 `[T]`: how much the weights of the allowed keys depend on hidden scores."""
+    """float32 `[T]`: how much the weights of allowed keys depend on masked scores."""
 
 
 def mask_before_softmax(scores: jax.Array, allowed: jax.Array) -> jax.Array:
-    r"""Attention weights with minus infinity added to the scores of hidden keys.
+    r"""Computes attention weights with minus infinity added to the scores of masked keys.
 
     .. math:: p_{ts} = m_{ts} e^{a_{ts}} / \sum_j m_{tj} e^{a_{tj}}
 
-    A query that may attend to nothing has zeros.
+    A query that may not attend to any key gets zeros.
 
     Args:
         scores: `[T, S]`.
@@ -44,7 +44,7 @@ def mask_before_softmax(scores: jax.Array, allowed: jax.Array) -> jax.Array:
 
 
 def mask_after_softmax(scores: jax.Array, allowed: jax.Array) -> jax.Array:
-    r"""Attention weights that are multiplied with the mask: a mistake.
+    r"""Computes attention weights with the mask multiplied after the softmax, which is wrong.
 
     .. math:: p_{ts} = m_{ts} e^{a_{ts}} / \sum_j e^{a_{tj}}
 
@@ -91,7 +91,7 @@ def masked_weights(weights_of, scores: jax.Array, allowed: jax.Array) -> MaskedW
 
 
 def mask_order_report(length: int = 12, seed: int = 0) -> Report:
-    """Reports what a causal mask does before the softmax, and after it."""
+    """Compares a causal mask applied before and after the softmax."""
     scores = 1.5 * jax.random.normal(jax.random.key(seed), (length, length))
     allowed = jnp.tril(jnp.ones((length, length), bool))
     before = masked_weights(mask_before_softmax, scores, allowed)

@@ -1,4 +1,4 @@
-"""Three ways to mix the tokens of a sequence: attention, a recurrence (GRU), a convolution."""
+"""Three kinds of token mixing: attention, a recurrence (GRU) and a convolution."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,19 +13,19 @@ Parameters = dict[str, jax.Array]
 
 
 class Mixer(NamedTuple):
-    """A layer that mixes tokens, causally."""
+    """A layer that mixes tokens causally."""
 
     name: str
     init: Callable[[jax.Array, int], Parameters]
-    """From a key and the width D to parameters."""
+    """Initializes the parameters from a key and the width D."""
     apply: Callable[[Parameters, jax.Array], jax.Array]
-    """From parameters and `[B, T, D]` to `[B, T, D]`."""
+    """Maps parameters and `[B, T, D]` to `[B, T, D]`."""
     work: str
-    """How the work grows with the length n, the width d and the kernel k."""
+    """Work as a function of the length n, the width d and the kernel size k."""
     steps: str
-    """How many operations follow one another, whatever the machine."""
+    """Number of sequential operations."""
     path: str
-    """How many operations are between two tokens, at most."""
+    """Maximum number of operations between two tokens."""
 
 
 def gru(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:

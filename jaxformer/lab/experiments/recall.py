@@ -1,4 +1,4 @@
-"""Recall over a distance: attention, a recurrence and a convolution learn rows that repeat."""
+"""Recall over a distance: how attention, a recurrence and a convolution learn repeating rows."""
 
 import time
 from collections.abc import Sequence
@@ -20,26 +20,26 @@ from jaxformer.lab.experiments.report import Report
 
 @dataclass(frozen=True)
 class RecallConfig:
-    """What the experiment on recall trains."""
+    """The settings of the recall experiment."""
 
     distances: tuple[int, ...] = (4, 8, 12, 16, 24)
-    """After how many tokens rows repeat, in rising order; training draws from 4 to the last."""
+    """Periods at which rows repeat, in increasing order; training draws from 4 to the last."""
     width: int = 64
     """The width d."""
     num_layers: int = 2
     """Layers."""
     num_heads: int = 4
-    """Heads of attention."""
+    """Number of attention heads."""
     kernel_size: int = 7
-    """Tokens that a convolution sees (k)."""
+    """Kernel size of a convolution in tokens (k)."""
     steps: int = 800
-    """Updates of each model."""
+    """Number of updates of each model."""
     batch_size: int = 32
-    """Rows of a batch."""
+    """Rows per batch."""
     learning_rate: float = 3e-3
-    """Peak rate of Adam; a cosine brings it to 0."""
+    """Peak learning rate of Adam, decayed to 0 by a cosine."""
     seed: int = 0
-    """Seed of weights and rows."""
+    """Seed of the parameters and the rows."""
 
     def __post_init__(self):
         check_types(self)
@@ -47,51 +47,51 @@ class RecallConfig:
         check_fields(self, **dict.fromkeys(sizes, at_least(1)))
         rising = list(self.distances) == sorted(set(self.distances)) and len(self.distances) >= 2
         right = rising and self.distances[0] >= 4
-        check_field(self, "distances", right, "two or more in rising order, from 4 on")
+        check_field(self, "distances", right, "two or more in increasing order, from 4")
         fits = self.width % self.num_heads == 0 and self.width % 2 == 0
         check_field(self, "width", fits, f"even, and a multiple of num_heads = {self.num_heads}")
 
     @property
     def vocab_size(self) -> int:
-        """Symbols: a third more than a row has different ones."""
+        """Number of symbols: a third more than a row can contain."""
         return self.distances[-1] + self.distances[-1] // 3
 
     @property
     def length(self) -> int:
-        """Tokens of a row: the longest sequence twice."""
+        """Tokens per row: twice the longest period."""
         return 2 * self.distances[-1]
 
 
 class Recall(NamedTuple):
-    """What a model of one kind of layer learned."""
+    """The results of a model with one kind of layer."""
 
     mixer: Mixer
     """The layer."""
     accuracy: np.ndarray
-    """float64 `[distances]`: the share of right predictions once a row repeats."""
+    """float64 `[distances]`: the fraction of correct predictions once a row repeats."""
     curve: np.ndarray
-    """float32 `[steps]`: the loss of each batch, in nats per token that can be known."""
+    """float32 `[steps]`: the loss of each batch, in nats per predictable token."""
     num_parameters: int
-    """Those of the mixing layers."""
+    """Number of parameters in the mixing layers."""
     seconds: float
-    """Of one update, after the first ten."""
+    """Seconds per update, after the first ten."""
 
 
 def repeating_rows(
     rng: np.random.Generator, rows: int, length: int, vocab_size: int, distances: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws rows that repeat: each symbol of the first part occurs once in it.
+    """Draws rows that repeat a random sequence of distinct symbols.
 
     Args:
-        rng: Where numbers come from.
-        rows: Rows.
-        length: Inputs of a row (T).
-        vocab_size: Symbols.
-        distances: A row repeats after one of these.
+        rng: The random number generator.
+        rows: Number of rows.
+        length: Number of inputs per row (T).
+        vocab_size: Number of symbols.
+        distances: The possible periods of a row.
 
     Returns:
-        Tokens int32 `[rows, T + 1]`, and weights float32 `[rows, T]`: 1 where the next token
-        follows from those before.
+        Tokens int32 `[rows, T + 1]`, and weights float32 `[rows, T]`, which are 1 where the next
+        token is determined by earlier ones.
     """
     tokens = np.empty((rows, length + 1), np.int32)
     weights = np.zeros((rows, length), np.float32)
@@ -102,7 +102,7 @@ def repeating_rows(
 
 
 def train_recall(mixer: Mixer, config: RecallConfig) -> Recall:
-    """Trains a model of this layer, and measures its recall at each distance."""
+    """Trains a model with this layer and measures its recall at each distance."""
     parameters = _init(mixer, config)
     optimizer = optax.adam(optax.cosine_decay_schedule(config.learning_rate, config.steps))
     loss = partial(_loss, mixer)
@@ -136,7 +136,7 @@ def train_recall(mixer: Mixer, config: RecallConfig) -> Recall:
 
 
 def recall_report(config: RecallConfig) -> Report:
-    """Reports what attention, a GRU and a convolution recall over which distance."""
+    """Reports over which distances attention, a GRU and a convolution recall symbols."""
     compared = mixers(config.num_heads, config.kernel_size)
     found = [train_recall(each, config) for each in compared if "blockwise" not in each.name]
     reach = config.num_layers * (config.kernel_size - 1)
@@ -159,11 +159,11 @@ def recall_report(config: RecallConfig) -> Report:
         name="recall",
         title="Recall over a distance",
         setting=(
-            f"Rows of {config.length} tokens repeat after 4 to {last}; a model that finds where "
-            "the current token stood before knows the next one. Models of "
-            f"{config.num_layers} layers, d = {config.width}, differ in the layer that mixes "
-            f"tokens, and have {config.steps} steps of {config.batch_size} rows. The table has the "
-            "share of right predictions on new rows, once they repeat."
+            f"Rows of {config.length} tokens repeat after 4 to {last}; a model that finds the "
+            "previous occurrence of the current token can predict the next one. Models of "
+            f"{config.num_layers} layers, d = {config.width}, differ only in the mixing layer and "
+            f"are trained for {config.steps} steps of {config.batch_size} rows. The table shows "
+            "the fraction of correct predictions on new rows, once they repeat."
         ),
         finding=(
             f"At distance {last}: {shares}; a guess among the symbols of a row is right in "
@@ -196,7 +196,7 @@ def _init(mixer: Mixer, config: RecallConfig) -> dict:
 
 
 def _logits(mixer: Mixer, parameters: dict, inputs_BT: jax.Array) -> jax.Array:
-    """`[B, T, V]`: pre-norm layers of a mixer and a feed-forward layer."""
+    """Returns logits `[B, T, V]` of pre-norm blocks with a mixer and a feed-forward layer."""
     norm = partial(rms_norm, scale=None, eps=1e-6, unit_offset=False)
     x_BTD = parameters["table"][inputs_BT]
     options = {"model_dim": x_BTD.shape[-1], "theta": 1e4, "layout": "interleaved"}
@@ -216,7 +216,12 @@ def _loss(mixer: Mixer, parameters: dict, tokens: jax.Array, weights: jax.Array)
 def _draw(found: Sequence[Recall], config: RecallConfig, reach: int):
     title = f"Rows that repeat: {config.num_layers} layers, d = {config.width}"
     figure, ((left, right),) = canvas(title, (11, 4.2), 1, 2)
-    frame(left, "Recall", "distance to the last occurrence (tokens)", "share of right predictions")
+    frame(
+        left,
+        "Recall",
+        "distance to the last occurrence (tokens)",
+        "fraction of correct predictions",
+    )
     frame(right, "Training", "step", "loss (nats per token)")
     for colour, each in zip(COLOURS, found, strict=False):
         label = each.mixer.name.removesuffix(", reference")
@@ -224,7 +229,9 @@ def _draw(found: Sequence[Recall], config: RecallConfig, reach: int):
         width = max(1, len(each.curve) // 50)
         smooth = np.convolve(each.curve, np.ones(width) / width, "valid")
         right.plot(np.arange(len(smooth)) + width, smooth, color=colour, label=label)
-    left.axvline(reach, color="#777777", linestyle=":", label=f"{reach}: what the convolutions see")
+    left.axvline(
+        reach, color="#777777", linestyle=":", label=f"{reach}: receptive field of the convolutions"
+    )
     left.set_ylim(0, 1.03)
     left.set_xticks(config.distances)
     right.set_ylim(bottom=0)

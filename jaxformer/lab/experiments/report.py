@@ -1,4 +1,4 @@
-"""What an experiment of the laboratory reports, and the files that it writes."""
+"""The report of a lab experiment, and the files that it writes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ class Report(NamedTuple):
     """An experiment with its result."""
 
     name: str
-    """The name of its files, without the ending."""
+    """The name of its files, without extension."""
     title: str
-    """What was asked."""
+    """The question."""
     setting: str
-    """What was done."""
+    """The method."""
     finding: str
-    """What was found."""
+    """The findings."""
     header: Sequence[str]
     """The columns of the table."""
     rows: Sequence[Sequence[object]]
@@ -27,7 +27,7 @@ class Report(NamedTuple):
     """A matplotlib figure."""
 
     def write(self, folder: Path) -> Path:
-        """Writes the picture and a page with the sentences, the picture and the table."""
+        """Writes the figure, and a page with the text, the figure and the table."""
         folder.mkdir(parents=True, exist_ok=True)
         save(self.figure, folder / f"{self.name}.png")
         page = Page(self.title)

@@ -1,4 +1,4 @@
-"""Why scores are divided by sqrt(d_k): the variance of q.k, and what softmax makes of it."""
+"""Why scores are divided by sqrt(d_k): the variance of q.k, and its effect on the softmax."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,18 +13,18 @@ from jaxformer.lab.experiments.report import Report
 
 
 class ScoreStatistics(NamedTuple):
-    """Statistics of random scores; arrays are float32 `[head widths, 2]`: without, with scaling."""
+    """Statistics of random scores, float32 `[head widths, 2]` without and with scaling."""
 
     head_dims: tuple[int, ...]
     """The widths of a head (d_k)."""
     variance: np.ndarray
     """The variance of a score."""
     entropy: np.ndarray
-    """The mean entropy of the softmax over the keys, as a share of log S, its maximum."""
+    """The mean entropy of the softmax over the keys, as a fraction of its maximum, log S."""
     largest: np.ndarray
     """The mean of the largest weight."""
     slope: np.ndarray
-    """The mean of 1 - sum p^2, the trace of softmax's Jacobian: at 0, no gradient passes."""
+    """The mean of 1 - sum p^2, the trace of the softmax Jacobian; at 0, no gradient passes."""
 
 
 def score_statistics(
@@ -66,7 +66,7 @@ def _statistics(
 def softmax_scale_report(
     head_dims: Sequence[int] = (1, 4, 16, 64, 256, 1024), num_keys: int = 64, seed: int = 0
 ) -> Report:
-    """Reports what 1/sqrt(d_k) does to scores and to the softmax."""
+    """Reports the effect of 1/sqrt(d_k) on the scores and on the softmax."""
     found = score_statistics(jax.random.key(seed), head_dims, num_keys=num_keys)
     first, last = found.head_dims[0], found.head_dims[-1]
     header = ["d_k"]
@@ -103,7 +103,7 @@ def _draw(found: ScoreStatistics, num_keys: int):
     panels = (
         (left, found.variance, "Variance of a score", "variance"),
         (middle, found.entropy, "Entropy of the softmax", "entropy / log S"),
-        (right, found.slope, "What softmax lets through", "trace of the Jacobian, 1 - sum p²"),
+        (right, found.slope, "Gradient through the softmax", "trace of the Jacobian, 1 - sum p²"),
     )
     for axes, values, name, quantity in panels:
         frame(axes, name, "width of a head, d_k", quantity)

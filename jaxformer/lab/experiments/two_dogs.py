@@ -1,4 +1,4 @@
-"""Without positions, identical tokens have identical outputs: two dogs in a sentence are one."""
+"""Without positions, identical tokens have identical outputs, such as two dogs in a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,33 +18,33 @@ from jaxformer.pretrained.inspection.tokens import check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained, described_by
 
 MOST_TOKENS = 40
-"""The most tokens that a picture can show."""
+"""Maximum number of tokens in the figure."""
 
 
 class TwinOutputs(NamedTuple):
-    """How far apart the outputs of the tokens of a text are.
+    """The distances between the outputs of the tokens of a text.
 
     Distances are float32 `[T, T]`: |h_i - h_j|, divided by the root mean square of |h|.
     """
 
     pieces: list[str]
-    """The tokens, as they stand in the text."""
+    """The tokens as text."""
     pairs: list[tuple[int, int]]
-    """The places of identical tokens."""
+    """The positions of identical tokens."""
     with_positions: np.ndarray
-    """As the model was trained; every token sees all others."""
+    """Distances with the trained model; every token sees all others."""
     without: np.ndarray
-    """With its positional scheme switched off; every token sees all others."""
+    """Distances without positional information; every token sees all others."""
     causal: np.ndarray | None
-    """Of a decoder: positions switched off, and each token sees those before it; None otherwise."""
+    """Distances without positional information but with the causal mask of a decoder, or None."""
 
     def largest(self, distances: np.ndarray) -> float:
-        """Returns the largest distance of two identical tokens."""
+        """Returns the largest distance between identical tokens."""
         return max(float(distances[pair]) for pair in self.pairs)
 
 
 def without_positions(config: ModelConfig) -> ModelConfig:
-    """Returns a configuration whose positional schemes are switched off."""
+    """Returns a configuration with its positional schemes switched off."""
     changes = {"position": NoPosition(), "window_position": None, "relative_position": None}
     if config.is_encoder_decoder:
         changes["decoder_position"] = NoPosition()
@@ -58,8 +58,9 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
 
     .. math:: f(P X) = P f(X), \qquad \text{so}\ x_i = x_j \Rightarrow f(X)_i = f(X)_j
 
-    A decoder's causal mask also tells places apart: a token sees those before it. Here a decoder
-    therefore sees the whole text, as a prefix; `causal` has its outputs with the mask.
+    A decoder's causal mask also distinguishes positions, since each token sees only earlier ones.
+    Here a decoder therefore sees the whole text as a prefix; `causal` has the distances with the
+    mask.
     """
     check_pretrained("pretrained", pretrained)
     tokens = open_tokenizer(pretrained).tokens(text)
@@ -69,7 +70,7 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
     pairs = [(i, j) for i in places for j in places if i < j and ids[i] == ids[j]]
     if not pairs:
         raise ArgumentError(
-            f"text = {text!r}: must hold a token twice; its tokens are "
+            f"text = {text!r}: must contain a token twice; its tokens are "
             f"{' '.join(token.piece for token in tokens)}"
         )
     inputs = checked_inputs({"input_ids": ids[None]}, pretrained.config)["input_ids"]
@@ -89,7 +90,7 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
 
 
 def two_dogs_report(pretrained: Pretrained, text: str) -> Report:
-    """Reports whether a model tells identical tokens apart without its positions."""
+    """Reports whether a model distinguishes identical tokens without its positional scheme."""
     found = twin_outputs(pretrained, text)
     if len(found.pieces) > MOST_TOKENS:
         raise ArgumentError(
@@ -131,7 +132,7 @@ def two_dogs_report(pretrained: Pretrained, text: str) -> Report:
 
 
 def _distances(pretrained: Pretrained, ids: jax.Array, sees_all: bool) -> np.ndarray:
-    """The distances of the outputs, of the model's first stack."""
+    """Returns the distances between the outputs of the model's first stack."""
 
     def outputs(parameters, ids):
         model = pretrained.abstract_model.module(parameters)
@@ -150,7 +151,7 @@ def _hidden(model: Model, config: ModelConfig, ids: jax.Array, sees_all: bool) -
         prefix = jnp.full(ids.shape[:1], ids.shape[1] if sees_all else 0)
         return model.hidden(ids, prefix=prefix)
     if "inputs" not in config.required:
-        raise DataError("the model reads images: must be a model of text")
+        raise DataError("the model reads images, but this experiment needs a text model")
     return model.hidden(ids)
 
 

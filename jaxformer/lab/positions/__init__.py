@@ -1,1 +1,1 @@
-"""``jaxformer lab positions``: what positional schemes do, in pictures and numbers."""
+"""``jaxformer lab positions``: compares positional schemes in figures and numbers."""

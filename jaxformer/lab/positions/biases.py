@@ -12,7 +12,7 @@ _LAST = "last bucket starts at distance"
 
 
 def alibi_section(config: PositionsConfig) -> Section:
-    """The slopes, and the penalties of some heads."""
+    """Describes ALiBi: the slopes, and the penalties of some heads."""
     slopes = alibi_slopes(config.num_heads)
     positions = jnp.arange(config.length)[None]
     bias = np.array(alibi_bias(slopes, positions, positions)[0])
@@ -38,9 +38,9 @@ def alibi_section(config: PositionsConfig) -> Section:
         "tokens, flat ones far."
     )
     text = (
-        "No code at all: a score loses slope x distance. The slopes are a geometric sequence from "
-        "2^(-8/N) to 2^-8 and are not learned. Nothing is new at distances beyond training, except "
-        "for larger penalties.",
+        "Nothing is added to the embeddings: each score is reduced by slope x distance. The "
+        "slopes are a geometric sequence from 2^(-8/N) to 2^-8 and are not learned. Beyond the "
+        "training length, only the penalties get larger.",
     )
     numbers = [
         Number("alibi", "slope", f"head {head} of {config.num_heads}", slope)
@@ -54,7 +54,7 @@ def alibi_section(config: PositionsConfig) -> Section:
 
 
 def t5_section(config: PositionsConfig) -> Section:
-    """The buckets of distances, as curves and as matrices, and a bias made from a table."""
+    """Describes T5's distance buckets as curves and matrices, and a bias from a random table."""
     places = np.arange(config.length)
     relative = jnp.asarray(places[None, :] - places[:, None])
     sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}

@@ -25,7 +25,7 @@ _HALF_PRECISION = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
 def integer_section(config: PositionsConfig) -> Section:
-    """The raw index: its steps, and where a 16-bit number no longer tells neighbours apart."""
+    """Describes the integer code: its steps, and where 16-bit neighbours become equal."""
     figure, axes = canvas("Integer code: the index, divided by the longest length", (9, 3.6), 1, 2)
     positions = np.arange(config.length)
     for colour, longest in zip(COLOURS, (config.length, 4 * config.length), strict=False):
@@ -56,7 +56,7 @@ def integer_section(config: PositionsConfig) -> Section:
 
 
 def binary_section(config: PositionsConfig) -> Section:
-    """The binary digits: the grid, how many change from one position to the next, the wrap."""
+    """Describes the binary code: its digits, how many change per position, and the wraparound."""
     bits, length = config.num_bits, config.length
     codes = binary_code(jnp.arange(length), num_bits=bits)
     figure, axes = canvas(
@@ -99,7 +99,7 @@ def binary_section(config: PositionsConfig) -> Section:
 
 
 def sinusoidal_section(config: PositionsConfig) -> Section:
-    """Sines and cosines: the heat map, wavelengths, inner products, and equal codes."""
+    """Describes the sinusoidal code: heat map, wavelengths, inner products and equal codes."""
     frequencies = sinusoidal_frequencies(config.model_dim, config.theta)
     text = (
         "Every pair of channels is a hand of a clock: pair i turns by w_i = theta^(-2i/D) radians "
@@ -113,7 +113,7 @@ def sinusoidal_section(config: PositionsConfig) -> Section:
 
 
 def learned_section(config: PositionsConfig) -> Section:
-    """A learned table: it ends at its last row, and starts without any order."""
+    """Describes a learned table, which ends at its last row and starts without any order."""
     shape = (config.length, config.model_dim)
     tables = {
         "learned, before training": np.random.default_rng(config.seed).normal(size=shape),
@@ -130,8 +130,8 @@ def learned_section(config: PositionsConfig) -> Section:
         "that neighbours are neighbours. Sinusoids have that from the start."
     )
     text = (
-        "A row of a table for each position. There is none for positions beyond the last row, "
-        "so that a longer text is an error and not a guess."
+        "A row of a table for each position. Positions beyond the last row have no code, so a "
+        "longer text is an error."
     )
     parameters = config.length * config.model_dim
     setting = f"max_length = {config.length}, D = {config.model_dim}"

@@ -1,4 +1,4 @@
-"""The functions that the report calls at many shapes, each compiled as one program."""
+"""Jitted versions of the functions that the report calls with many shapes."""
 
 import jax
 

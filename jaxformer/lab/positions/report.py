@@ -1,4 +1,4 @@
-"""The report on positions: a page, pictures and a table of numbers in one folder."""
+"""The report on positions: a page, figures and a table of numbers in one folder."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ SECTIONS: dict[str, tuple[Callable[[PositionsConfig], Section], ...]] = {
     "alibi": (alibi_section,),
     "t5": (t5_section,),
 }
-"""The sections of each scheme; the scores of all schemes follow them."""
+"""The sections of each scheme, followed by the scores of all schemes."""
 _INTRODUCTION = (
-    "Attention by itself does not know the order of its tokens. These are the ways to tell it: "
+    "Attention alone does not know the order of its tokens. There are several ways to encode it: "
     "codes that are added to the embeddings (integer, binary, sinusoidal, learned), rotations of "
     "queries and keys (RoPE), and biases on the scores (ALiBi, T5)."
 )
@@ -39,12 +39,12 @@ _INTRODUCTION = (
 def write_report(
     config: PositionsConfig, folder: Path, more: Sequence[Section] = ()
 ) -> list[Number]:
-    """Draws and computes everything, and writes it."""
+    """Computes and writes the whole report."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"out = {str(folder)!r}: must be a folder that can be written to ({error.strerror})"
+            f"out = {str(folder)!r}: must be a writable folder ({error.strerror})"
         ) from error
     page = Page("Positional schemes")
     page.text(_INTRODUCTION)

@@ -1,4 +1,4 @@
-"""RoPE: rotations, the long-term decay by base, and the ways to stretch the frequencies."""
+"""RoPE: rotations, long-term decay by base, and frequency scaling methods."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ _DISTANCES = (1, 10, 100, 1000, 10_000, 100_000)
 
 
 def rope_section(config: PositionsConfig) -> Section:
-    """Rotations of pairs of channels, and how the scores' bound falls with the distance."""
+    """Describes rotations of channel pairs, and how the bound on scores decays with distance."""
     text = (
         "Queries and keys are rotated instead of shifted: pair i of the query at position m turns "
         "by m w_i, that of the key at n by n w_i. Since R_m^T R_n = R_(n - m), their product "
@@ -36,7 +36,7 @@ def rope_section(config: PositionsConfig) -> Section:
 
 
 def scaling_section(config: PositionsConfig) -> Section:
-    """Stretched frequencies compared with those of training."""
+    """Compares stretched frequencies with those of training."""
     text = (
         f"A model trained on {config.trained_length:,} positions, stretched to "
         f"{config.factor:g} times as many. Pairs that turned many times in training have seen all "
@@ -51,7 +51,7 @@ def scaling_section(config: PositionsConfig) -> Section:
 
 
 def scalings(config: PositionsConfig) -> dict[str, tuple[Scaling, int]]:
-    """The ways to stretch RoPE by a factor, each with the length at which it does."""
+    """Returns the methods to stretch RoPE by a factor, each with its length."""
     factor, trained, pairs = config.factor, config.trained_length, config.head_dim // 2
     long = round(factor * trained)
     divisors = tuple((1 + (factor - 1) * np.linspace(0, 1, pairs) ** 2).tolist())
@@ -72,7 +72,7 @@ def scalings(config: PositionsConfig) -> dict[str, tuple[Scaling, int]]:
 
 
 def _stretched(config: PositionsConfig) -> dict[str, tuple[np.ndarray, float]]:
-    """By name: the stretched frequencies, and the multiplier of cos and sin."""
+    """Returns the stretched frequencies and the multiplier of cos and sin, by method."""
     found = {}
     for name, (scaling, length) in scalings(config).items():
         frequencies, multiplier = scaling.frequencies(config.theta, config.head_dim, length)

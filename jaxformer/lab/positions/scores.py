@@ -1,4 +1,4 @@
-"""What makes a score absolute: the four terms of added codes, and every scheme's scores."""
+"""Absolute and relative scores: the four terms of added codes, and the scores of every scheme."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ _TERMS = {
 
 
 def scores_section(config: PositionsConfig) -> Section:
-    """The terms of a score with an added code, and which part of scores the distance explains."""
+    """Describes the terms of scores with added codes, and how much the distance explains."""
     text = (
         "A code p that is added to the embeddings x gives q.k = (x_m + p_m)^T W (x_n + p_n) with "
         "W = W_q^T W_k: four terms. The middle two tie a token to a position, and even the last "
@@ -49,7 +49,7 @@ def scores_section(config: PositionsConfig) -> Section:
 
 
 def schemes(config: PositionsConfig) -> dict[str, Position]:
-    """The positional schemes of the report, by name, for a text of `config.length` tokens."""
+    """Returns the positional schemes of the report, by name, for `config.length` tokens."""
     found = {
         "none": NoPosition(),
         "integer": Integer(max_length=config.length),
@@ -66,7 +66,7 @@ def schemes(config: PositionsConfig) -> dict[str, Position]:
 
 
 def _kernels(config: PositionsConfig, width: int) -> tuple[jax.Array, jax.Array]:
-    """Random projections of queries and keys, [D, N, H] each, that keep a vector's size."""
+    """Returns random projections of queries and keys, [D, N, H] each, that preserve norms."""
     rng = np.random.default_rng(config.seed)
     shape = (config.model_dim, config.num_heads, width)
     pair = rng.normal(size=(2, *shape)) * config.model_dim**-0.5

@@ -1,4 +1,4 @@
-"""The settings of the report on positions, and what a section of it holds."""
+"""The settings and the sections of the report on positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,36 +21,36 @@ SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi"
 
 @dataclass(frozen=True)
 class PositionsConfig:
-    """What the report on positions shows, and at which sizes."""
+    """The settings of the report on positions."""
 
     schemes: tuple[str, ...] = SCHEMES
     """The positional schemes to show."""
     length: int = 50
-    """Positions (T) of the codes and matrices that are drawn."""
+    """Number of positions (T) in the figures."""
     model_dim: int = 128
-    """Width of the codes (D); even, and a multiple of num_heads."""
+    """Width of the codes (D), even and a multiple of num_heads."""
     num_heads: int = 8
-    """Heads (N) of ALiBi, T5's table and the scores."""
+    """Number of heads (N) of ALiBi, T5's table and the scores."""
     head_dim: int = 128
-    """Channels of a head that RoPE rotates; a multiple of 4."""
+    """Channels per head that RoPE rotates, a multiple of 4."""
     theta: float = 10_000.0
     """Base of the sinusoids' and RoPE's frequencies."""
     bases: tuple[float, ...] = (500.0, 10_000.0, 500_000.0)
-    """Bases whose long-term decay is compared with that of theta."""
+    """Bases whose long-term decay is compared with theta's."""
     num_bits: int = 5
-    """Digits of the binary code."""
+    """Number of digits of the binary code."""
     num_buckets: int = 32
-    """Buckets of T5's bias, for both directions together."""
+    """Number of buckets of T5's bias, for both directions together."""
     max_distance: int = 128
     """Distance from which all keys share T5's last bucket."""
     trained_length: int = 2048
     """The length that RoPE is stretched from."""
     factor: float = 8.0
-    """The factor that it is stretched by."""
+    """The factor that RoPE is stretched by."""
     tolerance: float = 0.1
-    """How far apart two sinusoidal codes may be, relative to their length, to count as equal."""
+    """Relative distance up to which two sinusoidal codes count as equal."""
     limit: int = 1_000_000
-    """The largest distance at which equal codes are looked for."""
+    """Maximum distance to search for equal codes."""
     seed: int = 0
     """Seed of the random tables, contents and projections."""
 
@@ -86,27 +86,27 @@ class PositionsConfig:
 
 
 class Number(NamedTuple):
-    """A number of the report."""
+    """A number in the report."""
 
     scheme: str
-    """The scheme that it is about."""
+    """The positional scheme."""
     quantity: str
-    """What was computed."""
+    """The name of the quantity."""
     setting: str
-    """At which settings."""
+    """The settings."""
     value: float | int | str
-    """The result: a number or a text."""
+    """The result, a number or a text."""
 
 
 class Picture(NamedTuple):
-    """A picture of the report."""
+    """A figure in the report."""
 
     name: str
-    """The name of its file, without the ending."""
+    """The file name, without extension."""
     figure: Any
     """A matplotlib figure."""
     caption: str
-    """What it shows and what to see in it."""
+    """The caption."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,6 @@ class Section:
 
     title: str
     text: Sequence[str]
-    """Paragraphs before the pictures."""
+    """Paragraphs before the figures."""
     pictures: Sequence[Picture] = ()
     numbers: Sequence[Number] = field(default=())

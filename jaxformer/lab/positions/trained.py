@@ -1,4 +1,4 @@
-"""What training made of positions: a learned table, and T5's biases."""
+"""Trained positional parameters: a learned table, and T5's biases."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ _MOST_ROWS = 512
 
 
 def trained_section(pretrained: Pretrained, name: str) -> Section:
-    """The learned tables and the biases of a trained model."""
+    """Describes the learned tables and biases of a trained model."""
     pictures, numbers = [], []
     for path, array in pretrained.parameters.items():
         scheme = _scheme(pretrained.config, path)
@@ -30,10 +30,10 @@ def trained_section(pretrained: Pretrained, name: str) -> Section:
     if not pictures:
         raise ConfigError(
             f"trained = {name!r}: must have a learned table of positions or T5's biases; it has "
-            f"{type(pretrained.config.position).__name__}, of which nothing is learned"
+            f"{type(pretrained.config.position).__name__}, which has no parameters"
         )
     text = (
-        "A table of positions starts at random. What training made of it shows what the model "
+        "A table of positions is initialized randomly. The trained table shows what the model "
         "uses positions for.",
     )
     return Section(f"After training: {name}", text, pictures, numbers)
@@ -113,8 +113,8 @@ def _table(scheme: Learned, table: np.ndarray, where: str) -> tuple[Picture, lis
         if distance < length
     ]
     caption = (
-        "Where the curve is above that of a random table, training has made near positions alike: "
-        "nothing else tells the model that 7 comes before 8."
+        "Where the curve is above that of a random table, training has made near positions "
+        "similar: nothing else tells the model that 7 comes before 8."
     )
     return Picture(f"trained-{where.replace('.', '-')}-table", figure, caption), numbers
 

@@ -1,1 +1,1 @@
-"""Experiments that train many small models: extrapolation, norms, families."""
+"""Studies that train many small models: extrapolation, norms, families."""

@@ -1,4 +1,4 @@
-"""Pictures of studies: the mean over the seeds as a line, the least and the greatest as a band."""
+"""Plots of studies: the mean over seeds as a line, the minimum and maximum as a band."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jaxformer.lab.drawing import COLOURS
 
 
 class Curve(NamedTuple):
-    """What the runs of one setting measured."""
+    """The measurements of all runs with one setting."""
 
     name: str
     x: Sequence[float]
@@ -17,7 +17,7 @@ class Curve(NamedTuple):
     """[runs, points]."""
     colour: str = COLOURS[0]
     dash: str = "-"
-    """The style of the line, as matplotlib writes it."""
+    """The line style in matplotlib's notation."""
 
 
 def draw(axes: Any, curves: Sequence[Curve], marker: str = "") -> list[Any]:

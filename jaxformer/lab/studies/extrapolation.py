@@ -25,24 +25,24 @@ TASKS = (TEXT, *RULES)
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """Which models are trained, on what and how long, and at which lengths they are tested."""
+    """Trains models with several positional schemes and tests them on longer inputs."""
 
     folder: Path
-    """The folder of all files."""
+    """The output folder."""
     schemes: tuple[str, ...]
     """Positional schemes."""
     tasks: tuple[str, ...]
     """Text and algorithmic tasks."""
     seeds: int
-    """Models of each scheme and task, which differ in their initial values and data order."""
+    """Number of models per scheme and task, which differ in initialization and data order."""
     steps: int
-    """Updates of a model of text."""
+    """Updates of a text model."""
     task_steps: int
-    """Updates of a model of an algorithmic task."""
+    """Updates of a model for an algorithmic task."""
     text_length: int
-    """Tokens of a training row of text."""
+    """Tokens per training row of text."""
     task_length: int
-    """The most symbols of a training input of a task."""
+    """Maximum number of symbols of a task's training input."""
     factors: tuple[int, ...]
     """Multiples of the training length."""
 
@@ -61,7 +61,7 @@ class Extrapolation:
             raise ConfigError(f"lab.factors = {self.factors}: must be multiples of at least 1")
 
     def prepare(self) -> None:
-        """Makes the text ready, if the models read text."""
+        """Prepares the text if the study includes the text task."""
         if TEXT in self.tasks:
             prepare_text(self.folder)
             data = text_experiment(self.folder).data
@@ -69,7 +69,7 @@ class Extrapolation:
             validation_text(longest, self.folder / TEXT, rows=1)
 
     def cells(self) -> list[Cell]:
-        """Returns the runs of the study: seed by seed, so that a part of it is a whole study."""
+        """Returns the runs of the study, seed by seed, so that a partial study is usable."""
         trained = models(self.schemes)
         rows = range(self.seeds), self.tasks, trained.items()
         return [self._cell(task, name, tests, seed) for seed, task, (name, tests) in product(*rows)]
@@ -119,13 +119,13 @@ class Extrapolation:
 def unit_embeddings(model_dim: int) -> dict[str, float]:
     """Returns the fields of a model whose embeddings have unit variance (Vaswani et al., 2017).
 
-    With smaller ones the codes that are added to them, sinusoids above all, would hide the tokens.
+    With smaller embeddings, added codes (in particular sinusoids) would dominate the tokens.
     """
     return {"embedding_scale": model_dim**0.5, "init_std": model_dim**-0.5}
 
 
 def text_experiment(folder: Path) -> Config:
-    """Returns the tiny decoder in a narrower form, with the text that `prepare_text` made ready."""
+    """Returns a narrower tiny decoder with the text that `prepare_text` prepared."""
     base = load_config(config_spec("tiny_decoder"))
     home = folder / TEXT
     return replace(
@@ -147,12 +147,12 @@ def text_experiment(folder: Path) -> Config:
 
 
 def prepare_text(folder: Path) -> None:
-    """Trains the tokenizer and tokenises the text, once for all runs of a study."""
+    """Trains the tokenizer and tokenizes the text once for all runs of a study."""
     load_config(config_spec("tiny_decoder")).data.prepare(folder / TEXT)
 
 
 def short_training(steps: int, seed: int) -> TrainConfig:
-    """Returns the training loop of a study: one evaluation and one checkpoint, at the end."""
+    """Returns the training settings of a study, with one evaluation and checkpoint at the end."""
     return TrainConfig(
         steps=steps,
         seed=seed,

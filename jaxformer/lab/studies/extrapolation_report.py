@@ -1,4 +1,4 @@
-"""What a study of lengths found: tables, curves and the order of the schemes."""
+"""The report of an extrapolation study: tables, curves and the ranking of the schemes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,8 @@ from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
 
 FIGURE_1 = ("alibi", "t5", "rope", "sinusoidal")
-"""The schemes of ALiBi's figure 1, from the lowest perplexity beyond the training length on."""
+"""The schemes in figure 1 of the ALiBi paper, by increasing perplexity beyond the training length.
+"""
 
 _SOURCE = {name: scheme.trained_as or name for name, scheme in SCHEMES.items()}
 _MODELS = list(dict.fromkeys(_SOURCE.values()))
@@ -40,7 +41,7 @@ class Table:
     """All numbers of a study, by task, scheme and multiple of the training length."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]):
-        """Takes the rows of `records`."""
+        """Indexes the rows of `records`."""
         self._values: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
         for row in rows:
             if "loss" in row:
@@ -48,22 +49,22 @@ class Table:
                 self._values.setdefault(key, []).append(row)
 
     def values(self, task: str, scheme: str, factor: int, metric: str) -> list[float]:
-        """Returns a metric of every seed; empty where the scheme has no code for such lengths."""
+        """Returns a metric for every seed; empty if the scheme does not support the length."""
         rows = self._values.get((task, scheme, factor), ())
         return [_metric(row, metric) for row in rows]
 
     def spread(self, task: str, scheme: str, factor: int, metric: str) -> Spread | None:
-        """Returns a metric over the seeds; None where there is none."""
+        """Returns the spread of a metric over the seeds, or None."""
         values = self.values(task, scheme, factor, metric)
         return spread(values) if values else None
 
     def growth(self, scheme: str, factor: int, first: int) -> Spread | None:
-        """Returns the perplexity of text at one length over that at another, over the seeds."""
+        """Returns the ratio of the perplexities at two lengths, over the seeds."""
         losses = [self.values(TEXT, scheme, f, "loss") for f in (factor, first)]
         return spread(np.exp(np.subtract(*losses)).tolist()) if all(losses) else None
 
     def order(self, schemes: Sequence[str], factor: int, first: int | None = None) -> list[str]:
-        """Returns the schemes that can read text of this length, the best first."""
+        """Returns the schemes that support this length, best first."""
         found = {
             scheme: self.spread(TEXT, scheme, factor, "loss")
             if first is None
@@ -74,7 +75,7 @@ class Table:
         return sorted(known, key=lambda scheme: found[scheme].mean)
 
     def beyond(self, task: str, scheme: str, factors: Sequence[int], metric: str) -> Spread | None:
-        """Returns a metric's mean over the lengths beyond the training length, over the seeds."""
+        """Returns the mean of a metric beyond the training length, over the seeds."""
         longer = [self.values(task, scheme, f, metric) for f in factors if f > 1]
         if not longer or not all(longer):
             return None
@@ -100,14 +101,14 @@ def write_extrapolation(plan: Extrapolation, results: Mapping[str, Result]) -> l
 
 
 def text_section(plan: Extrapolation, table: Table) -> Section:
-    """Returns the perplexity of text against the length, with the order of the schemes."""
+    """Returns the section on perplexity against length, with the ranking of the schemes."""
     lengths = [factor * plan.text_length for factor in plan.factors]
     text = [
         f"Decoders are trained for {plan.steps} steps on rows of {plan.text_length} tokens of "
         f"Python's standard library, with {seeds_text(plan.seeds)}. Each is tested on the same "
-        "tokens of held-out text, cut into rows of each length. Cells are the perplexity: the mean "
-        "over the seeds, and in brackets the least and the greatest. A dash: the scheme has no "
-        "code for such positions."
+        "tokens of held-out text, cut into rows of each length. Cells are the perplexity: the "
+        "mean over the seeds, and in brackets the minimum and the maximum. A dash means that the "
+        "scheme does not support the length."
     ]
     text += _orders(plan, table)
     rows = [
@@ -128,7 +129,7 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
 
 
 def growth_section(plan: Extrapolation, table: Table) -> Section:
-    """Returns how the perplexity of text grows with the length, for each scheme from its own."""
+    """Returns the section on how the perplexity of each scheme grows with the length."""
     first, *longer = plan.factors
     text = [
         f"The perplexity at each length over that of the same model at {first * plan.text_length} "
@@ -146,14 +147,16 @@ def growth_section(plan: Extrapolation, table: Table) -> Section:
 
 
 def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
-    """Returns the accuracies of the algorithmic tasks: at and beyond the training length."""
+    """Returns the sections on the accuracy of the algorithmic tasks, at and beyond the training
+    length.
+    """
     tasks = [task for task in plan.tasks if task != TEXT]
     header = ["scheme", *(task.replace("_", " ") for task in tasks)]
     longer = [factor for factor in plan.factors if factor > 1]
     about = (
         f"Decoders are trained for {plan.task_steps} steps on inputs of at most "
-        f"{plan.task_length} symbols, with {seeds_text(plan.seeds)}. Cells are the mean over "
-        "the seeds, and in brackets the least and the greatest."
+        f"{plan.task_length} symbols, with {seeds_text(plan.seeds)}. Cells are the mean over the "
+        "seeds, and in brackets the minimum and the maximum."
     )
 
     def rows(cell) -> list[list[str]]:
@@ -171,13 +174,13 @@ def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
         sections += [
             Section(
                 f"Tasks: {words} beyond the training length",
-                text if metric == "accuracy" else ["Outputs without any error, as a share."],
+                text if metric == "accuracy" else ["Fraction of outputs without any error."],
                 header,
                 rows(lambda t, s, m=metric: table.beyond(t, s, plan.factors, m)),
             )
             for metric, words in (("accuracy", "accuracy"), ("exact_match", "exact matches"))
         ]
-    caption = "Share of right output tokens against the length of the input, for each task."
+    caption = "Fraction of correct output tokens against the length of the input, for each task."
     figure = _task_figure(plan, table, tasks)
     sections.append(Section("Tasks: curves", picture=figure, caption=caption, name="tasks"))
     return sections
@@ -219,7 +222,7 @@ def _curves(plan: Extrapolation, table: Table, task: str, metric: str, length: i
 
 
 def _orders(plan: Extrapolation, table: Table, first: int | None = None) -> list[str]:
-    """The order of the schemes at each longer length."""
+    """Describes the ranking of the schemes at each longer length."""
     found = []
     for factor in plan.factors[1:]:
         if order := table.order(plan.schemes, factor, first):
@@ -229,7 +232,7 @@ def _orders(plan: Extrapolation, table: Table, first: int | None = None) -> list
 
 
 def _figure_1(plan: Extrapolation, table: Table) -> str:
-    """Whether ALiBi's paper found the same order."""
+    """Compares the ranking with that in ALiBi's paper."""
     names = ", ".join(SCHEMES[scheme].title for scheme in FIGURE_1)
     first, *longer = plan.factors
     same = [f for f in longer if table.order(FIGURE_1, f, first) == list(FIGURE_1)]

@@ -1,4 +1,4 @@
-"""Encoder-decoder, prefix decoder and plain decoder on one task, at equal FLOPs."""
+"""Compares an encoder-decoder, a prefix decoder and a plain decoder at equal FLOPs."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ FAMILIES = {
     "prefix": "prefix decoder",
     "decoder": "decoder",
 }
-"""The layouts of the data, and what their models are called."""
+"""The data layouts and the names of the corresponding models."""
 
 _EVALUATIONS = 10
 _ROWS = 256
@@ -40,20 +40,20 @@ _ROWS = 256
 class Families:
     """Trains an encoder-decoder, a prefix decoder and a decoder on one task, at equal FLOPs.
 
-    The folder then has one page (index.html), its table (report.md), a picture and all numbers
-    (results.csv, results.json). The same command, given again, continues where it was stopped.
+    The output folder contains a page (index.html), its table (report.md), a figure and all numbers
+    (results.csv, results.json). Rerun the same command to continue an interrupted study.
     """
 
     out: Path = Path("runs/lab-families")
-    """The folder of all files."""
+    """The output folder."""
     task: str = "reverse"
     """copy, reverse, parity, addition, sorting or missing_duplicate."""
     seeds: int = 3
-    """Models of each family."""
+    """Number of models per family."""
     steps: int = 800
-    """Updates of the plain decoder; those of the others cost as many FLOPs together."""
+    """Updates of the plain decoder; the others use the same total FLOPs."""
     length: int = 16
-    """The most symbols of an input."""
+    """Maximum number of symbols of an input."""
     keep_runs: bool = False
     """Keep every run's folder, with its checkpoint."""
 
@@ -62,12 +62,12 @@ class Families:
         check_fields(self, "lab", seeds=at_least(1), steps=at_least(_EVALUATIONS))
 
     def steps_of(self, family: str) -> int:
-        """Returns the updates of a family that cost as many FLOPs as `steps` of the decoder."""
+        """Returns how many updates of a family cost as many FLOPs as `steps` of the decoder."""
         share = self.flops_per_step("decoder") / self.flops_per_step(family)
         return max(_EVALUATIONS, math.floor(self.steps * share))
 
     def flops_per_step(self, family: str) -> float:
-        """Returns the FLOPs of an update: forward and backward, over the allowed keys."""
+        """Returns the FLOPs of a forward and backward pass, counting the allowed keys."""
         config = self.experiment(family, 0, 1)
         tokens = config.data.batch_size * config.row_lengths["inputs"]
         return config.model.flops(config.row_lengths).training(causal=True) * tokens
@@ -153,9 +153,9 @@ def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
         f"Each model learns the task with {budget:.2g} FLOPs of training, with "
         f"{seeds_text(plan.seeds)}. A decoder has two blocks, an encoder-decoder two on each "
         "side, of the same width. Accuracy and exact matches are those on new inputs of "
-        f"{plan.length} symbols: the mean over the seeds, and in brackets the least and the "
-        "greatest.",
-        "At equal FLOPs, from the greatest accuracy: "
+        f"{plan.length} symbols: the mean over the seeds, and in brackets the minimum and the "
+        "maximum.",
+        "At equal FLOPs, by decreasing accuracy: "
         f"{', '.join(sorted(reached, key=reached.get, reverse=True))}.",
     ]
     header = ["family", "steps", "accuracy", "exact matches"]

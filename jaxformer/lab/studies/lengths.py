@@ -1,4 +1,4 @@
-"""Evaluation of a trained decoder on rows of other lengths than those of training."""
+"""Evaluates a trained decoder on rows of other lengths than in training."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,26 +23,28 @@ _TOKENS_AT_A_TIME = 4096
 
 
 class Scores(NamedTuple):
-    """What a model predicts of some rows."""
+    """The scores of a model on some rows."""
 
     loss: float
     """Mean cross-entropy of the predicted tokens, in nats."""
     accuracy: float
-    """Share of the predicted tokens that score highest."""
+    """Fraction of tokens that the model predicts correctly."""
     exact_match: float
-    """Share of the rows of which every predicted token scores highest. Greedy decoding writes
-    exactly these rows without an error: each token follows from right ones."""
+    """Fraction of rows in which every token is predicted correctly. These are exactly the rows that
+    greedy decoding generates without an error.
+    """
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """At which multiples of the training length a model is evaluated, and on how much."""
+    """The lengths and the amount of data of an evaluation."""
 
     factors: tuple[int, ...]
     """Multiples of the training length."""
     rows: int
-    """Rows: of text, those of the longest length, which are cut for the others, so that the same
-    tokens are predicted at each; of an algorithmic task, those of every length."""
+    """Number of rows: for text, of the longest length, which are cut into the shorter ones so that
+    the same tokens are predicted at each; for an algorithmic task, of every length.
+    """
 
     def measure(self, schemes: Sequence[str], result: TrainResult) -> dict[str, Any]:
         """Evaluates a trained model with each of the schemes."""
@@ -59,7 +61,7 @@ class Lengths:
         return found
 
     def _batches(self, data: Data, folder: Path) -> dict[int, tuple[int, list[Batch]]]:
-        """For each factor the length, and the rows in batches of one shape."""
+        """Yields the length and the batches of rows for each factor."""
         if isinstance(data, Algorithmic):
             lengths = {factor: factor * data.length for factor in self.factors}
             return {factor: (n, self._task(data, folder, n)) for factor, n in lengths.items()}
@@ -79,7 +81,7 @@ def validation_text(data: DataConfig, folder: Path, rows: int) -> Batch:
     whole = len(examples) - 1
     if whole < 1:
         raise ConfigError(
-            f"the validation text has less than {data.sequence_length} tokens, the longest row: "
+            f"the validation text has fewer than {data.sequence_length} tokens, the longest row: "
             "lower --factors or --text-length"
         )
     count = min(rows, whole)
@@ -89,12 +91,12 @@ def validation_text(data: DataConfig, folder: Path, rows: int) -> Batch:
 
 
 def cut(batch: Batch, length: int) -> Batch:
-    """Cuts rows [B, k T] into rows [B k, T], which hold the same tokens in the same order."""
+    """Splits rows [B, k T] into rows [B k, T] with the same tokens in the same order."""
     return {name: array.reshape(-1, length) for name, array in batch.items()}
 
 
 def in_batches(batch: Batch) -> list[Batch]:
-    """Divides rows [B, T] into batches of about as many tokens, whatever their length."""
+    """Splits rows [B, T] into batches with about the same number of tokens."""
     rows, length = batch["inputs"].shape
     size = max(1, min(rows, _TOKENS_AT_A_TIME // length))
     blank = {name: np.zeros_like(array[:1]) for name, array in batch.items()}
@@ -104,18 +106,18 @@ def in_batches(batch: Batch) -> list[Batch]:
 
 
 def score(model: ModelConfig, parameters: Parameters, batches: Iterable[Batch]) -> Scores:
-    """Evaluates a model on batches; rows without a weight do not count.
+    """Evaluates a model on batches; rows with zero weight do not count.
 
     Args:
-        model: Its configuration, whose positional scheme may differ from that in training.
-        parameters: Its parameters.
-        batches: What the model reads, and "targets" and "weights" (0 or 1), [B, T].
+        model: The model configuration, whose positional scheme may differ from training.
+        parameters: The parameters.
+        batches: The inputs of the model, and "targets" and "weights" (0 or 1), [B, T].
 
     Returns:
         The means over all batches.
 
     Raises:
-        ConfigError: The scheme has no code for such positions.
+        ConfigError: The positional scheme does not support the length.
     """
     total = np.zeros(5)
     for batch in batches:
@@ -140,7 +142,9 @@ def _structure(model: ModelConfig) -> AbstractModel:
 
 @partial(jax.jit, static_argnums=0)
 def _sums(model: ModelConfig, parameters: Parameters, batch: Batch) -> jax.Array:
-    """Loss, right tokens, tokens, right rows and rows, [5] float32."""
+    """Returns the loss and the numbers of correct tokens, tokens, correct rows and rows, [5]
+    float32.
+    """
     logits = _structure(model).module(parameters).scores(batch)["language_model"]
     counted = batch["weights"] > 0
     losses = -token_log_probabilities(logits, batch["targets"])
@@ -158,6 +162,6 @@ def _sums(model: ModelConfig, parameters: Parameters, batch: Batch) -> jax.Array
 
 
 def _rows_of(dataset: Dataset) -> int:
-    """Rows of a batch with about as many tokens as others."""
+    """Returns how many rows of a dataset make a batch of about the usual number of tokens."""
     length = dataset.examples.config.lengths["inputs"]
     return max(1, min(dataset.num_rows, _TOKENS_AT_A_TIME // length))

@@ -1,4 +1,4 @@
-"""Pre-norm and post-norm, each with and without a warm-up of the learning rate."""
+"""Compares pre-norm and post-norm, each with and without learning-rate warm-up."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,24 +25,24 @@ _POINTS = 100
 
 @dataclass(frozen=True)
 class Norms:
-    """Trains pre-norm and post-norm decoders, with and without a warm-up of the learning rate.
+    """Trains pre-norm and post-norm decoders with and without learning-rate warm-up.
 
-    The folder then has one page (index.html), its table (report.md), a picture and all numbers
-    (results.csv, results.json). The same command, given again, continues where it was stopped.
+    The output folder contains a page (index.html), its table (report.md), a figure and all numbers
+    (results.csv, results.json). Rerun the same command to continue an interrupted study.
     """
 
     out: Path = Path("runs/lab-norms")
-    """The folder of all files."""
+    """The output folder."""
     seeds: int = 3
-    """Models of each setting."""
+    """Number of models per setting."""
     steps: int = 200
-    """Updates of a model."""
+    """Number of updates of a model."""
     layers: int = 8
-    """Blocks of a model: post-norm is harder to train the deeper it is."""
+    """Number of blocks; deeper post-norm models are harder to train."""
     learning_rate: float = 1e-2
     """The learning rate after the warm-up."""
     warmup: int = 50
-    """Steps of the warm-up, where there is one."""
+    """Warm-up steps of the models with warm-up."""
     keep_runs: bool = False
     """Keep every run's folder, with its checkpoint."""
 
@@ -88,7 +88,7 @@ def cell_name(norm: str, warmup: int, seed: int) -> str:
 
 
 def curve(result: TrainResult) -> dict[str, Any]:
-    """Returns the loss in training by step, and the final loss on validation data."""
+    """Returns the training loss by step and the final validation loss."""
     measured = result.history["train"]
     return {
         "steps": measured["step"],
@@ -124,13 +124,13 @@ def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
     draw(axes, curves)
     frame(axes, "", "step", "training loss (nats per token)")
     axes.legend(frameon=False, fontsize=9)
-    caption = "Training loss; bands are the least and the greatest of the seeds."
+    caption = "Training loss; bands span the seeds."
     text = [
         f"Decoders of {plan.layers} blocks are trained on text for {plan.steps} steps with "
         f"{seeds_text(plan.seeds)}; they differ in where the norm is and whether the learning "
         f"rate of {plan.learning_rate:g} is reached over {plan.warmup} steps or at once. The loss "
-        "is in nats per token: the mean over the seeds, and in brackets the least and the "
-        "greatest.",
+        "is in nats per token: the mean over the seeds, and in brackets the minimum and the "
+        "maximum.",
         *_sentence(plan, final),
     ]
     section = Section("Norms and warm-up", text, header, rows, figure, caption, "norms")
@@ -138,7 +138,7 @@ def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
 
 
 def _sentence(plan: Norms, final: Mapping[tuple[str, int], Spread]) -> list[str]:
-    """How much the final loss of each norm depends on the warm-up."""
+    """Describes how much the final loss of each norm depends on the warm-up."""
     changes = []
     for norm in RESIDUALS:
         sides = [final.get((norm, warmup)) for warmup in (plan.warmup, 0)]

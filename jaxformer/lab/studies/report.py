@@ -1,4 +1,4 @@
-"""The report of a study: sections with sentences, a table and a picture, as a page and Markdown."""
+"""The report of a study as a page and as Markdown: sections of text, a table and a figure."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +21,13 @@ class Spread(NamedTuple):
     high: float
 
     def as_text(self, digits: int = 2) -> str:
-        """Returns the mean and, where runs differ, the least and the greatest: "3.1 (3.0-3.2)"."""
+        """Returns the mean and, if runs differ, the minimum and maximum: "3.1 (3.0-3.2)"."""
         mean, low, high = (f"{value:.{digits}f}" for value in self)
         return mean if low == high else f"{mean} ({low}–{high})"
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Returns the mean, the least and the greatest of at least one number."""
+    """Returns the mean, minimum and maximum of at least one number."""
     values = list(values)
     return Spread(statistics.fmean(values), min(values), max(values))
 
@@ -39,22 +39,22 @@ def seeds_text(count: int) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report."""
+    """A section of a report."""
 
     title: str
     """Its heading."""
     text: Sequence[str] = ()
     """Paragraphs before the table."""
     header: Sequence[str] = ()
-    """The columns of the table; () if there is none."""
+    """The columns of the table; () for no table."""
     rows: Sequence[Sequence[str]] = ()
     """The cells of the table."""
     picture: Any = None
-    """A matplotlib figure, if there is one."""
+    """A matplotlib figure, or None."""
     caption: str = ""
-    """What the picture shows."""
+    """The caption of the figure."""
     name: str = ""
-    """The name of the picture's file, without its ending."""
+    """The file name of the figure, without extension."""
 
 
 def write_report(
@@ -85,6 +85,6 @@ def write_report(
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table in Markdown; all columns but the first align to the right."""
+    """Returns the lines of a table in Markdown; all columns but the first are right-aligned."""
     marks = ["---", *["---:"] * (len(header) - 1)]
     return ["| " + " | ".join(map(str, row)) + " |" for row in (header, marks, *rows)]

@@ -1,4 +1,4 @@
-"""The positional schemes of a study of lengths, each sized for its training and its tests."""
+"""The positional schemes of the extrapolation study, sized for training and testing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -25,14 +25,17 @@ class Scheme(NamedTuple):
     """A positional scheme, trained at one length and tested at others."""
 
     title: str
-    """Its name in tables and pictures."""
+    """The name in tables and figures."""
     trained: Callable[[int, int], Position]
-    """The scheme in training, from the tokens of a training row and of the longest test row."""
+    """Returns the scheme in training, from the lengths of a training row and of the longest test
+    row.
+    """
     stretched: Callable[[Position, float, int], Position] = lambda position, *_: position
-    """The scheme at a multiple of the training length, from that in training, the multiple and the
-    training length."""
+    """Returns the scheme in testing, from the scheme in training, the multiple of the training
+    length and the training length.
+    """
     trained_as: str | None = None
-    """The scheme whose trained model it tests; None: its own."""
+    """The scheme whose trained model is tested; None trains a separate model."""
 
 
 def _t5(length: int, longest: int) -> Position:
@@ -70,13 +73,14 @@ SCHEMES = {
     "rope-linear": Scheme("RoPE (linear)", _rope, _linear, trained_as="rope"),
     "rope-yarn": Scheme("RoPE (YaRN)", _rope, _yarn, trained_as="rope"),
 }
-"""The schemes by name. Integer and binary codes are sized for the longest test, of which training
-sees the first; the table of learned positions has no row beyond the training length. The last two
-stretch the frequencies of a trained RoPE by the multiple of the training length."""
+"""The schemes by name. Integer and binary codes are sized for the longest test, and training sees
+only the first positions; the table of learned positions has no rows beyond the training length. The
+last two stretch the frequencies of a trained RoPE by the multiple of the training length.
+"""
 
 
 def chosen(text: str, names: Iterable[str], option: str) -> tuple[str, ...]:
-    """Returns which names a list between commas has, in the order of all; "all" has all."""
+    """Parses a comma-separated list of names, or "all"; returns them in canonical order."""
     names = tuple(names)
     if text.strip().lower() == "all":
         return names
@@ -84,14 +88,14 @@ def chosen(text: str, names: Iterable[str], option: str) -> tuple[str, ...]:
     for name in wanted:
         if name not in names:
             advice = did_you_mean(name, names) or f"; choose all, or some of {', '.join(names)}"
-            raise ArgumentError(f"{option} {name!r}: there is none of this name{advice}")
+            raise ArgumentError(f"{option} {name!r}: unknown name{advice}")
     if not wanted:
         raise ArgumentError(f"{option} {text!r}: must be all, or some of {', '.join(names)}")
     return tuple(name for name in names if name in wanted)
 
 
 def models(schemes: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the schemes that are tested with each trained model."""
+    """Returns the schemes to test with each trained model."""
     found: dict[str, list[str]] = {}
     for name in schemes:
         found.setdefault(SCHEMES[name].trained_as or name, []).append(name)

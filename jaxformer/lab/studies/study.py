@@ -1,4 +1,4 @@
-"""A study: many small runs, each trained and measured once, whatever interrupts them."""
+"""A study: many small runs, each trained and measured exactly once, even if interrupted."""
 
 import contextlib
 import shutil
@@ -23,10 +23,10 @@ from jaxformer.training.loop import train
 from jaxformer.training.result import TrainResult
 
 Measure = Callable[[TrainResult], dict[str, Any]]
-"""What is measured of a trained model, as JSON's types."""
+"""The measurements of a trained model, as JSON types."""
 
 _RESULTS, _RUNS, _COMPILED, _LOG = "results", "runs", "compiled", "train.log"
-# They say where something is kept, and not what it is.
+# These fields are locations and do not affect results.
 _PLACES = ("config.data.tokenizer.path", "config.data.corpus.cache_dir")
 
 
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     name: str
     """The name of its files, for example "copy-alibi-seed0"."""
     kind: str
-    """Cells of the same kind take about the same time."""
+    """Cells of the same kind take about the same time; used to estimate the remaining time."""
     config: Config
     """The experiment."""
     settings: dict[str, Any]
@@ -46,12 +46,12 @@ class Cell(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a study keeps of a cell."""
+    """The stored result of a cell."""
 
     seconds: float
     """The time that training and measuring took."""
     measured: dict[str, Any]
-    """What was measured; empty if training diverged."""
+    """The measurements; empty if training diverged."""
     diverged: str = ""
     """Why the measurement failed, or ""."""
 
@@ -60,17 +60,17 @@ class Result(NamedTuple):
 class Study:
     """The folder of a study.
 
-    The same cells, run again, continue where they were stopped: a finished cell is a file in
-    `results`, one that was interrupted is a run in `runs`.
+    Running the same cells again continues an interrupted study: a finished cell is a file in
+    `results`, an interrupted one is a run in `runs`.
     """
 
     folder: Path
-    """The folder of all files."""
+    """The output folder."""
     keep_runs: bool = False
-    """Keep the folder of each run, with its checkpoint, after it was measured."""
+    """Keep the folder of each run, with its checkpoint, after measuring it."""
 
     def run(self, cells: Sequence[Cell]) -> dict[str, Result] | None:
-        """Trains and measures the cells that are not finished."""
+        """Trains and measures all unfinished cells."""
         found = {cell.name: self.finished(cell) for cell in cells}
         self._share_programs()
         for number, cell in enumerate(cells, start=1):
@@ -80,13 +80,13 @@ class Study:
             print(f"[{number}/{len(cells)}] {cell.name}{left}", flush=True)
             result = self._result(cell)
             if result is None:
-                print("stopped; the same command continues from there")
+                print("stopped; rerun the same command to continue")
                 return None
             found[cell.name] = result
         return found
 
     def finished(self, cell: Cell) -> Result | None:
-        """Returns the result of an earlier start; None if there is none."""
+        """Returns the stored result of a cell, or None."""
         file = self._file(cell)
         if not file.is_file():
             return None
@@ -105,7 +105,7 @@ class Study:
         return Result(**{name: saved[name] for name in Result._fields})
 
     def _result(self, cell: Cell) -> Result | None:
-        """Trains and measures a cell, and keeps the result."""
+        """Trains and measures a cell, and stores the result."""
         run, started = self.folder / _RUNS / cell.name, time.perf_counter()
         run.parent.mkdir(parents=True, exist_ok=True)
         diverged, measured = "", {}
@@ -130,7 +130,9 @@ class Study:
         return self.folder / _RESULTS / f"{cell.name}.json"
 
     def _share_programs(self) -> None:
-        """Keeps compiled programs, so that each is compiled once for all seeds and tasks."""
+        """Enables the compilation cache, so that each program is compiled once for all seeds and
+        tasks.
+        """
         if jax.config.jax_compilation_cache_dir is None:
             folder = (self.folder / _COMPILED).absolute()
             jax.config.update("jax_compilation_cache_dir", str(folder))

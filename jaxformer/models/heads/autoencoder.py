@@ -1,4 +1,4 @@
-"""A decoder that restores an image from the states of the patches that an encoder has read."""
+"""A decoder that reconstructs an image from the encoder states of visible patches."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,13 +24,13 @@ _ALMOST_NONE = 1e-6
 
 @dataclass(frozen=True)
 class MaskedAutoencoder(Head):
-    r"""The pixels of patches that the encoder has not read, by a second decoder (MAE).
+    r"""Reconstructs masked patches with a second decoder (MAE).
 
     .. math:: \ell = \frac{1}{|M|} \sum_{i \in M} \frac{1}{n} \lVert x_i - y_i \rVert^2
 
-    over the hidden patches M, each of n numbers. The decoder reads the states of the visible
-    patches in their places, and a learned token in the others. Reads "masked", bool
-    `[B, patches]`, and the images themselves.
+    over the masked patches M, each with n values. The inputs of the decoder are the states of
+    visible patches at their positions and a learned mask token elsewhere. Reads "masked", bool `[B,
+    patches]`, and the images themselves.
 
     References:
         He et al., Masked Autoencoders, 2021 (https://arxiv.org/abs/2111.06377).
@@ -46,7 +46,7 @@ class MaskedAutoencoder(Head):
     mlp_dim: int = 2048
     """Hidden width of its feed-forward layers."""
     normalize: bool = False
-    """Whether the pixels of a patch, which are compared, have mean 0 and variance 1."""
+    """Whether the target pixels of each patch are normalized to mean 0 and variance 1."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,7 +58,7 @@ class MaskedAutoencoder(Head):
         return "reconstruction"
 
     def decoder(self, config: Any) -> Any:
-        """Returns the configuration of the decoder, like the encoder's but for its sizes.
+        """Returns the configuration of the decoder, like the encoder's except for its sizes.
 
         Args:
             config: The configuration of the encoder, a `VisionConfig`.
@@ -108,7 +108,7 @@ class MaskedAutoencoderHead(HeadModule):
         self.patch_size, self.normalize = config.patch_size, head.normalize
 
     def scores(self, outputs, key=None):
-        """The pixels of each patch, `[B, patches, P, Q, C]`, float32."""
+        """Returns the pixels of each patch, `[B, patches, P, Q, C]`, float32."""
         x = self.embed(outputs.hidden)
         first, rest = x[:, : self.prefix], x[:, self.prefix :]
         if outputs.places is not None:
@@ -119,7 +119,7 @@ class MaskedAutoencoderHead(HeadModule):
         return self.output(x[:, self.prefix :]).astype(jnp.float32)
 
     def _in_place(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """States `[B, K, D]` at the places int `[B, K]` of all patches, the token elsewhere."""
+        """Returns states `[B, K, D]` scattered to places int `[B, K]`, mask tokens elsewhere."""
         token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
         states = jnp.concatenate([x, place(token, spec_of(x))], axis=1)
         numbers = jnp.arange(self.num_patches)[None, None, :]
@@ -128,7 +128,7 @@ class MaskedAutoencoderHead(HeadModule):
         return jnp.take_along_axis(states, which[..., None], axis=1)
 
     def errors(self, scores: jax.Array, images: jax.Array) -> jax.Array:
-        """The mean squared error of each patch.
+        """Returns the mean squared error of each patch.
 
         Args:
             scores: `[B, patches, P, Q, C]`.

@@ -37,21 +37,22 @@ class ModelOutput(NamedTuple):
     hidden: jax.Array
     """`[B, T, D]`, in the compute dtype."""
     pooled: jax.Array | None = None
-    """`[B, D]`: the first token's state, through the pooler if there is one; `[B, C, D]` where rows
-    have several texts."""
+    """`[B, D]`: the first token's state, after the pooler if there is one; `[B, C, D]` if rows
+    contain several texts.
+    """
     tied: Kernel | None = None
-    """`[E, V]`: the kernel of the embedding, for outputs that are tied to it."""
+    """`[E, V]`: the kernel of the embedding, for tied outputs."""
     valid: jax.Array | None = None
-    """bool `[B, T]`: real tokens; None: all are."""
+    """bool `[B, T]`: the real tokens; None means all."""
     places: jax.Array | None = None
-    """int `[B, K]`: the patches that were read, in the order of their states; None: all were."""
+    """int `[B, K]`: the visible patches, in the order of their states; None means all."""
     similarities: jax.Array | None = None
-    """float32 `[texts, images]`: how well each text fits each image, in a dual encoder."""
+    """float32 `[texts, images]`: the similarities of a dual encoder."""
 
 
 @dataclass(frozen=True)
 class LossFunction(abc.ABC):
-    """A loss in place of the cross-entropy, for all heads of a run that choose among classes.
+    """Base class of user-defined losses that replace the cross-entropy in classification heads.
 
     A subclass is a frozen dataclass. Its fields are the weights of its terms.
     """
@@ -61,12 +62,12 @@ class LossFunction(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-        """The loss of each prediction, before it is weighted.
+        """Returns the loss of each prediction, before weighting.
 
         Args:
             logits: float32 `[..., V]`; `[B, T, V]` for a head over the vocabulary.
             targets: int `[...]`, in `[0, V)`.
-            weights: float32 `[...]`: the mean loss is that over them; 0 where nothing is predicted.
+            weights: float32 `[...]`: the weights of the mean loss; 0 where nothing is predicted.
 
         Returns:
             float32 `[...]`.
@@ -74,20 +75,20 @@ class LossFunction(abc.ABC):
 
 
 class LossOptions(NamedTuple):
-    """How losses over classes are computed, see `functional.losses`."""
+    """Options of classification losses, see `functional.losses`."""
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     chunk_size: int | None = None
     function: LossFunction | None = None
-    """What is computed in place of the cross-entropy, with none of the other options."""
+    """A replacement for the cross-entropy, which ignores the other options."""
 
 
 DEFAULT_OPTIONS = LossOptions()
 
 
 class Predictions(NamedTuple):
-    """What a head predicts for a batch, and the references to compare with."""
+    """The predictions of a head for a batch, and the references."""
 
     predicted: jax.Array
     """A label or a number `[B]`, a label for each token `[B, T]`, a span's two ends `[B, 2]`."""
@@ -96,18 +97,18 @@ class Predictions(NamedTuple):
     weights: jax.Array
     """float32 `[B]` or `[B, T]`, 0 where nothing is to be predicted."""
     scores: jax.Array | None = None
-    """float32 `[B, ...]`, how sure the head is, where rows compete for one answer."""
+    """float32 `[B, ...]`, the confidence, for rows that compete for one answer."""
 
 
 class HeadResult(NamedTuple):
-    """The results of one head on all validation rows, as numpy arrays and Python numbers."""
+    """The results of one head on all validation rows, as NumPy arrays and Python numbers."""
 
     sums: LossSums
-    """Over all rows."""
+    """The sums over all rows."""
     predictions: Predictions | None
     """The predictions for every row, if the head makes any."""
     rows: np.ndarray
-    """int [rows], the index of each row of `predictions` among the examples."""
+    """int [rows], the example index of each row of `predictions`."""
 
     @property
     def loss(self) -> float:
@@ -116,12 +117,12 @@ class HeadResult(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The share of right predictions."""
+        """The fraction of correct predictions."""
         return self.sums.correct / max(self.sums.weight, 1.0)
 
 
 class ValidationData(Protocol):
-    """What metrics may read of the data, see `data.base.Datasets`."""
+    """The data that metrics may access, see `data.base.Datasets`."""
 
     labels: tuple[str, ...]
     tokens_per_byte: float | None
@@ -129,58 +130,60 @@ class ValidationData(Protocol):
 
 
 class PredictionOptions(NamedTuple):
-    """What a prediction for a row contains."""
+    """Options for the contents of a prediction."""
 
     labels: tuple[str, ...] = ()
-    """The names of the labels, in the order of their numbers."""
+    """The label names, in the order of their ids."""
     scores: bool = False
-    """Whether to add the probabilities of all labels."""
+    """Whether to include the probabilities of all labels."""
     normalize: bool = False
-    """Whether vectors are scaled to length 1."""
+    """Whether to normalize vectors to length 1."""
 
 
 @dataclass(frozen=True)
 class Head(abc.ABC):
-    """Describes one output of a model; `build` makes the module that computes it.
+    """Configuration of one output of a model; `build` creates the module that computes it.
 
-    A head brings all that the rest of the library asks about its kind: what it reads of a batch,
-    its metrics, its best constant prediction, and how its scores become a prediction for `predict`.
+    A head defines everything that the rest of the library needs to know about it: which arrays of a
+    batch it reads, its metrics, its best constant prediction, and how `predict` presents its
+    scores.
     """
 
     num_labels: ClassVar[int | None] = None
-    """How many labels the head chooses among; None for heads without labels of the data."""
+    """The number of labels; None for heads without labels."""
     named_labels: ClassVar[bool] = False
-    """Whether the data decide how many labels there are, and name them."""
+    """Whether the data determines the labels and their number."""
     problem_type: ClassVar[str | None] = None
-    """The "problem_type" of a config.json with this head."""
+    """The "problem_type" in config.json for this head."""
     unit: ClassVar[Unit] = "row"
-    """What has a label and a prediction: a row, each token, a span of tokens, one of several texts
-    in a row, or each hidden patch."""
+    """The unit of prediction: a row, each token, a span of tokens, one of several texts in a row,
+    or each masked patch.
+    """
     predicts: ClassVar[bool] = False
-    """Whether `predict` has columns for what the head computes, see `prediction`."""
+    """Whether `predict` supports the head, see `prediction`."""
     over_vocabulary: ClassVar[bool] = False
-    """Whether the head predicts tokens: then it belongs to the model, else to a task."""
+    """Whether the head predicts tokens and therefore belongs to the model instead of a task."""
     compares_rows: ClassVar[bool] = False
-    """Whether the loss of a row depends on the others of its part of the batch."""
+    """Whether the loss of a row depends on other rows of its micro-batch."""
 
     def __post_init__(self):
         check_types(self)
 
     @classmethod
     def kind(cls) -> str:
-        """The name by which data ask for such a head, see `Data.head`: "multiple_choice"."""
+        """The name by which data requests such a head, see `Data.head`: "multiple_choice"."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
     def for_model(cls, model: Any, num_labels: int | None) -> Self:
-        """The head for a model that has none of this kind.
+        """Returns the head to add to a model that has none of this kind.
 
         Args:
             model: The configuration of the model.
-            num_labels: The number of labels of the data; None: not known.
+            num_labels: The number of labels of the data, or None if unknown.
 
         Returns:
-            The head, whose parameters start fresh.
+            The head, whose parameters are newly initialized.
         """
         del model, num_labels
         return cls()
@@ -188,18 +191,19 @@ class Head(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name of the head's parameters, of its loss and of its metrics."""
+        """The name of the head in parameters, losses and metrics."""
 
     @abc.abstractmethod
     def build(self, key: jax.Array, config: TransformerConfig) -> "HeadModule":
         """Declares the head's parameters."""
 
     def reads(self, rows: int, length: int) -> Shapes:
-        """The arrays of a batch that the loss reads: by default a target and a weight per token.
+        """Returns the arrays of a batch that the loss reads: by default a target and a weight per
+        token.
 
         Args:
-            rows: Rows of the batch.
-            length: Tokens of a row of hidden states; patches of an image for a head over patches.
+            rows: Number of rows of the batch.
+            length: Number of hidden states per row; for a head over patches, patches per image.
 
         Returns:
             The shape and dtype of each array, by its name.
@@ -208,21 +212,21 @@ class Head(abc.ABC):
         return {"targets": array(rows, length), "weights": weights}
 
     def choices(self, config: TransformerConfig) -> int | None:
-        """The number of classes of the scores; None for scores that are not over classes."""
+        """Returns the number of classes of the scores, or None if they are not over classes."""
         del config
         return None
 
     def products(self, config: TransformerConfig) -> int:
-        """Multiply-adds per token with the head's parameters; 0 for the small heads over labels."""
+        """Returns multiply-adds per token with the head's parameters; 0 for small heads."""
         del config
         return 0
 
     def metrics(self, result: HeadResult, data: ValidationData) -> dict[str, float]:
-        """The metrics of the head on the validation rows.
+        """Computes the metrics of the head on the validation rows.
 
         Args:
-            result: Its results.
-            data: The data with those rows.
+            result: The results of the head.
+            data: The validation data.
 
         Returns:
             The metrics by name.
@@ -231,7 +235,7 @@ class Head(abc.ABC):
         return {"accuracy": result.accuracy}
 
     def baseline(self, train: Sequence[Batch], validation: Sequence[Batch]) -> dict[str, float]:
-        """The metrics of the best constant prediction, which ignores the inputs.
+        """Computes the metrics of the best constant prediction, which ignores the inputs.
 
         Args:
             train: Batches to choose it from.
@@ -244,32 +248,32 @@ class Head(abc.ABC):
         return {}
 
     def probabilities(self, scores: jax.Array) -> jax.Array:
-        """What `predict` reports of the scores, in the same shape: by default the scores."""
+        """Returns the values that `predict` reports, in the shape of the scores."""
         return scores
 
     def prediction(self, values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
-        """The columns that `predict` adds to a row of a table.
+        """Returns the columns that `predict` adds to a row of a table.
 
         Args:
-            values: What `probabilities` gives for the row.
-            options: What is wanted.
+            values: The result of `probabilities` for the row.
+            options: The prediction options.
 
         Returns:
-            The values by the names of the columns.
+            The values by column name.
         """
         raise NotImplementedError
 
     def predict_advice(self, folder: Any) -> str:
-        """What to do with a model whose head has no prediction for `predict`.
+        """Returns advice for a model whose head `predict` does not support.
 
         Args:
             folder: The folder of the model.
 
         Returns:
-            The advice, for the message that refuses it.
+            The advice, for the error message.
         """
         del folder
-        return "--task embeddings predicts a vector for each text"
+        return "use --task embeddings for a vector of each text"
 
 
 class HeadModule(nnx.Module):
@@ -279,28 +283,28 @@ class HeadModule(nnx.Module):
     """The array of a batch with the weights of the predictions, float32 or bool."""
 
     def scores(self, outputs: ModelOutput, key: jax.Array | None = None) -> jax.Array:
-        """Unnormalised float32 predictions; `key` is the dropout key."""
+        """Returns unnormalized float32 predictions; `key` is the dropout key."""
         raise NotImplementedError
 
     def loss_weight(self, batch: Batch) -> jax.Array:
-        """The total weight of the predictions: the loss is a mean over it."""
+        """Returns the total weight of the predictions, the denominator of the mean loss."""
         return jnp.sum(batch[self.weights], dtype=jnp.float32)
 
     def loss(
         self, outputs: ModelOutput, batch: Batch, options: LossOptions, key: jax.Array | None
     ) -> LossSums:
-        """The summed losses of a batch."""
+        """Returns the summed losses of a batch."""
         raise NotImplementedError
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> Predictions | None:
-        """The predictions for a batch; None for heads whose sums suffice."""
+        """Returns the predictions for a batch, or None for heads without predictions."""
         del outputs, batch
         return None
 
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
-        """The weights of the positions where a teacher's scores are the targets.
+        """Returns the weights of the positions for distillation from a teacher's scores.
 
-        By default those of the true labels.
+        The default is the weights of the labels.
 
         Args:
             batch: Arrays by name.
@@ -316,19 +320,19 @@ class HeadModule(nnx.Module):
 def class_loss(
     scores: jax.Array, targets: jax.Array, weights: jax.Array, options: LossOptions
 ) -> LossSums:
-    """The summed loss of predictions among classes.
+    """Returns the summed classification loss.
 
     Args:
         scores: float32 `[..., V]`.
-        targets: int `[...]`; any value where the weight is 0.
+        targets: int `[...]`; arbitrary where the weight is 0.
         weights: float32 `[...]`.
-        options: The cross-entropy's options, or the loss in its place.
+        options: The options of the cross-entropy, or its replacement.
 
     Returns:
         The sums.
 
     Raises:
-        ConfigError: The loss function returns another shape or dtype.
+        ConfigError: The loss function returns the wrong shape or dtype.
     """
     terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
     sums = cross_entropy(scores, targets, weights, **terms)
@@ -338,31 +342,31 @@ def class_loss(
     losses = options.function(scores, jnp.where(counts, targets, 0), weights)
     check_result(options.function, losses, array(*targets.shape, dtype=scores.dtype))
     total = jnp.sum(jnp.where(counts, losses, 0.0) * weights)
-    # A target outside the classes makes the loss NaN here too.
+    # As in the cross-entropy, a target outside the classes makes the loss NaN.
     return sums._replace(loss=jnp.where(jnp.isnan(sums.loss), jnp.nan, total))
 
 
 def head_class(kind: str) -> type[Head] | None:
-    """The class of the heads of a kind, wherever it is defined.
+    """Returns the class of a kind of heads, wherever it is defined.
 
     Args:
-        kind: The name that `Head.kind` gives.
+        kind: The name from `Head.kind`.
 
     Returns:
-        The class; None if no such class has been imported.
+        The class, or None if no such class has been imported.
     """
-    # The library's own come first; if a user's file was imported twice, its later version counts.
+    # Library classes come first; if a user's file was imported twice, the later version wins.
     known = sorted(imported_types(Head), key=lambda each: is_library(each.__module__))
     return {each.kind(): each for each in known}.get(kind)
 
 
 def number(value: Any) -> float:
-    """A float32 as the shortest decimal number that rounds to it."""
+    """Returns a float32 as the shortest decimal number that rounds to it."""
     return float(str(np.float32(value)))
 
 
 def embedding(vector: np.ndarray, normalize: bool) -> dict[str, list[float]]:
-    """The column with a vector float `[D]`, of length 1 if that is wanted."""
+    """Returns the column with a vector float `[D]`, optionally normalized to length 1."""
     vector = np.asarray(vector, np.float32)
     if normalize:
         vector = vector / np.maximum(np.linalg.norm(vector), np.float32(1e-12))
@@ -370,19 +374,19 @@ def embedding(vector: np.ndarray, normalize: bool) -> dict[str, list[float]]:
 
 
 def array(*shape: int, dtype: jnp.dtype = jnp.int32) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of an array of a batch."""
+    """Returns the shape and dtype of an array of a batch."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def pool(
     hidden: jax.Array, valid: jax.Array | None, pooling: Literal["first", "last", "mean"]
 ) -> jax.Array:
-    """One state per sequence: that of its first or last real token, or the mean over real tokens.
+    """Pools a state per sequence: the first or last real token, or the mean over real tokens.
 
     Args:
         hidden: `[B, T, D]`.
-        valid: bool `[B, T]`, the real tokens; None: all are.
-        pooling: Which state.
+        valid: bool `[B, T]`, the real tokens; None means all.
+        pooling: The pooling method.
 
     Returns:
         `[B, D]` in the dtype of `hidden`.
@@ -407,7 +411,7 @@ def pool(
 
 
 def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ...]) -> nnx.Dict:
-    """The modules of a model's heads, by name.
+    """Builds the modules of a model's heads, by name.
 
     Args:
         key: The random key of the initial values.
@@ -418,10 +422,10 @@ def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ..
         The modules.
 
     Raises:
-        ConfigError: Two heads share a name, or one cannot serve the model.
+        ConfigError: Two heads share a name, or one does not support the model.
     """
     given = [head.name for head in heads]
     if len(set(given)) < len(given):
-        raise ConfigError(f"model.heads: {', '.join(given)}: each head needs its own name (label)")
+        raise ConfigError(f"model.heads: {', '.join(given)}: each head needs a unique name (label)")
     keys = jax.random.split(key, max(len(heads), 1))
     return nnx.Dict({h.name: h.build(k, config) for h, k in zip(heads, keys, strict=False)})

@@ -1,4 +1,4 @@
-"""A head that chooses one of several texts."""
+"""A head for multiple choice among several texts."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,13 +14,14 @@ from jaxformer.models.heads.labels import Classification, ClassificationHead
 
 @dataclass(frozen=True)
 class MultipleChoice(Classification):
-    r"""One of several choices, each of which is a text (SWAG, RACE).
+    r"""Multiple choice among several texts (SWAG, RACE).
 
     .. math:: p_c = \mathrm{softmax}_c(h_c w + b)
 
-    where h_c is the pooled state of choice c. In training the choices of a question are one row,
-    each a segment whose positions start at 0. Reads "choice", int `[B]`, the number of the right
-    one, "choice_weights", float `[B]`, and "choice_places", int `[B, C]`, where each choice starts.
+    where h_c is the pooled state of choice c. In training the choices of a question form one row,
+    in which each choice is a segment whose positions start at 0. Reads "choice", int `[B]`, the
+    index of the correct choice, "choice_weights", float `[B]`, and "choice_places", int `[B, C]`,
+    where each choice starts.
     """
 
     named_labels: ClassVar[bool] = False
@@ -28,9 +29,9 @@ class MultipleChoice(Classification):
     unit: ClassVar[Unit] = "choice"
     predicts: ClassVar[bool] = False
     num_labels: int = 1
-    """Scores of a choice; one."""
+    """Number of scores per choice, which is 1."""
     label: str = "choice"
-    """What is predicted: the number of the right choice, from 0."""
+    """The label: the index of the correct choice, from 0."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -67,10 +68,12 @@ class MultipleChoice(Classification):
 
 
 class MultipleChoiceHead(ClassificationHead):
-    """The layers of a classifier with one output, which is the score of a choice."""
+    """A classification head with one output, the score of a choice."""
 
     def scores(self, outputs, key: jax.Array | None = None):
-        """float32, the shape of the pooled states without their last axis: `[B]` or `[B, C]`."""
+        """Returns float32 scores in the shape of the pooled states without their last axis: `[B]`
+        or `[B, C]`.
+        """
         return super().scores(outputs, key)[..., 0]
 
     def loss(self, outputs, batch, options, key):

@@ -1,4 +1,4 @@
-"""The heads of dual encoders: which text and image of a batch belong together."""
+"""The heads of dual encoders, which match the texts and images of a batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from jaxformer.models.heads.base import Head, HeadModule, Predictions, array
 
 @dataclass(frozen=True)
 class Contrastive(Head):
-    """The image of each text among those of the batch, and the text of each image (CLIP).
+    """Matches each text to an image of the batch and each image to a text (CLIP).
 
-    Reads "pair_weights" float `[B]`; a pair of weight 0 is not there. The other pairs of a batch
-    are the wrong answers: all those that are computed at a time, on whatever device they are.
+    Reads "pair_weights" float `[B]`; a pair of weight 0 is ignored. The other pairs of the
+    micro-batch, on all devices, are the negatives.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
@@ -37,7 +37,7 @@ class Contrastive(Head):
         return "contrastive"
 
     def probabilities(self, logits: jax.Array) -> jax.Array:
-        """How probable each of several texts is for an image, if exactly one of them fits.
+        """Returns the probability of each text for an image, if exactly one of them matches.
 
         Args:
             logits: The similarities, float `[images, texts]`.
@@ -62,9 +62,9 @@ class Contrastive(Head):
 
 @dataclass(frozen=True)
 class SigmoidContrastive(Contrastive):
-    """Whether each text and each image of the batch are a pair (SigLIP).
+    """Classifies each combination of text and image of the batch as a pair or not (SigLIP).
 
-    Reads what `Contrastive` reads. The model has a `logit_bias`.
+    Reads the arrays of `Contrastive`. The model has a `logit_bias`.
 
     References:
         Zhai et al., 2023 (https://arxiv.org/abs/2303.15343), section 3.2.
@@ -73,21 +73,21 @@ class SigmoidContrastive(Contrastive):
     function: ClassVar[Callable[..., LossSums]] = staticmethod(sigmoid_contrastive_loss)
 
     def probabilities(self, logits):
-        """How probable each text is for each image, whatever the others are."""
+        """Returns the independent probability of each text for each image."""
         return jax.nn.sigmoid(logits.astype(jnp.float32))
 
 
 class ContrastiveHead(HeadModule):
-    """Compares the similarities of a batch; it has no parameters."""
+    """Computes the loss of the similarities of a batch; it has no parameters."""
 
     weights = "pair_weights"
 
     def __init__(self, function: Callable[..., LossSums]):
-        """Takes the loss."""
+        """Takes the loss function."""
         self.function = function
 
     def scores(self, outputs, key=None):
-        """The similarity of each text and each image, `[texts, images]`."""
+        """Returns the similarity of each text and each image, `[texts, images]`."""
         del key
         return outputs.similarities
 
@@ -96,7 +96,9 @@ class ContrastiveHead(HeadModule):
         return self.function(outputs.similarities, batch["pair_weights"])
 
     def predictions(self, outputs, batch):
-        """The image of each text and the text of each image, `[B, 2]`, as numbers in the batch."""
+        """Returns the image of each text and the text of each image, `[B, 2]`, as indices in the
+        batch.
+        """
         weights = everywhere(batch["pair_weights"])
         there = (weights[:, None] != 0) & (weights[None, :] != 0)
         logits = jnp.where(there, outputs.similarities, -jnp.inf)
@@ -107,6 +109,6 @@ class ContrastiveHead(HeadModule):
 
 
 def unit_vectors(vectors: jax.Array) -> jax.Array:
-    """Vectors of length 1 along the last axis, float32."""
+    """Normalizes vectors to length 1 along the last axis, in float32."""
     vectors = vectors.astype(jnp.float32)
     return vectors / jnp.sqrt(jnp.sum(jnp.square(vectors), axis=-1, keepdims=True))

@@ -15,7 +15,7 @@ from jaxformer.nn.layers import ActivationLayer, Linear, NormLayer, normal, opti
 
 @dataclass(frozen=True)
 class Dense:
-    r"""A layer between the states and a head's output, of the width that the output reads.
+    r"""A dense layer between the states and a head's output.
 
     .. math:: y = \mathrm{norm}(a(x W + b))
     """
@@ -23,9 +23,9 @@ class Dense:
     activation: str
     """The nonlinearity a."""
     bias: bool = True
-    """Whether b is there."""
+    """Whether the layer has a bias b."""
     norm: bool = False
-    """Whether the model's norm follows."""
+    """Whether the model's norm is applied afterwards."""
 
     def __post_init__(self):
         check_types(self)
@@ -38,7 +38,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class ResidualMLP:
-    r"""A feed-forward layer between the states and a head's output, sized as those of the blocks.
+    r"""A feed-forward layer between the states and a head's output, sized like those of the blocks.
 
     .. math:: y = \mathrm{norm}(x + a(x W_1 + b_1) W_2 + b_2)
     """
@@ -64,9 +64,9 @@ class DenseLayer(nnx.Module):
         Args:
             key: A PRNG key for the initial values.
             config: The model's configuration.
-            dense: What the layer is.
-            width: That of the states.
-            outputs: The logical axis of its output and its width.
+            dense: The configuration of the layer.
+            width: The width of the states.
+            outputs: The logical axis and width of the output.
         """
         keys, std = jax.random.split(key), normal(config.init_std)
         self.linear = Linear(keys[0], {"embed": width}, outputs, std, bias=dense.bias)

@@ -1,4 +1,4 @@
-"""Heads over labels: of a sequence, or of its tokens."""
+"""Classification and regression heads, for sequences or tokens."""
 
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
@@ -32,7 +32,9 @@ Pooling = Literal["first", "first_state", "last", "mean", "late", "first_and_mea
 
 
 def _label(values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
-    """The label that scores highest and its probability, perhaps with those of all labels."""
+    """Returns the label with the highest score and its probability, optionally with those of all
+    labels.
+    """
     best = int(np.argmax(values))
     row = {"label": options.labels[best], "score": number(values[best])}
     if options.scores:
@@ -44,13 +46,13 @@ def _label(values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
 def build_dense(
     key: jax.Array, dense: Dense | ResidualMLP | None, config: TransformerConfig, width: int
 ) -> DenseLayer | ResidualMLPLayer | None:
-    """The layer before the output of a head, if it has one."""
+    """Builds the layer before the output of a head, if it has one."""
     return None if dense is None else dense.build(key, config, width)
 
 
 @dataclass(frozen=True)
 class Classification(Head):
-    """One of a few labels for the whole sequence or image.
+    """Classification of a sequence or image into one of several labels.
 
     Reads the label's name, int `[B]`, and "<name>_weights", float `[B]`.
     """
@@ -61,16 +63,17 @@ class Classification(Head):
     num_labels: int = 2
     """Number of labels."""
     label: str = "label"
-    """What is predicted: "label", or "next_sentence", "sentence_order"."""
+    """The label: "label", or "next_sentence", "sentence_order"."""
     pooling: Pooling = "first"
-    """The state that is read: the first token's (and the pooler's), the first's whether or not
-    there is a pooler (BigBird), the last real token's, the mean over the real tokens, the mean of
-    what `dense` makes of each of them ("late": EuroBERT), the first's and the mean side by side
-    (DINOv2), or that of the second place (DeiT's distillation token)."""
+    """The input state: the first token (after the pooler), the first token without the pooler
+    (BigBird), the last real token, the mean over real tokens, the mean of `dense` outputs ("late":
+    EuroBERT), the first token and the mean concatenated (DINOv2), or the second token (DeiT's
+    distillation token).
+    """
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
-    """A layer before the output (BART); None: no such layer."""
+    """A layer before the output (BART), or None."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -78,7 +81,7 @@ class Classification(Head):
 
     @classmethod
     def for_model(cls, model, num_labels):
-        """A head that pools what such a model pools: the last token of a causal one."""
+        """Returns a head with the pooling of such a model: the last token if it is causal."""
         classes = getattr(model, "class_token", True)
         pooling = "last" if model.causal else "first" if classes else "mean"
         labels = {} if num_labels is None or not cls.named_labels else {"num_labels": num_labels}
@@ -86,7 +89,7 @@ class Classification(Head):
 
     @classmethod
     def like(cls, head: "Classification") -> Self:
-        """A head of this class with the fields of another, but for labels that it cannot have."""
+        """Returns a head of this class with another's fields, except for unsupported labels."""
         if type(head) is cls:
             return head
         shared = {field.name: getattr(head, field.name) for field in fields(head)}
@@ -117,7 +120,7 @@ class Classification(Head):
         return metrics.most_frequent(train, validation, self.label, f"{self.label}_weights")
 
     def probabilities(self, scores):
-        # A head of one output predicts a number, in files of transformers.
+        # In transformers, a head with one output is a regression.
         return scores if self.num_labels == 1 else jax.nn.softmax(scores, axis=-1)
 
     def prediction(self, values, options):
@@ -128,7 +131,7 @@ class Classification(Head):
 
 @dataclass(frozen=True)
 class Regression(Classification):
-    """A number for the whole sequence (STS-B); the loss is the squared error.
+    """Regression of a number for the whole sequence (STS-B) with squared error.
 
     Reads the label's name and "<name>_weights", float `[B]`.
     """
@@ -136,7 +139,7 @@ class Regression(Classification):
     named_labels: ClassVar[bool] = False
     problem_type: ClassVar[str | None] = "regression"
     num_labels: int = 1
-    """Numbers that are predicted; one."""
+    """Number of outputs, which is 1."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -157,7 +160,7 @@ class Regression(Classification):
         return {"squared_error": result.loss, **scores}
 
     def baseline(self, train, validation):
-        """The squared error of the mean."""
+        """Computes the squared error of predicting the mean."""
         names = self.label, f"{self.label}_weights"
         numbers, weights = metrics.flat(train, *names)
         mean = np.average(numbers, weights=weights)
@@ -167,7 +170,7 @@ class Regression(Classification):
 
 @dataclass(frozen=True)
 class MultiLabel(Classification):
-    r"""Any of a few labels, none or several at once, for the whole sequence or image.
+    r"""Multi-label classification of a sequence or image.
 
     .. math:: -\frac{1}{L} \sum_l y_l \log \sigma(s_l) + (1 - y_l) \log (1 - \sigma(s_l))
 
@@ -193,10 +196,10 @@ class MultiLabel(Classification):
         return metrics.multi_label_scores(predicted, references, weights, labels)
 
     def baseline(self, train, validation):
-        """The loss of the labels' shares."""
+        """Computes the loss of predicting the label frequencies."""
         names = self.label, f"{self.label}_weights"
         labels, weights = metrics.rows_of(train, *names)
-        # One row more with each label and one without, so that what the rows lack is possible.
+        # Additive smoothing, so that unseen values are not impossible.
         shares = (weights @ labels + 1.0) / (weights.sum() + 2.0)
         labels, weights = metrics.rows_of(validation, *names)
         losses = -(labels * np.log(shares) + (1 - labels) * np.log(1 - shares)).mean(axis=1)
@@ -206,7 +209,7 @@ class MultiLabel(Classification):
         return jax.nn.sigmoid(scores)
 
     def prediction(self, values, options):
-        """Also the labels that are more probable than not, and all probabilities."""
+        """Adds the labels with a probability above one half, and all probabilities."""
         chosen = [name for name, x in zip(options.labels, values, strict=True) if x > 0.5]
         row = _label(values, options._replace(scores=True))
         first = {name: row.pop(name) for name in ("label", "score")}
@@ -214,7 +217,7 @@ class MultiLabel(Classification):
 
 
 class ClassificationHead(HeadModule):
-    """Pooling, dropout and a linear layer, perhaps a dense one before it."""
+    """Pooling, dropout and a linear layer, optionally with a dense layer before it."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Classification):
         """Declares the layers."""
@@ -240,7 +243,7 @@ class ClassificationHead(HeadModule):
         return class_loss(scores, batch[self.label], weights, options._replace(z_loss=0.0))
 
     def predictions(self, outputs, batch):
-        """The label that scores highest."""
+        """Returns the label with the highest score."""
         return self._predictions(jnp.argmax(self.scores(outputs), axis=-1), batch)
 
     def _predictions(self, predicted, batch) -> Predictions:
@@ -259,7 +262,7 @@ class ClassificationHead(HeadModule):
 
 
 class RegressionHead(ClassificationHead):
-    """The same layers; their one output is the number."""
+    """The layers of `ClassificationHead` with a single output, the number."""
 
     def scores(self, outputs, key=None):
         return super().scores(outputs, key)[:, 0]
@@ -275,12 +278,12 @@ class RegressionHead(ClassificationHead):
         return LossSums(jnp.sum(errors * weights), jnp.sum(weights), zero, zero)
 
     def predictions(self, outputs, batch):
-        """The number."""
+        """Returns the number."""
         return self._predictions(self.scores(outputs), batch)
 
 
 class MultiLabelHead(ClassificationHead):
-    """The same layers; each output is the log-odds of its label."""
+    """The layers of `ClassificationHead`; each output is the log-odds of its label."""
 
     def loss(self, outputs, batch, options, key):
         del options
@@ -295,15 +298,15 @@ class MultiLabelHead(ClassificationHead):
         return LossSums(jnp.sum(losses * weights), jnp.sum(weights), jnp.sum(right * weights), zero)
 
     def predictions(self, outputs, batch):
-        """The labels that are more probable than not, int `[B, L]`."""
+        """Returns the labels with a probability above one half, int `[B, L]`."""
         return self._predictions((self.scores(outputs) > 0).astype(jnp.int32), batch)
 
 
 @dataclass(frozen=True)
 class TokenClassification(Head):
-    """One of a few labels for each token (named entities, parts of speech).
+    """Classification of each token (named entities, parts of speech).
 
-    Reads "targets" and "weights" `[B, T]`; the weight is 0 beyond the first piece of each word.
+    Reads "targets" and "weights" `[B, T]`; the weight is 0 except for the first piece of each word.
     """
 
     named_labels: ClassVar[bool] = True
@@ -314,7 +317,7 @@ class TokenClassification(Head):
     num_labels: int = 2
     """Number of labels."""
     dense: Dense | None = None
-    """A layer before the output (ModernBERT); None: no such layer."""
+    """A layer before the output (ModernBERT), or None."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -348,7 +351,7 @@ class TokenClassification(Head):
 
 
 class TokenClassificationHead(HeadModule):
-    """Dropout and a linear layer on every token's state, perhaps a dense one before it."""
+    """Dropout and a linear layer on every token's state, optionally after a dense layer."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig, head: TokenClassification):
         """Declares the layers."""
@@ -368,6 +371,6 @@ class TokenClassificationHead(HeadModule):
         return class_loss(scores, targets, weights, options._replace(z_loss=0.0))
 
     def predictions(self, outputs, batch):
-        """The label that scores highest for each token."""
+        """Returns the label with the highest score for each token."""
         predicted = jnp.argmax(self.scores(outputs), axis=-1)
         return Predictions(predicted, batch["targets"], batch["weights"])

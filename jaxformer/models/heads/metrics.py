@@ -1,6 +1,6 @@
-"""The metrics of a task from all predictions and references, computed by the field's libraries.
+"""Task metrics from all predictions and references, computed by standard libraries.
 
-Each is imported where it is used: together they take longer than all else that a run imports.
+Libraries are imported where they are used, since together they dominate import time.
 """
 
 import math
@@ -22,7 +22,7 @@ Scores = dict[str, float]
 def classification_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, num_labels: int
 ) -> Scores:
-    """Returns accuracy, Matthews' correlation, and F1 of label 1 of two or its mean over labels."""
+    """Returns accuracy, Matthews correlation, and F1 (binary, or the mean over labels)."""
     from sklearn import metrics
 
     predictions, references, weights = _counted(predictions, references, weights)
@@ -53,7 +53,7 @@ def multi_label_scores(
 
 
 def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
-    """Returns "pearson" and "spearman": 0 for constant values, NaN for predictions not finite."""
+    """Returns "pearson" and "spearman": 0 for constant values, NaN for non-finite predictions."""
     from scipy import stats
 
     predictions, references, _ = _counted(predictions, references, weights)
@@ -69,7 +69,7 @@ def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: Ar
 
 
 def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
-    """Returns the recall at 1 of images by text and of texts by image in a batch, and the mean."""
+    """Returns recall at 1 of images by text and of texts by image in a batch, and their mean."""
     predictions, references, weights = _counted(predictions, references, weights)
     found = np.average(np.equal(predictions, references), axis=0, weights=weights)
     names = ("text_to_image_recall", "image_to_text_recall")
@@ -80,7 +80,7 @@ def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: Arr
 def tag_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, tags: Sequence[str]
 ) -> Scores:
-    """Returns the accuracy of tags and, where they mark entities (IOB, IOBES), entity F1."""
+    """Returns the accuracy of tags and, for entity tags (IOB, IOBES), entity F1."""
     from seqeval import metrics as entity_metrics
     from sklearn import metrics
 
@@ -104,7 +104,7 @@ def tag_scores(
 def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     r"""Returns exact match and token F1 of answers, as SQuAD defines them.
 
-    Answers are compared in lower case without punctuation, articles and extra blanks.
+    Answers are compared in lower case without punctuation, articles and extra whitespace.
 
     .. math:: F_1 = \frac{2 P R}{P + R}, \quad
         P = \frac{|p \cap r|}{|p|}, \quad R = \frac{|p \cap r|}{|r|}
@@ -113,7 +113,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
 
     Args:
         predictions: The answer to each question; empty for no answer.
-        references: The right answers to each question; an empty list for no answer.
+        references: The correct answers to each question; an empty list for no answer.
 
     Returns:
         "exact_match" and "f1", means between 0 and 1.
@@ -123,8 +123,8 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
     """
     exact, f1 = [], []
     for prediction, answers in zip(predictions, references, strict=True):
-        words = _answer_words(prediction)
-        options = [_answer_words(answer) for answer in answers] or [[]]
+        words = _normalized_words(prediction)
+        options = [_normalized_words(answer) for answer in answers] or [[]]
         exact.append(max(words == option for option in options))
         f1.append(max(_overlap(words, option) for option in options))
     return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1))}
@@ -146,15 +146,15 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
 
     .. math:: \mathrm{WER} = \frac{\sum_i d(p_i, r_i)}{\sum_i |r_i|}
 
-    d is the fewest words that are replaced, left out or added to make one text of the other. Words
-    are what stands between blanks, as they are.
+    d is the edit distance in words: the minimum number of substitutions, deletions and insertions.
+    Words are separated by whitespace and compared unchanged.
 
     Args:
         predictions: The texts.
         references: A reference for each.
 
     Returns:
-        "wer", 0 where all are equal; above 1 where the predictions have many more words.
+        "wer", 0 if all are equal; it may exceed 1 if the predictions have many more words.
     """
     pairs = [(p.split(), r.split()) for p, r in zip(predictions, references, strict=True)]
     errors, words = sum(_edits(*pair) for pair in pairs), sum(len(pair[1]) for pair in pairs)
@@ -164,7 +164,7 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
 def summary_scores(
     predictions: Sequence[str], references: Sequence[str], stemmer: bool = True
 ) -> Scores:
-    """Returns the means of rouge_score's F-measures; rougeLsum takes each line as a sentence."""
+    """Returns the means of rouge_score's F-measures; rougeLsum treats each line as a sentence."""
     names = ("rouge1", "rouge2", "rougeL", "rougeLsum")
     scorer = optional_module("rouge_score.rouge_scorer", "ROUGE").RougeScorer(names, stemmer)
     rows = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
@@ -178,7 +178,7 @@ def most_frequent(
     classes, weights = flat(train, target, weight)
     references, reference_weights = flat(validation, target, weight)
     size = int(max(classes.max(), references.max())) + 1
-    # One more of each, so that what the training rows lack is not impossible.
+    # Add-one smoothing, so that unseen labels are not impossible.
     counts = np.bincount(classes, weights, size) + 1.0
     true = np.bincount(references, reference_weights, size)
     loss = -np.sum(true * np.log(counts / counts.sum())) / true.sum()
@@ -192,13 +192,13 @@ def rows_of(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarr
 
 
 def flat(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all values and their weights, flat."""
+    """Returns all values and their weights as flat arrays."""
     pairs = [(batch[value].ravel(), batch[weight].ravel()) for batch in batches]
     return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
 
 
 def _counted(predictions, references, weights) -> tuple[np.ndarray, ...]:
-    """The rows whose weight is positive."""
+    """Returns the rows with positive weight."""
     predictions, references, weights = map(np.asarray, (predictions, references, weights))
     counted = weights > 0
     return predictions[counted], references[counted], weights[counted]
@@ -208,24 +208,24 @@ def _matthews(references, predictions, weights) -> float:
     from sklearn import metrics
 
     with warnings.catch_warnings():
-        # It is 0 where only one label occurs; scikit-learn's warning about that is not useful.
+        # It is 0 if only one label occurs; scikit-learn's warning about that is not useful.
         warnings.simplefilter("ignore")
         return metrics.matthews_corrcoef(references, predictions, sample_weight=weights)
 
 
 def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
-    """The fewest replaced, missing and additional words between two texts."""
+    """Returns the word-level edit distance between two texts."""
     numbers = {word: number for number, word in enumerate({*words, *reference})}
     across, columns = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
     row = columns
     for count, word in enumerate(words, start=1):
         best = np.minimum(row[:-1] + (across != numbers[word]), row[1:] + 1)
-        # Words that are missing: one more for each column to the right.
+        # Deletions: one more for each column to the right.
         row = np.minimum.accumulate(np.concatenate([[count], best]) - columns) + columns
     return int(row[-1])
 
 
-def _answer_words(answer: str) -> list[str]:
+def _normalized_words(answer: str) -> list[str]:
     plain = "".join(char for char in answer.lower() if char not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", plain).split()
 

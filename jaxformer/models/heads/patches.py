@@ -1,4 +1,4 @@
-"""Heads over the hidden patches of an image: their pixels, or tokens that stand for them."""
+"""Heads over masked patches of an image: pixels or visual tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,11 +17,11 @@ from jaxformer.nn.layers import Linear, NormLayer, normal
 
 @dataclass(frozen=True)
 class MaskedPixels(Head):
-    r"""The pixels of hidden patches, by a linear map of their states (SimMIM).
+    r"""Predicts the pixels of masked patches by a linear map of their states (SimMIM).
 
     .. math:: \ell = \frac{1}{|M|} \sum_{i \in M} \frac{1}{n} \lVert x_i - (h_i W + b) \rVert_1
 
-    over the hidden patches M, each of n numbers. Reads "masked", bool `[B, patches]`, and the
+    over the masked patches M, each with n values. Reads "masked", bool `[B, patches]`, and the
     images themselves.
 
     References:
@@ -30,7 +30,7 @@ class MaskedPixels(Head):
 
     unit: ClassVar[Unit] = "patch"
     stride: int = 16
-    """Height and width of what is predicted of a patch; that of the patches for a loss."""
+    """Height and width of the prediction per patch, which must be the patch size for a loss."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -49,10 +49,10 @@ class MaskedPixels(Head):
 
 @dataclass(frozen=True)
 class VisualTokens(Head):
-    """The token that an image tokenizer gives to each hidden patch, by a norm and a linear map.
+    """Predicts the image tokenizer's token of each masked patch with a norm and a linear map.
 
-    Reads "masked", bool `[B, patches]`, and "visual_tokens", int `[B, patches]`: any value where
-    a patch is not hidden.
+    Reads "masked", bool `[B, patches]`, and "visual_tokens", int `[B, patches]`: arbitrary for
+    visible patches.
 
     References:
         Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254).
@@ -60,7 +60,7 @@ class VisualTokens(Head):
 
     unit: ClassVar[Unit] = "patch"
     num_tokens: int = 8192
-    """Tokens of the image tokenizer."""
+    """Vocabulary size of the image tokenizer."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -96,7 +96,7 @@ class MaskedPixelsHead(HeadModule):
         self.prefix, self.patch_size, self.stride = config.num_prefix, config.patch_size, stride
 
     def scores(self, outputs, key=None):
-        """The pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
+        """Returns the pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
         del key
         return self.output(outputs.hidden[:, self.prefix :]).astype(jnp.float32)
 

@@ -1,4 +1,4 @@
-"""Poolers: from the states of an image's tokens to one vector for the image."""
+"""Poolers, which map the states of an image's tokens to a single vector."""
 
 import abc
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ from jaxformer.nn.sublayer import Context
 
 @dataclass(frozen=True)
 class Pooler(abc.ABC):
-    """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`.
+    """Configuration of a pooler; `build` creates the module, `[B, T, D] -> [B, D]`.
 
-    The module also takes which of the tokens are there, bool `[B, T]`; None: all are.
+    The module also takes the real tokens, bool `[B, T]`; None means all.
     """
 
     def __post_init__(self):
@@ -40,7 +40,7 @@ class Pooler(abc.ABC):
 
 @dataclass(frozen=True)
 class NormPooler(Pooler):
-    r"""The model's norm of one state: the first token's (CLIP), or the mean of the patches' (BEiT).
+    r"""The model's norm of the first token's state (CLIP), or of the mean over patches (BEiT).
 
     .. math:: y = \mathrm{norm}(h_0) \qquad y = \mathrm{norm}(\tfrac{1}{P} \textstyle\sum_i h_i)
 
@@ -50,7 +50,7 @@ class NormPooler(Pooler):
     """
 
     pooling: Literal["first", "mean"] = "first"
-    """The state: the first token's, or the mean over the patches."""
+    """The input: the first token's state, or the mean over patches."""
 
     def build(self, key, config):
         make = FirstNorm if self.pooling == "first" else partial(MeanNorm, prefix=config.num_prefix)
@@ -63,7 +63,7 @@ class AttentionPooler(Pooler):
 
     .. math:: a = \mathrm{attention}(q, h, h), \qquad y = a + f(\mathrm{norm}(a))
 
-    with the model's own heads, widths and activation.
+    with the heads, widths and activation of the model.
 
     References:
         Zhai et al., Scaling Vision Transformers (https://arxiv.org/abs/2106.04560), section 3.3.
@@ -84,7 +84,7 @@ class FirstNorm(NormLayer):
 
 
 class MeanNorm(NormLayer):
-    """`NormPooler` with its parameters, of the mean over all but the first `prefix` states."""
+    """`NormPooler` with its parameters, on the mean over all but the first `prefix` states."""
 
     def __init__(self, key: jax.Array, norm: Norm, dim: int, prefix: int):
         """Declares the norm's parameters."""
@@ -145,7 +145,7 @@ class AttentionPooling(nnx.Module):
 def build_pooler(
     key: jax.Array, config: TransformerConfig, pooler: str | Pooler | None
 ) -> nnx.Module | None:
-    """The module of a pooler; a string is the activation of a dense pooler, and None no pooler."""
+    """Builds the module of a pooler, or of a dense pooler with an activation name, or None."""
     if isinstance(pooler, Pooler):
         return pooler.build(key, config)
     return None if pooler is None else FirstDense(key, config, pooler)

@@ -15,7 +15,7 @@ from jaxformer.nn.layers import Linear, normal
 
 @dataclass(frozen=True)
 class Projection(Head):
-    r"""A linear map of the pooled state, to be compared with another model's (CLIP).
+    r"""A linear projection of the pooled state, for comparison with another model's (CLIP).
 
     .. math:: y = h W + b
 
@@ -27,11 +27,11 @@ class Projection(Head):
 
     predicts: ClassVar[bool] = True
     width: int = 512
-    """Size of the vector."""
+    """Width of the vector."""
     pooling: Literal["first", "last"] = "first"
-    """The state that is read: the pooler's or the first token's, or the last real token's."""
+    """The input state: the first token (after the pooler), or the last real token."""
     bias: bool = False
-    """Whether b is there (SigLIP)."""
+    """Whether the layer has a bias b (SigLIP)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -45,7 +45,7 @@ class Projection(Head):
         return ProjectionHead(key, config, self)
 
     def reads(self, rows, length):
-        raise ConfigError("model.heads: Projection has no loss to train: give another head")
+        raise ConfigError("model.heads: Projection has no training loss: use another head")
 
     def prediction(self, values, options):
         return embedding(values, options.normalize)

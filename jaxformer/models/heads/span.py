@@ -1,4 +1,4 @@
-"""A head over the span of an answer."""
+"""A head for extractive question answering."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,11 +18,11 @@ from jaxformer.nn.layers import Linear, normal
 
 @dataclass(frozen=True)
 class Span(Head):
-    """The first and last token of an answer within the sequence (SQuAD).
+    """Predicts the first and last token of an answer within the sequence (SQuAD).
 
-    Reads "span" int `[B, 2]` and "span_weights" `[B]`; the loss is the mean of the two ends'. The
-    span of the first token alone stands for no answer. Predicted spans lie where "span_places",
-    bool `[B, T]`, is true; anywhere but in padding without it.
+    Reads "span" int `[B, 2]` and "span_weights" `[B]`; the loss is the mean over both ends. The
+    span of only the first token means no answer. Predicted spans lie where "span_places", bool `[B,
+    T]`, is true, or anywhere outside padding without it.
 
     References:
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
@@ -31,9 +31,9 @@ class Span(Head):
     unit: ClassVar[Unit] = "span"
     predicts: ClassVar[bool] = True
     longest: int = 30
-    """The most tokens of a predicted span."""
+    """Maximum number of tokens of a predicted span."""
     dense: Dense | ResidualMLP | None = None
-    """A layer before the output (ModernBERT, BigBird); None: no such layer."""
+    """A layer before the output (ModernBERT, BigBird), or None."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -55,7 +55,7 @@ class Span(Head):
 
 
 class SpanHead(HeadModule):
-    """A linear layer that scores every token as the first and as the last."""
+    """A linear layer that scores every token as the first and as the last of the span."""
 
     weights = "span_weights"
 
@@ -68,7 +68,7 @@ class SpanHead(HeadModule):
         self.longest = head.longest
 
     def scores(self, outputs, key=None):
-        """`[B, 2, T]`; minus a large number at padding."""
+        """Returns `[B, 2, T]`; a large negative number at padding."""
         del key
         hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
         logits_B2T = jnp.swapaxes(self.output(hidden).astype(jnp.float32), 1, 2)
@@ -84,7 +84,9 @@ class SpanHead(HeadModule):
         return class_loss(scores, batch["span"], halves, options._replace(z_loss=0.0))
 
     def predictions(self, outputs, batch):
-        """The best span; its score and that of no answer, `[B, 2]`, which windows compete with."""
+        """Returns the best span, and the scores of it and of no answer, `[B, 2]`, to compare
+        windows.
+        """
         scores = self.scores(outputs)
         nothing = scores[:, 0, 0] + scores[:, 1, 0]
         if "span_places" in batch:
@@ -95,16 +97,17 @@ class SpanHead(HeadModule):
 
 
 def best_spans(scores: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
-    r"""The span with the largest sum of the scores of its ends.
+    r"""Returns the span with the largest sum of the scores of its ends.
 
     .. math:: \arg\max_{(i, j)} a_i + b_j, \quad 0 \le j - i < n
 
     Args:
-        scores: `[B, 2, T]`: a, of each token as the first, and b, as the last.
-        longest: N, the most tokens of a span.
+        scores: `[B, 2, T]`: a, the scores of each token as the first, and b, as the last.
+        longest: n, the maximum number of tokens of a span.
 
     Returns:
-        The first and the last token, int32 `[B, 2]`, the shorter span of equals; its sum, `[B]`.
+        The first and the last token, int32 `[B, 2]`, the shorter span in case of ties, and its sum,
+        `[B]`.
     """
     assert_axes(scores=(scores, "B 2 T"))
     longest = static("longest", longest, at_least(1))

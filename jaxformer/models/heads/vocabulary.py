@@ -1,4 +1,4 @@
-"""Heads over the vocabulary: the next token, and masked ones."""
+"""Heads over the vocabulary, for next-token and masked-token prediction."""
 
 import abc
 import math
@@ -33,7 +33,7 @@ from jaxformer.nn.layers import (
 )
 
 CHUNKS = 8
-"""Parts in which masked tokens are predicted: two hold the usual 15 % of every row."""
+"""Number of chunks for masked-token prediction; two chunks hold the usual 15 % of every row."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,17 @@ class TokenHead(Head, abc.ABC):
 
 @dataclass(frozen=True)
 class LanguageModel(TokenHead):
-    """A token at each place: the next one, or a decoder's target.
+    """Predicts the next token, or a decoder's target, at each position.
 
     Reads "targets" and "weights" `[B, T]`.
     """
 
     dense: Dense | None = None
     """A layer before the logits, which maps states to the width of the embeddings (BERT as a
-    decoder). None: no such layer."""
+    decoder), or None.
+    """
     unread_bias: bool = False
-    """A second bias that nothing reads, as in BERT's files with an untied output table."""
+    """Whether there is a second, unused bias, as in BERT checkpoints with an untied output."""
 
     @property
     def name(self) -> str:
@@ -77,7 +78,7 @@ class LanguageModel(TokenHead):
         if getattr(config, "embedding_dim", None) not in (None, config.output_width):
             raise ConfigError(
                 f"model.embedding_dim = {config.embedding_dim}: LanguageModel reads hidden states "
-                f"of width {config.output_width}; give it a layer that maps them to embeddings: "
+                f"of width {config.output_width}; add a layer that maps them to embeddings: "
                 f'LanguageModel(dense=Dense("gelu", norm=True))'
             )
         return VocabularyHead(key, config, self.unread_bias)
@@ -90,7 +91,8 @@ class LanguageModel(TokenHead):
 
     def predict_advice(self, folder):
         return (
-            f"python -m jaxformer generate {folder} writes text; {super().predict_advice(folder)}"
+            f"python -m jaxformer generate {folder} generates text; "
+            f"{super().predict_advice(folder)}"
         )
 
     def products(self, config: TextConfig):
@@ -100,7 +102,7 @@ class LanguageModel(TokenHead):
 
 @dataclass(frozen=True)
 class MaskedLanguageModel(TokenHead):
-    """The original token at masked positions, after a dense layer, activation and norm.
+    """Predicts the original token at masked positions with a dense layer, activation and norm.
 
     Reads "targets" and "weights" `[B, T]`; the weight is 0 where nothing was masked.
 
@@ -109,13 +111,13 @@ class MaskedLanguageModel(TokenHead):
     """
 
     activation: str | None = None
-    """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
+    """The activation of the dense layer; None uses that of the feed-forward layers."""
     dense_bias: bool = True
     """Whether the dense layer has a bias."""
     unread_bias: bool = False
-    """A second bias that nothing reads, as in `LanguageModel`."""
+    """Whether there is a second, unused bias, as in `LanguageModel`."""
     dense: bool = True
-    """Whether there is the dense layer, with its activation and norm (not in EuroBERT)."""
+    """Whether to use the dense layer with its activation and norm (not in EuroBERT)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -149,12 +151,12 @@ class Unembedding(NamedTuple):
 
 
 class VocabularyHead(HeadModule):
-    """Logits over the vocabulary: `softcap(scale * h W + b)`, W often the embedding's transpose."""
+    """Vocabulary logits: `softcap(scale * h W + b)`, where W is often the embedding's transpose."""
 
     def __init__(self, key: jax.Array, config: TextConfig, unread_bias: bool = False):
-        """Declares the kernel unless it is tied, and the biases that there are."""
+        """Declares the kernel unless it is tied, and the biases."""
         if not isinstance(config, TextConfig):
-            raise ConfigError("model.heads: a head over the vocabulary needs a model of text")
+            raise ConfigError("model.heads: a head over the vocabulary needs a text model")
         size, width = config.vocab_size, config.embedding_width
         axes, std = ("vocab_embed", "vocab"), normal(config.init_std)
         tied, learns = config.tie_embeddings, config.head_bias_learns
@@ -166,12 +168,12 @@ class VocabularyHead(HeadModule):
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
     def unembedding(self, outputs: ModelOutput) -> Unembedding:
-        """The kernel and bias; a tied kernel is the embedding's."""
+        """Returns the kernel and bias; a tied kernel is the embedding's."""
         kernel = outputs.tied if self.kernel is None else kernel_of(self.kernel)
         return Unembedding(kernel, value_of(self.bias))
 
     def features(self, outputs: ModelOutput) -> jax.Array:
-        """`[B, T, E]`: what is multiplied with the kernel."""
+        """Returns the states to multiply with the kernel, `[B, T, E]`."""
         assert_axes(hidden=(outputs.hidden, f"B T {self.width}"))
         return outputs.hidden * jnp.asarray(self.scale, outputs.hidden.dtype)
 
@@ -183,12 +185,12 @@ class VocabularyHead(HeadModule):
     def log_probabilities(
         self, outputs: ModelOutput, targets: jax.Array, chunk_size: int | None = None
     ) -> jax.Array:
-        """The log-probability of each target.
+        """Returns the log-probability of each target.
 
         Args:
-            outputs: Those of the model's body.
+            outputs: The outputs of the model's body.
             targets: int `[B, T]`.
-            chunk_size: Positions whose logits exist at a time; None: all.
+            chunk_size: Number of positions whose logits are in memory at a time; None means all.
 
         Returns:
             float32 `[B, T]`.
@@ -235,7 +237,7 @@ class DenseVocabularyHead(VocabularyHead):
 
 
 class MaskedHead(VocabularyHead):
-    """Logits over the vocabulary, of which few positions have a loss."""
+    """Vocabulary logits where only few positions have a loss."""
 
     def loss(self, outputs, batch, options, key):
         """Sorts masked tokens to the front of each row, so that few chunks need logits."""
@@ -253,7 +255,7 @@ class MaskedHead(VocabularyHead):
         return super().loss(outputs._replace(hidden=hidden), chosen, options, key)
 
     def soft_weights(self, batch, valid):
-        """1 at every real token, masked or not: each has a distribution to learn (DistilBERT)."""
+        """Returns 1 at every real token, masked or not, as in DistilBERT."""
         del batch
         return valid
 

@@ -1,4 +1,4 @@
-"""Which evaluation was the best, whether to go on, and the results at the end of a run."""
+"""Early stopping, and the final results of a run in files and on the screen."""
 
 import math
 import textwrap
@@ -20,67 +20,68 @@ from jaxformer.models.parameters import Parameters
 from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
-from jaxformer.training.logging.run_logger import in_words
+from jaxformer.training.logging.run_logger import format_metrics
 from jaxformer.training.logging.throughput import RunWork
 
 EVALUATION_FILE = "evaluation.json"
 
 
 def check_metric(metric: str, measured: Mapping[str, Any]) -> None:
-    """Raises ConfigError, which lists the measured metrics, unless a metric is among them."""
+    """Raises ConfigError, which lists the measured metrics, unless a metric is measured."""
     if metric not in measured:
         raise ConfigError(
-            f"train.metric = {metric!r} is not what evaluation measures here: there are "
-            f"{', '.join(measured)}{did_you_mean(metric, measured)}"
+            f"train.metric = {metric!r} is not measured by this run's evaluation; available "
+            f"metrics are {', '.join(measured)}{did_you_mean(metric, measured)}"
         )
 
 
 class Evaluation(NamedTuple):
-    """One value of the metric."""
+    """One evaluation of the metric."""
 
     step: int
     value: float | None
-    """None: it was not finite."""
+    """The value, or None if it was not finite."""
 
 
 class EarlyStopping:
-    """Follows the validation metric of a run.
+    """Tracks the validation metric of a run.
 
-    It is a function of the evaluations alone, so a run that was interrupted ends where an
-    undisturbed one does.
+    The decision depends only on the evaluations, so an interrupted run stops at the same step as an
+    uninterrupted one.
 
     Args:
         metric: The metric's name.
-        patience: Evaluations in a row without a better value that end the run; None: nothing does.
-        rows: The metrics that a run has recorded so far, see `training.metrics`.
+        patience: Number of consecutive evaluations without improvement that end the run; None
+            disables it.
+        rows: The metrics recorded so far.
     """
 
     def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):
         self._metric, self._patience = metric, patience
         self._worse = 0
         self.best: Evaluation | None = None
-        """The first of the best evaluations, if any had a finite value."""
+        """The first best evaluation, or None if no value was finite."""
         for row in rows:
             if row["split"] == "validation" and metric in row:
                 self._take(Evaluation(row["step"], row[metric]))
 
     @property
     def ended(self) -> bool:
-        """Whether as many evaluations as patience allows brought no improvement."""
+        """Whether patience is exhausted."""
         return self._patience is not None and self._worse >= self._patience
 
     @property
     def reason(self) -> str:
-        """Why a run has ended, as a sentence without its full stop."""
+        """Why a run has ended, as a sentence without the full stop."""
         count = f"{self._worse} evaluation{'s' if self._worse > 1 else ''}"
         words = f"validation {self._metric.replace('_', ' ')}"
         if self.best is None:
-            return f"{words} was no number in {count}"
+            return f"{words} was not finite in {count}"
         step, value = self.best
-        return f"{words} was no better than {value:.4g}, that of step {step}, in {count} since"
+        return f"{words} has not improved on {value:.4g} of step {step} in {count}"
 
     def add(self, step: int, values: Mapping[str, float]) -> bool:
-        """Takes the evaluation of a step."""
+        """Records the evaluation of a step."""
         check_metric(self._metric, values)
         value = values[self._metric]
         return self._take(Evaluation(step, value if math.isfinite(value) else None))
@@ -94,31 +95,31 @@ class EarlyStopping:
 
 
 class GeneratedText(NamedTuple):
-    """A source, its reference and what the model makes of it."""
+    """A source, its reference and the text that the model generates for it."""
 
     source: str
     reference: str
     text: str
     references: tuple[str, ...] = ()
-    """All right texts, for data that have several or none; empty: there is none."""
+    """All correct texts, if the data may have several or none; empty if there is none."""
 
 
 class Conclusion(NamedTuple):
-    """The final results of a run, for its folder and for the screen."""
+    """The final results of a run."""
 
     step: int
-    """Updates behind the parameters."""
+    """Number of updates of the parameters."""
     rows: int
-    """Validation rows that were read."""
+    """Number of validation rows read."""
     metrics: dict[str, float]
-    """What `Evaluator.evaluate` returned, and the scores of texts that the model has written."""
+    """The metrics from `Evaluator.evaluate`, and the scores of generated texts."""
     trivial: dict[str, float]
-    """The metrics of the best answer that never looks at the inputs, where training data are."""
+    """The metrics of the best constant prediction, if training data is available."""
     texts: list[GeneratedText]
-    """What the model writes for the validation sources, where the data have such."""
+    """Generated texts for the validation sources, if the data has sources."""
 
     def save(self, file: AnyPath, folder: AnyPath, data: Data) -> list[Path]:
-        """Writes a JSON file, and the texts beside it."""
+        """Writes a JSON file, and the generated texts next to it."""
         content = {
             "run": str(folder),
             "step": self.step,
@@ -138,7 +139,7 @@ class Conclusion(NamedTuple):
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """The metrics, with None for NaN and infinities, which JSON lacks."""
+    """Returns the metrics with NaN and infinities, which JSON lacks, replaced by None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
@@ -151,7 +152,7 @@ def print_conclusion(
     stopping: EarlyStopping,
     sample: str,
 ) -> Path | None:
-    """Writes the results and a picture into the run's folder, and prints what there is."""
+    """Writes the results and a plot into the run's folder, and prints a summary."""
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
         with replacing(logs / "sample.txt") as aside:
@@ -168,10 +169,10 @@ def print_conclusion(
         f"{short_number(tokens)} tokens"
     )
     curve = plot_loss(logs, folder.name, subtitle)
-    trivial = in_words(conclusion.trivial)
+    trivial = format_metrics(conclusion.trivial)
     rows = [
-        ("validation", in_words(conclusion.metrics)),
-        ("to beat", trivial and f"{trivial} (the best answer without a look at the inputs)"),
+        ("validation", format_metrics(conclusion.metrics)),
+        ("to beat", trivial and f"{trivial} (the best constant prediction)"),
         ("best", _best(stopping, config.train.metric, folder)),
         ("evaluation", "\n".join(str(folder / file.name) for file in files)),
         ("loss curve", str(curve and folder / curve.name)),
@@ -188,7 +189,7 @@ def print_conclusion(
 
 
 def _wrapped(name: str, text: str) -> str:
-    """A row of the report wrapped at 80 characters; paths are not broken."""
+    """Wraps a row of the report at 80 characters without breaking paths."""
     options = {"break_long_words": False, "break_on_hyphens": False}
     lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 67, **options)]
     return f"{name:<13}" + ("\n" + " " * 13).join(lines)
@@ -214,16 +215,16 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
     if settings.lora is not None:
         return [*commands, f"plain weights: python -m jaxformer merge {folder} {folder}-merged"]
     if config.init_from is not None:
-        return [*commands, f"hand it on: python -m jaxformer export {folder} {folder}-hf"]
+        return [*commands, f"share it: python -m jaxformer export {folder} {folder}-hf"]
     if model.parts:
-        return commands  # each part has its own depth
+        return commands  # each part has a separate depth
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]
 
 
 def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between."""
+    """Writes tab-separated lines of source, reference and generated text."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
     with replacing(file) as aside:
@@ -231,7 +232,7 @@ def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read."""
+    """Formats a few evenly spaced texts for display."""
     chosen = [texts[n * len(texts) // most] for n in range(most)]
     names = ("source", "reference", kind)
     return "\n\n".join(

@@ -1,4 +1,4 @@
-"""Evaluation on the validation rows: the loss, and the metrics of each kind of head."""
+"""Evaluation on validation rows: the loss, and the metrics of each kind of head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ _MOST_BATCHES = 50
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Measures parameters on the validation rows, the same ones each time."""
+    """Evaluates parameters on a fixed set of validation rows."""
 
     program: TrainProgram
     """The training program."""
     data: Datasets
-    """The data, whose validation side is read."""
+    """The data, whose validation split is read."""
     max_batches: int | None
-    """The most batches of the training's size to read; None: all rows."""
+    """Maximum number of batches of the training size to read; None reads all rows."""
 
     def evaluate(self, params: Parameters) -> dict[str, float]:
-        """The metrics of some parameters."""
+        """Computes the metrics for some parameters."""
         results = self.measure(params)
         loss = self.program.loss
         own = loss.validation({name: result.sums for name, result in results.items()})
@@ -40,7 +40,7 @@ class Evaluator:
         for head in self.program.model.heads:
             result = results[head.name]
             found[head.name] = head.metrics(result, self.data) if result.sums.weight > 0 else {}
-        return {"loss": sum(result.loss for result in results.values())} | _of_heads(found)
+        return {"loss": sum(result.loss for result in results.values())} | _prefixed_by_head(found)
 
     def conclude(
         self,
@@ -56,21 +56,21 @@ class Evaluator:
         if data.train is not None:
             own = self.program.loss.heads
             heads = [head for head in self.program.model.heads if head.name in own]
-            trivial = trivial_answers(heads, data.train, data.validation, most)
+            trivial = baseline_metrics(heads, data.train, data.validation, most)
         examples = data.validation.examples
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
         if not isinstance(examples, TextToTextExamples):
             return Conclusion(step, rows, metrics, trivial, [])
-        from jaxformer.training.evaluation.generated_text import write_texts
+        from jaxformer.training.evaluation.generated_text import generate_texts
 
         say(f"writing {examples.config.product[1]} for {rows} validation sources")
-        texts = write_texts(self.program, params, self.batches(), examples, data.tokenizer)
+        texts = generate_texts(self.program, params, self.batches(), examples, data.tokenizer)
         references = [each.references for each in texts]
         metrics |= examples.config.metric.scores([each.text for each in texts], references)
         return Conclusion(step, rows, metrics, trivial, texts)
 
     def batches(self) -> DeviceBatches:
-        """The validation rows on the devices, as many at a time as training computes at a time."""
+        """Yields batches of validation rows on the devices, in the micro-batch size of training."""
         parts, most = self.program.train.gradient_accumulation, self.max_batches
         sharding, num_rows = self.program.batch_sharding, self._batch_size // parts
         batches = self.data.validation.epoch(
@@ -81,12 +81,12 @@ class Evaluator:
         return DeviceBatches(batches, sharding, num_rows)
 
     def measure(self, params: Parameters) -> dict[str, HeadResult]:
-        """The results of every head on the validation rows; every process gets all of them."""
+        """Computes the results of every head on the validation rows, on every process."""
         total: Sums = {}
         predictions, rows = [], []
         results = (self.program.eval_step(params, batch) for batch in self.batches())
         for result in _read_late(results):
-            # As Python floats, whose sum over many batches loses nothing.
+            # As Python floats, so that sums over many batches keep their precision.
             sums = jax.tree.map(float, result.sums)
             total = jax.tree.map(lambda x, y: x + y, total, sums) if total else sums
             real = result.rows >= 0
@@ -102,7 +102,7 @@ class Evaluator:
 
 
 def _read_late(results: Iterable[Any]) -> Iterator[Any]:
-    """Fetches each result after the next step is dispatched, so that the devices never wait."""
+    """Fetches each result after dispatching the next step, so that the devices never wait."""
     pending = None
     for result in results:
         if pending is not None:
@@ -112,17 +112,17 @@ def _read_late(results: Iterable[Any]) -> Iterator[Any]:
         yield jax.device_get(pending)
 
 
-def trivial_answers(
+def baseline_metrics(
     heads: Sequence[Head], train: Dataset, validation: Dataset, max_batches: int | None
 ) -> dict[str, float]:
-    """The validation metrics of the heads' best constant predictions, see `Head.baseline`."""
+    """Computes the validation metrics of the best constant predictions, see `Head.baseline`."""
     seen = list(train.epoch(max_batches=_MOST_BATCHES))
     held_out = list(validation.epoch(max_batches=max_batches))
-    return _of_heads({head.name: head.baseline(seen, held_out) for head in heads})
+    return _prefixed_by_head({head.name: head.baseline(seen, held_out) for head in heads})
 
 
-def _of_heads(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """The metrics of a model: those of its head, or of each of several as "<head>_<name>"."""
+def _prefixed_by_head(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Returns the metrics of a model, prefixed with "<head>_" if it has several heads."""
     several = len(found) > 1
     return {
         f"{head}_{name}" if several else name: value

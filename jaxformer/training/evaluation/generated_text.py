@@ -1,4 +1,4 @@
-"""Texts that a model generates for the validation sources."""
+"""Generates texts for the validation sources."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -21,7 +21,7 @@ from jaxformer.training.evaluation.conclusion import GeneratedText
 from jaxformer.training.step import Batch, TrainProgram
 
 
-def write_texts(
+def generate_texts(
     program: TrainProgram,
     params: Parameters,
     batches: Iterable[Batch],
@@ -44,7 +44,7 @@ def write_texts(
 
 
 def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):
-    """Rows int `[B]` and tokens int `[B, T]`, `end` after the last; the same on every process."""
+    """Returns rows int `[B]` and tokens int `[B, T]`, padded with `end`, on every process."""
     model = abstract_model.module(params)
     model.decoder_transformer.stack.unstack()
     memory = model.encode(batch["inputs"], segments=batch["segments"])
@@ -55,7 +55,7 @@ def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: 
         model,
         CacheShape(rows, capacity=length, chunk=1, storage=model.dtype.name),
         History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
-        keys=ones,  # Nothing is drawn.
+        keys=ones,  # Greedy decoding ignores the key.
         pending=1,
         encoder_outputs=(memory, KeyPadding(batch["segments"] > 0)),
     )

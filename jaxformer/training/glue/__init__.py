@@ -1,1 +1,1 @@
-"""GLUE as a whole: the runs of its tasks, their scores and the files that are submitted."""
+"""The GLUE benchmark: the runs of its tasks, their scores and the submission files."""

@@ -1,4 +1,4 @@
-"""What a finished run of a GLUE task gives: its metrics, and the files that are submitted."""
+"""The results of a finished GLUE run: metrics and submission files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,17 +31,17 @@ class Measured(NamedTuple):
     """The result of a run."""
 
     step: int
-    """The steps that it took."""
+    """Number of steps taken."""
     metrics: dict[str, float]
-    """What GLUE reports of the task, on the development data."""
+    """GLUE's metrics for the task on the development data."""
     submissions: dict[str, str]
-    """The files with the predictions, relative to the run's folder, by their names."""
+    """The prediction files by name, as paths relative to the run's folder."""
     asked: Sequence[float | None] = ()
-    """The steps and the epochs that were asked for."""
+    """The requested steps and epochs."""
 
 
 def finished(run: GlueRun) -> Measured | None:
-    """Returns what an earlier start has measured; None if the run is not finished."""
+    """Returns the stored results of a finished run, or None."""
     file = run.folder / RESULT_FILE
     if not file.is_file() or not (run.folder / CONFIG_FILE).is_file():
         return None
@@ -61,7 +61,7 @@ def _asked(run: GlueRun) -> list[float | None]:
 
 
 def measure(run: GlueRun, result: TrainResult) -> Measured:
-    """Measures a run that has come to its end, and writes its predictions for the test data."""
+    """Measures a finished run, and writes its predictions for the test data."""
     task, files = TASKS[run.task], run.config.data.files
     found = {name: result.metrics[name] for name in task.metrics}
     others = task.dev[1:]
@@ -93,7 +93,7 @@ def _side(split: str) -> str:
 
 
 def _predictions(model: Predictor, rows: Sequence[LabelledRow], task: GlueTask) -> list[str]:
-    """The predicted label of each row, as GLUE's files write it."""
+    """Returns the predicted label of each row in GLUE's notation."""
     records = [Record(row.where, dict(zip(_COLUMNS, row.texts, strict=False))) for row in rows]
     found = model.predict(records)
     if task.labels:
@@ -111,7 +111,7 @@ def _labels(rows: list[LabelledRow]) -> list[str]:
 
 
 def _submit(model: Predictor, files: GlueFolder, split: str, file: Path) -> str:
-    """Writes the predictions for a split as gluebenchmark.com takes them; returns the path."""
+    """Writes the predictions for a split in the format of gluebenchmark.com; returns the path."""
     file = file.with_suffix(".tsv")
     queries = files.query_rows(split)
     predicted = _predictions(model, [query.row for query in queries], files.task)

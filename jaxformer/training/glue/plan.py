@@ -1,4 +1,4 @@
-"""The runs that GLUE takes: the recipe of each task, with what a user asks for besides."""
+"""The runs of the GLUE benchmark: the recipe of each task with the user's changes."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import AnyPath, any_path
 
 Recipe = Callable[[str], Config]
-"""Gives the published experiment of a task."""
+"""Returns the published experiment of a task."""
 
 
 class GlueRun(NamedTuple):
@@ -29,31 +29,33 @@ class GlueRun(NamedTuple):
 
 @dataclass(frozen=True)
 class GluePlan:
-    """Which tasks are trained from what, and what differs from their recipes."""
+    """The tasks, the initial model, and changes to the recipes."""
 
     init_from: str
     """The model that every run starts from."""
     data: str
     """The folder with the tasks' folders."""
     run_dir: AnyPath
-    """The folder of all runs."""
+    """The output folder of all runs."""
     tasks: tuple[str, ...]
     """The tasks."""
     learning_rates: tuple[float, ...] = ()
-    """Peak learning rates, of which the best for each task counts; none: the recipe's."""
+    """Peak learning rates, of which the best is chosen per task; empty uses the recipe's."""
     seeds: tuple[int, ...] = (0,)
-    """Seeds, whose median counts."""
+    """Seeds; the median over seeds is reported."""
     epochs: float | None = None
-    """Epochs; None: the recipe's."""
+    """Number of epochs; None uses the recipe's."""
     batch_size: int | None = None
-    """Rows of a step; None: the recipe's."""
+    """Batch size in rows; None uses the recipe's."""
     max_length: int | None = None
-    """The most tokens of a row; None: the recipe's."""
+    """Maximum number of tokens of a row; None uses the recipe's."""
 
     def check_files(self) -> None:
-        """Checks that all tasks' files are there and can be read, before anything is trained."""
+        """Checks that the files of all tasks exist and are readable before training starts."""
         if not any_path(self.data, "--data").is_dir():
-            raise DataError(f"--data {self.data}: must be the folder with GLUE's; there is none")
+            raise DataError(
+                f"--data {self.data}: must be the folder with the GLUE data, but does not exist"
+            )
         missing = {task: GlueFolder(self.data, TASKS[task]).missing() for task in self.tasks}
         lacking = {task: files for task, files in missing.items() if files}
         if not lacking:
@@ -85,7 +87,7 @@ class GluePlan:
 
 
 def _read_evaluated(files: GlueFolder) -> None:
-    """Reads what is read only after training: further development files and the test files."""
+    """Checks the files that are only used after training: further development and test files."""
     for split in files.task.dev[1:]:
         files.rows(split)
     for split in filter(files.files, files.task.test):
@@ -107,7 +109,7 @@ def _with_seed(config: Config, seed: int) -> Config:
 
 
 def chosen_tasks(text: str) -> tuple[str, ...]:
-    """Returns the tasks that a list between commas names, in GLUE's order; "all" names all."""
+    """Parses a comma-separated list of tasks, or "all"; returns them in GLUE's order."""
     if text.strip().lower() == "all":
         return tuple(TASKS)
     chosen = {task_name(name) for name in text.split(",") if name.strip()}

@@ -1,4 +1,4 @@
-"""The scores of GLUE: of each task, and their average."""
+"""GLUE scores: of each task, and their average."""
 
 import shutil
 import statistics
@@ -22,13 +22,13 @@ def score(metrics: Mapping[str, float]) -> float:
     """Returns the score of a task: the mean of its metrics (F1 and accuracy, both sides of MNLI).
 
     Args:
-        metrics: What GLUE reports of the task.
+        metrics: GLUE's metrics for the task.
     """
     return statistics.fmean(metrics.values())
 
 
 def average(scores: Mapping[str, float]) -> float:
-    """Returns the score of GLUE, the mean over the tasks.
+    """Returns the GLUE score, the mean over the tasks.
 
     References:
         Wang et al., GLUE, https://arxiv.org/abs/1804.07461, section 5
@@ -37,14 +37,14 @@ def average(scores: Mapping[str, float]) -> float:
 
 
 class TaskResult(NamedTuple):
-    """A task's result over its runs."""
+    """The result of a task over its runs."""
 
     metrics: dict[str, float]
     """The median of each metric over the seeds, with the best learning rate."""
     learning_rate: float
-    """That learning rate."""
+    """The best learning rate."""
     best: GlueRun
-    """The run of it with the best score, whose predictions are submitted."""
+    """The best run with this learning rate, whose predictions are submitted."""
     runs: Results
     """All runs."""
 
@@ -71,7 +71,7 @@ def _medians(runs: Results) -> dict[str, float]:
 
 
 def summary(results: Mapping[str, TaskResult]) -> dict[str, Any]:
-    """Returns all results as JSON's types; shares and correlations are from 0 (or -1) to 1."""
+    """Returns all results as JSON types; fractions are in [0, 1], correlations in [-1, 1]."""
     tasks = {
         task: {
             "score": result.score,
@@ -100,7 +100,7 @@ def _run_row(run: GlueRun, measured: Measured) -> dict[str, Any]:
 
 
 def report(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
-    """Prints the table, and writes it with the submission files into the folder of all runs."""
+    """Prints the table, and writes it and the submission files to the output folder."""
     content = summary(results)
     rows = _rows(results, content)
     write_json(folder / "results.json", content)

@@ -1,1 +1,1 @@
-"""Logs, reports and pictures of a run."""
+"""Logs, reports and plots of a run."""

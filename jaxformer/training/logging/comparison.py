@@ -1,4 +1,4 @@
-"""Several runs beside each other: what they measured, what differs, what they cost."""
+"""Compares runs: metrics, differences in settings, and cost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,22 @@ from jaxformer.training.logging.throughput import RunWork
 
 @dataclass(frozen=True, eq=False)
 class ComparedRun:
-    """A run among others."""
+    """A run in a comparison."""
 
     name: str
-    """What it is called among them."""
+    """Its name in the comparison."""
     folder: AnyPath
     """Its folder."""
     metric: str
-    """The validation metric that is compared."""
+    """The compared validation metric."""
     steps: np.ndarray
     """The steps at which the metric was measured."""
     values: np.ndarray
-    """What was measured then."""
+    """The values of the metric."""
 
     @cached_property
     def best(self) -> tuple[int, float] | None:
-        """The step and the value of the best evaluation; None: there was none."""
+        """The step and value of the best evaluation, or None."""
         if not len(self.steps):
             return None
         costs = [cost(self.metric, value) for value in self.values]
@@ -50,7 +50,7 @@ class ComparedRun:
 
     @cached_property
     def config(self) -> Config | None:
-        """Its configuration; None: the folder has none."""
+        """The configuration, or None if the folder has none."""
         return read_config(self.folder) if (self.folder / CONFIG_FILE).exists() else None
 
     @cached_property
@@ -63,11 +63,11 @@ class ComparedRun:
 
     @cached_property
     def work(self) -> RunWork | None:
-        """The tokens and the model FLOPs of its steps, counted from the configuration."""
+        """The tokens and model FLOPs of its steps, computed from the configuration."""
         return None if self.config is None else RunWork.of(self.config)
 
     def row(self) -> dict[str, Any]:
-        """What a table says of the run; None for what is not known."""
+        """The run's row in the table; None for unknown values."""
         step, value = self.best or (None, None)
         known = self.work is not None and step is not None
         return {
@@ -81,14 +81,14 @@ class ComparedRun:
 
 
 def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
-    """Returns runs by their best value of a metric, the best one first, unmeasured ones last."""
+    """Returns runs sorted by their best value of a metric, runs without the metric last."""
     folders = [any_path(folder, "run_dirs") for folder in folders]
     names = [folder.name for folder in folders]
     runs, measured = [], {}
     for folder in folders:
         if not folder.is_dir():
             wrong = "is a file" if folder.exists() else "does not exist"
-            raise ConfigError(f"run_dirs: {folder} {wrong}: name the folders of runs")
+            raise ConfigError(f"run_dirs: {folder} {wrong}: name run folders")
         rows = [row for row in read_metrics(folder) if row["split"] == "validation"]
         rows += _concluded(folder, metric, rows)
         if not rows and not read_metrics(folder):
@@ -109,7 +109,7 @@ def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
 def _concluded(
     folder: AnyPath, metric: str, rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What was measured at the end of a run alone, such as BLEU; none if it was on other data."""
+    """Returns metrics that are measured only at the end of a run, such as BLEU."""
     path = folder / EVALUATION_FILE
     if not path.exists() or any(row.get(metric) is not None for row in rows):
         return []
@@ -122,7 +122,7 @@ def _concluded(
 
 
 def _on_all_rows(data: Any) -> Any:
-    """The data of an evaluation, however many of their batches were read."""
+    """Returns the data of an evaluation, regardless of how many batches were read."""
     return {**data, "max_validation_batches": None} if isinstance(data, dict) else data
 
 
@@ -137,7 +137,7 @@ def table(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
 
 
 def in_columns(rows: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
-    """Returns a table for people: lines of equal columns, with the names above."""
+    """Formats the rows as an aligned table with a header."""
     names = [name for name in rows[0] if name not in ("run", metric, "step")]
     shown = [["run", metric, *names]]
     for row in rows:
@@ -152,15 +152,15 @@ def in_columns(rows: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
 
 
 def settings(configs: Sequence[Config | None]) -> list[dict[str, Any]]:
-    """Returns for each configuration the fields that are not the same in all of them.
+    """Returns for each configuration the fields that differ between configurations.
 
-    A field is called by the end of its name that no other differing field has.
+    A field is named by the shortest unique suffix of its dotted name.
     """
     flat = [{} if config is None else dict(_flat(to_json(config), "")) for config in configs]
     known = [values for values in flat if values]
     names = dict.fromkeys(name for values in known for name in values)
     differing = [name for name in names if len({repr(v.get(name)) for v in known}) > 1]
-    # Where components differ, their own fields say nothing that the names do not.
+    # If the types of components differ, their fields are omitted.
     kinds = tuple(f"{name}." for name in differing if any(f"{name}.{_KIND}" in v for v in known))
     differing = [name for name in differing if not name.startswith(kinds)]
     short = {name: _short(name, differing) for name in differing}
@@ -171,7 +171,7 @@ _KIND = "type"
 
 
 def _flat(value: Any, where: str) -> list[tuple[str, Any]]:
-    """The fields of nested objects, by their dotted names; a component's own name is its type's."""
+    """Flattens nested objects to dotted names; a component itself is named by its type."""
     if not isinstance(value, dict):
         return [(where, value)]
     found = []

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went, with what was lost and what lies between its starts."""
+"""Goodput: how the wall time of a run was spent, including lost work and downtime."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from jaxformer.training.logging.wall_time import PARTS, WALL_TIME_FILE, TimeRow,
 
 LOST, BETWEEN = "lost", "between"
 MEANINGS = {
-    "step": "updates that were kept",
+    "step": "kept updates",
     "start": "from the start of a process to its first step: imports, devices, data, a checkpoint",
     "compile": "tracing and compiling the step",
     "data": "waiting for batches",
     "evaluation": "evaluations and samples, and the conclusion of the run",
-    "save": "saving checkpoints, as far as steps waited for it",
-    LOST: "work after the last checkpoint of a start that ended early, done again by the next",
-    BETWEEN: "no process, or one that was killed before it wrote a row (two a minute)",
+    "save": "saving checkpoints, while steps waited for it",
+    LOST: "work after the last checkpoint of an interrupted start, repeated by the next one",
+    BETWEEN: "no running process, or one killed before it wrote a row (every 30 seconds)",
 }
-"""The parts of the wall time, and what each is."""
+"""The parts of the wall time and their meanings."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Start:
     """A process of a run, from its start to its last row."""
 
     rows: tuple[TimeRow, ...]
-    """What it wrote."""
+    """The rows that it wrote."""
     kept: TimeRow
-    """The last row whose work the next starts went on from."""
+    """The last row whose work was kept by later starts."""
 
     @property
     def began(self) -> float:
-        """When it began, in seconds since 1970."""
+        """When the process began, in seconds since 1970."""
         return self.rows[0].began
 
     @property
@@ -46,14 +46,14 @@ class Start:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """What its time was spent on; work that was lost apart."""
+        """The seconds spent on each part, with lost work counted separately."""
         last = self.rows[-1].seconds
         lost = {part: last[part] - self.kept.seconds[part] for part in _WORK}
         kept = {part: last[part] - lost.get(part, 0.0) for part in PARTS}
         return kept | {LOST: sum(lost.values())}
 
     def pieces(self) -> Iterator[tuple[float, float, str]]:
-        """Yields when its work began, how long it took and what it was, from row to row."""
+        """Yields the begin, duration and part of each piece of work, row by row."""
         blank = dict.fromkeys(PARTS, 0.0)
         first = self.rows[0]._replace(elapsed=0.0, seconds=blank)
         is_kept = True
@@ -66,16 +66,16 @@ class Start:
             is_kept = is_kept and after is not self.kept
 
 
-# What is done again where the checkpoint after it is missing; a start is none.
+# Work that is repeated if the checkpoint after it is missing; this excludes start-up.
 _WORK = ("data", "step", "evaluation", "save")
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Where the wall time of a run went, from its first start to its last row."""
+    """How the wall time of a run was spent, from its first start to its last row."""
 
     starts: tuple[Start, ...]
-    """Its processes, one after the other."""
+    """The processes of the run, in order."""
 
     @property
     def wall(self) -> float:
@@ -93,11 +93,11 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """The share of the wall time in which updates were computed that were kept."""
+        """The fraction of the wall time spent on kept updates."""
         return self.parts["step"] / self.wall if self.wall else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain data; times in seconds."""
+        """Returns everything as JSON-serializable data; times in seconds."""
         return {
             "wall_seconds": self.wall,
             "goodput": self.share,
@@ -119,17 +119,18 @@ class Goodput:
 
 
 def goodput(folder: AnyPath) -> Goodput:
-    """Returns where the wall time of a run went.
+    """Returns how the wall time of a run was spent.
 
-    A start that ended at step 37 while the next one goes on from step 30 has lost what it did
-    after it had saved step 30.
+    If a start ended at step 37 and the next one resumed from step 30, the work after saving step 30
+    is lost.
     """
     folder = run_path(folder, "run_dir")
     rows = read_wall_time(folder)
     if not rows:
-        RunConfig(folder)  # is it one at all?
+        RunConfig(folder)  # raises if it is not a run
         raise DataError(
-            f"{folder} has no {WALL_TIME_FILE}: it was not trained since training writes one"
+            f"{folder} has no {WALL_TIME_FILE}: it was last trained by a version that did not "
+            "write this file"
         )
     return Goodput(tuple(_starts(rows)))
 
@@ -143,6 +144,6 @@ def _starts(rows: Sequence[TimeRow]) -> Iterator[Start]:
 
 
 def in_rows(parts: Mapping[str, float], wall: float) -> list[tuple[str, float, float, str]]:
-    """Returns the parts that took time, the longest first: name, seconds, share and meaning."""
+    """Returns the parts that took time, longest first, as name, seconds, fraction and meaning."""
     spent = sorted(parts.items(), key=lambda item: -item[1])
     return [(name, took, took / wall, MEANINGS[name]) for name, took in spent if took > 0]

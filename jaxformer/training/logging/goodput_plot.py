@@ -1,4 +1,4 @@
-"""Where the wall time of a run went, as a picture: a bar for each start, on one axis of time."""
+"""Plots how the wall time of a run was spent: one bar per start on a common time axis."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ _COLOURS = {
     BETWEEN: "#000000",
 }
 _MOST_LANES = 12
-_FINEST = 1 / 2000  # of the width; what is shorter is drawn with what follows
+_FINEST = 1 / 2000  # fraction of the width; shorter pieces are merged with the next one
 _UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
-    """Draws the starts of a run below each other, in the colours of what they did."""
+    """Draws the starts of a run below each other, colored by part."""
     wall = duration(found.wall)
-    figure, axes = canvas(title, f"goodput {found.share:.1%} of {wall}: updates that were kept")
+    figure, axes = canvas(title, f"goodput {found.share:.1%} of {wall}: kept updates")
     scale, unit = next(each for each in _UNITS if found.wall >= 2 * each[0] or each[0] == 1)
     lanes = min(len(found.starts), _MOST_LANES)
     for part, colour in _COLOURS.items():
@@ -46,7 +46,7 @@ def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
 
 
 def _spans(found: Goodput, part: str, lanes: int) -> list[list[tuple[float, float]]]:
-    """When a part began and how long it took, for each lane; neighbours as one."""
+    """Returns the begin and duration of a part for each lane, with adjacent pieces merged."""
     zero, finest = found.starts[0].began, found.wall * _FINEST
     spans: list[list[tuple[float, float]]] = [[] for _ in range(lanes)]
     for number, start in enumerate(found.starts):
@@ -62,7 +62,7 @@ def _spans(found: Goodput, part: str, lanes: int) -> list[list[tuple[float, floa
 
 
 def _name_colours(axes, found: Goodput) -> None:
-    """Names each colour on the right, with the time that it stands for."""
+    """Labels each color on the right with its part and total time."""
     rows = [(part, seconds) for part, seconds in found.parts.items() if seconds > 0]
     for number, (part, seconds) in enumerate(rows):
         name = "between (blank)" if part == BETWEEN else part

@@ -1,4 +1,4 @@
-"""Metrics on disk, as JSON lines for programs; and in the loggers that people look at."""
+"""Writes metrics as JSON lines to disk, and to loggers."""
 
 import itertools
 import json
@@ -23,16 +23,16 @@ _log = logging.getLogger(__name__)
 class MetricsLog:
     """Appends rows of metrics to a run's folder.
 
-    A run that resumes from step ``n`` measures what came after once more, so the rows past ``n``
-    go first: each step appears once, however often the run was interrupted. Lines that are damaged
-    are kept in a file beside it.
+    A run that resumes from step ``n`` repeats later steps, so rows past ``n`` are removed first:
+    each step appears once, no matter how often the run was interrupted. Damaged lines are moved to
+    a separate file.
 
     Args:
         folder: The run's folder.
         step: The step that training starts from.
-        num_rows: How many rows there were when that step was saved; 0: not known.
-        loggers: What shows the rows besides.
-        config: The run's configuration as JSON, which loggers show.
+        num_rows: Number of rows when that step was saved; 0 if unknown.
+        loggers: Loggers that also receive the rows.
+        config: The run's configuration as JSON, for the loggers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MetricsLog:
         self.num_rows = len(rows)
         with replacing(self._path) as aside:
             aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        # buffering=1 writes row by row, so that a killed process loses at most half a line.
+        # Line buffering, so that a killed process loses at most one line.
         self._file = self._path.open("a", buffering=1)
         run = LoggedRun(folder, step, config)
         self._writers = [Guarded(logger, run) for logger in loggers]
@@ -71,17 +71,17 @@ class MetricsLog:
             writer.scalars(split, step, values)
 
     def write_text(self, name: str, step: int, text: str) -> None:
-        """Shows a text in the loggers."""
+        """Sends a text to the loggers."""
         for writer in self._writers:
             writer.text(name, step, text)
 
     def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
-        """Shows how the run ended in the loggers."""
+        """Sends the final results to the loggers."""
         for writer in self._writers:
             writer.conclude(step, metrics, picture)
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Flushes and closes the file and the loggers."""
         self._file.close()
         for writer in self._writers:
             writer.close()
@@ -90,12 +90,12 @@ class MetricsLog:
 def read_metrics(folder: AnyPath) -> list[dict[str, Any]]:
     """Returns the rows of a run in order.
 
-    A last line that a killed process cut off is dropped; other damage is left out with a warning.
+    An incomplete last line is dropped; other damaged lines are skipped with a warning.
     """
     path = any_path(folder, "folder") / METRICS_FILE
     found = _read(path)
     if found.damage is not None:
-        _log.warning("%s; left out %s", found.damage, _count(found.damaged))
+        _log.warning("%s; skipped %s", found.damage, _count(found.damaged))
     return found.rows
 
 
@@ -104,9 +104,9 @@ class _Read(NamedTuple):
 
     rows: list[dict[str, Any]]
     damaged: list[bytes]
-    """Lines that could not be read."""
+    """The unreadable lines."""
     damage: DataError | None
-    """The first problem."""
+    """The first problem found."""
 
 
 def _read(path: AnyPath) -> _Read:
@@ -130,16 +130,16 @@ def _read(path: AnyPath) -> _Read:
 def _row(line: bytes, where: str) -> dict[str, Any]:
     row = parse_json(line, where)
     numbers = [value for name, value in row.items() if name != "split" and value is not None]
-    # NaN compares as false; JSON knows no other numbers that are not finite.
+    # NaN compares as false; Python's JSON parser also accepts infinities.
     if not all(type(n) in (int, float) and abs(n) <= sys.float_info.max for n in numbers):
         raise DataError(f"{where}: a value is not a finite number")
     if type(row.get("step")) is not int or row["step"] < 0 or type(row.get("split")) is not str:
-        raise DataError(f"{where}: not a row of metrics with its step and split")
+        raise DataError(f"{where}: not a row of metrics with a step and a split")
     return row
 
 
 def _repaired(path: Path) -> list[dict[str, Any]]:
-    """Reads the rows, and moves what is damaged to a file beside theirs."""
+    """Reads the rows and moves damaged lines to a separate file."""
     found = _read(path)
     if found.damage is not None:
         target = unused(path)
@@ -157,7 +157,7 @@ def _count(damaged: list[bytes]) -> str:
 
 
 def unused(path: Path) -> Path:
-    """Returns the first of metrics.jsonl.damaged, metrics.jsonl.damaged-2, ... that is free."""
+    """Returns the first unused name of metrics.jsonl.damaged, metrics.jsonl.damaged-2, ..."""
     endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
     return next(name for name in names if not os.path.lexists(name))

@@ -1,4 +1,4 @@
-"""The loss curve of a run, and of several runs beside each other, as pictures."""
+"""Plots the loss curve of a run, or of several runs together."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.io.files import replacing
 from jaxformer.training.logging.metrics_writer import read_metrics
 
-# Okabe and Ito's palette, which stays distinct for colour-blind readers.
+# Okabe and Ito's palette, which is distinguishable for color-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 
 _LOSS_TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 20, 50)
@@ -35,13 +35,13 @@ def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
 
 
 class Line(NamedTuple):
-    """A curve among others."""
+    """A curve in a comparison."""
 
     name: str
     x: np.ndarray
     """Steps, or FLOPs."""
     y: np.ndarray
-    """What was measured."""
+    """The values."""
 
 
 def plot_comparison(
@@ -52,7 +52,7 @@ def plot_comparison(
     per_token: bool = False,
     compute: bool = False,
 ) -> Path:
-    """Draws a validation metric of several runs in one picture."""
+    """Draws a validation metric of several runs in one figure."""
     words = metric.replace("_", " ")
     figure, axes = canvas(title, f"validation {words}{' against compute' * compute}")
     lines = [line for line in lines if len(line.x)]
@@ -62,7 +62,7 @@ def plot_comparison(
         ends.append((line.x[-1], line.y[-1], line.name, colour))
     _frame(axes, [line.y for line in lines], per_token, None if metric == "loss" else words)
     if compute:
-        axes.autoscale(axis="x")  # from 0, a logarithmic axis cannot begin
+        axes.autoscale(axis="x")  # a logarithmic axis cannot start at 0
         axes.set_xscale("log")
         axes.set_xlabel("FLOPs of training (forward and backward, from the configuration)")
     _label_ends(axes, ends, per_token)
@@ -81,15 +81,15 @@ def curve(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_per_token(folder: Path) -> bool:
-    """Whether the loss is that of predicted tokens alone, so that it has a perplexity."""
+    """Whether the loss is a mean over predicted tokens, so that its exponential is a perplexity."""
     return any("perplexity" in row for row in read_metrics(folder))
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """A moving average over about a thirtieth of the curve.
+    """Returns a moving average over about a thirtieth of the curve.
 
-    The window is centred, so that the steep beginning is not shifted to the right: it shrinks
-    towards the start, and at the end it looks back only.
+    The window is centered, so that the steep beginning is not shifted to the right; it shrinks
+    towards the start, and looks back only at the end.
     """
     half = len(values) // 60
     reach = [min(half, i) for i in range(len(values))]
@@ -97,8 +97,8 @@ def smooth(values: np.ndarray) -> np.ndarray:
 
 
 def canvas(title: str, subtitle: str) -> tuple[Any, Any]:
-    """Returns a figure and its axes, with a title above and room for names on the right."""
-    # The object interface needs no display and leaves pyplot's global state alone.
+    """Returns a figure and its axes, with a title above and room for labels on the right."""
+    # The object interface needs no display and does not touch pyplot's global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -113,9 +113,9 @@ def canvas(title: str, subtitle: str) -> tuple[Any, Any]:
 def _frame(
     axes: Any, curves: Sequence[np.ndarray], per_token: bool, name: str | None = None
 ) -> None:
-    """Grid, axis names, and a logarithmic loss axis where the loss spans more than a factor 3.
+    """Draws grid and axis labels; the loss axis is logarithmic if it spans more than a factor of 3.
 
-    Another metric than the loss has a `name`.
+    `name` is the label of a metric other than the loss.
     """
     values = np.concatenate([values for values in curves if len(values)])
     if name is None and len(values) and values.min() > 0 and values.max() / values.min() > 3:
@@ -136,7 +136,7 @@ def _frame(
 def _label_ends(
     axes: Any, labels: Sequence[tuple[float, float, str, str]], per_token: bool
 ) -> None:
-    """Names each curve at its last point, moved apart where the names would overlap."""
+    """Labels each curve at its last point, moving labels apart where they would overlap."""
     to_pixels, to_data = axes.transData.transform, axes.transAxes.inverted().transform
     placed = -np.inf
     right = max((x for x, *_ in labels), default=0.0)
@@ -160,7 +160,7 @@ def _cycle(count: int) -> list[str]:
 
 
 def save_picture(figure: Any, path: Path) -> Path:
-    """Writes a figure, as wide as the names on its right want it; returns the path."""
+    """Writes a figure, widened to fit the labels on its right; returns the path."""
     with replacing(path) as aside:
         kind = path.suffix.removeprefix(".") or "png"
         figure.savefig(aside, format=kind, bbox_inches="tight", pad_inches=0.2)

@@ -1,4 +1,4 @@
-"""A short text from the model in training: enough to see what it has learned."""
+"""Short text samples from the model during training."""
 
 import numpy as np
 
@@ -14,23 +14,23 @@ from jaxformer.training.step import TrainProgram
 
 
 class Preview:
-    """What continues a prompt with the weights of the moment, compiled once for all of a run."""
+    """Continues a prompt with the current parameters; compiled once per run."""
 
     def __init__(
         self, program: TrainProgram, tokenizer: Tokenizer, settings: TrainConfig, window: int
     ):
-        """Compiles nothing yet."""
+        """Stores the settings; compilation happens on first use."""
         self.engine = Engine(program.model, program.abstract_model, mesh=program.mesh)
         self.tokenizer, self.settings, self.window = tokenizer, settings, window
 
     def text(self, params: Parameters) -> str:
-        """The prompt and its continuation, up to the end of the text."""
+        """Returns the prompt and its continuation, up to the end of the text."""
         settings, tokenizer = self.settings, self.tokenizer
         end = tokenizer.end_of_text_id
         start = np.concatenate([[end], tokenizer.encode(settings.sample_prompt)])[: self.window]
         if not (room := min(settings.sample_tokens, self.window - len(start))):
             return tokenizer.decode(start[1:])
-        # Every replica writes the same text.
+        # Every replica generates the same text.
         rows = row_multiple(self.engine.mesh)
         options = {
             "max_new_tokens": room,

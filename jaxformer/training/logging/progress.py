@@ -1,4 +1,4 @@
-"""Progress on the screen: a bar on a terminal, occasional lines elsewhere."""
+"""Progress display: a bar in a terminal, occasional lines elsewhere."""
 
 import sys
 import time
@@ -11,34 +11,35 @@ import rich.table
 import rich.text
 from rich.console import Console
 
-# A log file wants a line per so many seconds at most, however fast the steps are.
+# Minimum seconds between lines in a log file.
 SECONDS_BETWEEN_LINES = 5.0
 LINE_WIDTH = 80
-"""The characters of a line away from a terminal."""
+"""Line width in characters outside of a terminal."""
 _BAR_WIDTH = 10
 
 
 @dataclass(frozen=True)
 class Course:
-    """How far a step is on the way through a run, whose steps may differ."""
+    """The length of a run, whose steps may differ in cost."""
 
     total: int
     """Steps of the whole run."""
     epochs: Callable[[int], float] | None = None
-    """Passes over the training rows in so many steps; None: not known."""
+    """Returns the number of epochs after a number of steps; None if unknown."""
     work: Callable[[int], float] = float
-    """What so many steps take together, in any unit; by default all steps take the same."""
+    """Returns the total cost of a number of steps in any unit; by default all steps cost the same.
+    """
     own: Callable[[], Sequence[str]] = tuple
-    """Returns the names of the metrics that parts of the model add."""
+    """Returns the names of metrics that parts of the model add."""
 
     def steps_left(self, step: int) -> float:
-        """Returns what is left after a step, in steps that take what this one took."""
+        """Returns the remaining work after a step, in units of this step's cost."""
         latest = self.work(step) - self.work(step - 1)
         return (self.work(self.total) - self.work(step)) / latest
 
 
 class Progress:
-    """Shows how far training is; this one shows nothing (processes other than the first).
+    """Progress display; this base class shows nothing, for processes other than the first.
 
     Args:
         course: The steps of the whole run.
@@ -52,13 +53,13 @@ class Progress:
         """Shows a row of training metrics."""
 
     def message(self, text: str) -> None:
-        """Shows a line that stays."""
+        """Prints a permanent line."""
 
     def close(self) -> None:
-        """Leaves the terminal as it was."""
+        """Restores the terminal."""
 
     def _line(self, step: int, values: Mapping[str, float], width: int) -> str:
-        """A row of metrics in a line of at most some characters."""
+        """Formats a row of metrics as a line of at most `width` characters."""
         elapsed = time.perf_counter() - self._started
         return describe(step, self.course, values, width, elapsed)
 
@@ -85,7 +86,7 @@ class LineProgress(Progress):
 
 
 class LiveProgress(Progress):
-    """A bar that redraws itself, for terminals."""
+    """A live progress bar, for terminals."""
 
     def __init__(self, course: Course, start: int, console: Console | None = None):
         super().__init__(course)
@@ -113,7 +114,7 @@ class LiveProgress(Progress):
         self._bar.stop()
 
     def _text(self, done: str) -> str:
-        """What stands right of the bar and of the number of steps, at this moment."""
+        """Returns the text to the right of the bar."""
         if self._row is None:
             return f"compiling {duration(time.perf_counter() - self._started)}"
         width = self._bar.console.width - _BAR_WIDTH - len(done) - len("  ")
@@ -121,7 +122,7 @@ class LiveProgress(Progress):
 
 
 class _LineColumn(rich.progress.ProgressColumn):
-    """A text that is computed whenever the bar is drawn, and never wraps."""
+    """A column of text that is computed on each redraw and never wraps."""
 
     def __init__(self, text: Callable[[str], str]):
         super().__init__(rich.table.Column(no_wrap=True, overflow="crop"))
@@ -133,17 +134,17 @@ class _LineColumn(rich.progress.ProgressColumn):
 
 
 def make_progress(course: Course, start: int, visible: bool) -> Progress:
-    """Returns the display that fits where the output goes."""
+    """Returns the display that suits the output: terminal, file or none."""
     if not visible:
         return Progress(course)
     return LiveProgress(course, start) if sys.stdout.isatty() else LineProgress(course)
 
 
 class _Part(NamedTuple):
-    """A piece of the line."""
+    """A part of a progress line."""
 
     importance: int
-    """The smallest number stays the longest where there is little room."""
+    """Priority; parts with the smallest number are kept longest if space is short."""
     text: str
 
 
@@ -154,13 +155,13 @@ def describe(
     width: int = LINE_WIDTH,
     elapsed: float = 0.0,
 ) -> str:
-    """One line of training metrics; what there is no room for is left out.
+    """Formats one line of training metrics; less important parts are left out if space is short.
 
     Args:
-        step: Updates done.
+        step: Number of updates done.
         course: The steps of the whole run.
         values: The metrics.
-        width: The most characters.
+        width: Maximum number of characters.
         elapsed: Seconds since the start.
 
     Returns:
@@ -198,7 +199,7 @@ def describe(
 
 
 def fitting(parts: Sequence[_Part], width: int) -> list[_Part]:
-    """Returns the most important parts that fit in a line together, in their order."""
+    """Returns the most important parts that fit in a line, in their original order."""
     room, least = width, len(parts)
     for rank, part in enumerate(sorted(parts)):
         room -= len(part.text) + (2 if rank else 0)
@@ -210,7 +211,7 @@ def fitting(parts: Sequence[_Part], width: int) -> list[_Part]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: 4.2s, 42s, 3m 10s, 2h 05m, 3d 04h."""
+    """Formats seconds: 4.2s, 42s, 3m 10s, 2h 05m, 3d 04h."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     seconds = round(seconds)
@@ -224,7 +225,7 @@ def duration(seconds: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """Three digits and a unit: 950, 12.3k, 4.56M, 7.89B, 1.20T."""
+    """Formats a number with three digits and a unit: 950, 12.3k, 4.56M, 7.89B, 1.20T."""
     for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             scaled = value / limit

@@ -1,4 +1,4 @@
-"""What the papers of the recipes report of texts that a model writes, beside runs of one's own."""
+"""Published scores of generated texts from the papers of the recipes, for comparison."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,18 +8,18 @@ from jaxformer.training.logging.progress import short_number
 
 
 class PublishedScore(NamedTuple):
-    """A row of a paper's table."""
+    """A row of a table in a paper."""
 
     model: str
-    """Its name there."""
+    """The name of the model in the paper."""
     data: str
     """The test set."""
     scores: Mapping[str, float]
-    """What was measured, under our names and in our units."""
+    """The metrics, under this library's names and in its units."""
     source: str
-    """The paper, and where in it."""
+    """The paper and the table."""
     flops: float | None = None
-    """The training's, as the paper estimates them; None: it does not."""
+    """Training FLOPs as estimated in the paper, or None."""
 
 
 _TRANSFORMER = "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, table 2"
@@ -35,11 +35,12 @@ PUBLISHED = (
     PublishedScore("BART", "XSum", {"rouge1": 0.4514, "rouge2": 0.2227}, _BART),
     PublishedScore("T5-11B", "CNN/DailyMail", {"rouge1": 0.4352, "rouge2": 0.2155}, _T5),
 )
-"""The rows. ROUGE-L is left out: papers do not say which of its two variants they mean."""
+"""Published scores. ROUGE-L is omitted, since papers do not say which of its two variants they use.
+"""
 
 
 def published_lines(metric: str) -> list[str]:
-    """Returns lines with the published values of a metric; empty where there are none."""
+    """Returns lines with the published values of a metric, or an empty list."""
     rows = [
         [
             each.model,

@@ -1,4 +1,4 @@
-"""The table at the start of a run: what is trained, on what, and what it takes."""
+"""The table at the start of a run: model, data and cost."""
 
 import math
 import shutil
@@ -28,7 +28,7 @@ def parameter_count(params: Any) -> int:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Returns the memory that each device holds of a tree of sharded arrays or shapes."""
+    """Returns the bytes per device of a tree of sharded arrays or shapes."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * item_bytes(leaf)
         for leaf in jax.tree.leaves(tree)
@@ -36,12 +36,12 @@ def bytes_per_device(tree: Any) -> int:
 
 
 def total_bytes(tree: Any) -> int:
-    """Returns the size of a tree of arrays or shapes, each counted once."""
+    """Returns the total bytes of a tree of arrays or shapes, ignoring replication."""
     return sum(math.prod(leaf.shape) * item_bytes(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def short_bytes(size: float) -> str:
-    """A size as people write it: 512 B, 12.3 MiB, 1.50 GiB."""
+    """Formats a size in bytes: 512 B, 12.3 MiB, 1.50 GiB."""
     for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size >= 1024**exponent:
             return f"{size / 1024**exponent:.3g} {unit}"
@@ -74,51 +74,51 @@ def start_report(
 
 
 def _tokens_per_step(work: RunWork) -> str:
-    """The tokens of a step; with a ramp, those of each stage and where it begins."""
-    lines = [f"{s.work.tokens:,} from step {s.start:,} ({s.words})" for s in work.stages]
+    """Describes the tokens of a step; with a ramp, of each stage and where it begins."""
+    lines = [f"{s.work.tokens:,} from step {s.start:,} ({s.batch_text})" for s in work.stages]
     if len(lines) == 1:
         return f"{work.stages[0].work.tokens:,}"
     return "\n".join([*lines[:3], "...", *lines[-2:]] if len(lines) > 6 else lines)
 
 
 def _room(folder: AnyPath, needed: int) -> str:
-    """Whether checkpoints of a size have room."""
+    """Describes whether the disk has room for checkpoints of a size."""
     if is_remote(folder):
         return "in an object store"
     free = shutil.disk_usage(folder).free
-    warning = "" if free > 2 * needed else "  <- THIS IS NOT ENOUGH"
+    warning = "" if free > 2 * needed else "  <- NOT ENOUGH"
     return f"{short_bytes(free)} free on disk{warning}"
 
 
 def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str, str]]:
-    """What learns where some parameters do not, or through low-rank factors."""
+    """Describes which parameters are trained if some are frozen or low-rank factors are used."""
     kernels = {name.split(".")[-3] for name in trained if is_factor(name)}
     if not kernels:
         rest = set(names).difference(trained)
-        parts = parts_alone(trained, rest)
+        parts = unique_prefixes(trained, rest)
         more = f" and {len(parts) - _MOST_PARTS} more" if len(parts) > _MOST_PARTS else ""
         return [("learning", ", ".join(parts[:_MOST_PARTS]) + more)] if rest else []
     others = {".".join(name.split(".")[:2]) for name in trained if not is_factor(name)}
-    besides = f"; besides them learn {', '.join(sorted(others))}" if others else ""
-    words = f"of {', '.join(sorted(kernels))}{besides or '; nothing else learns'}"
+    others_text = f"; also trained: {', '.join(sorted(others))}" if others else ""
+    words = f"of {', '.join(sorted(kernels))}{others_text or '; nothing else is trained'}"
     return [("low-rank factors", words)]
 
 
-def parts_alone(names: Iterable[str], others: Collection[str]) -> list[str]:
-    """Returns the shortest beginnings of dotted names that are of none of the others."""
+def unique_prefixes(names: Iterable[str], others: Collection[str]) -> list[str]:
+    """Returns the shortest prefixes of dotted names that match none of the others."""
     taken = {start for name in others for start in _starts(name)}
     found = (next((x for x in _starts(name) if x not in taken), name) for name in names)
     return list(dict.fromkeys(found))
 
 
 def _starts(name: str) -> list[str]:
-    """The beginnings of a dotted name, the shortest first: "a", "a.b", "a.b.c"."""
+    """Yields the prefixes of a dotted name, shortest first: "a", "a.b", "a.b.c"."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
-    """Returns how often a run reads its data."""
+def describe_epochs(data: Datasets, steps: int, max_batches: int | None) -> str:
+    """Describes how often a run reads its data."""
     learned = data.train.examples.epochs(data.train.rows_before(steps))
     checked, size = data.validation.num_rows, data.validation.batch_size
     read = checked if max_batches is None else min(max_batches * size, checked)
@@ -129,13 +129,13 @@ def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
 
 
 def print_table(title: str, rows: list[tuple]) -> None:
-    """Prints pairs as a table of two columns, 80 characters wide unless a path is longer."""
+    """Prints pairs as a two-column table, 80 characters wide unless a path is longer."""
     table = Table(show_header=False)
     frame = len("│ " + " │ " + " │")
     names = max((len(name) for name, _ in rows), default=0)
     room = max(LINE_WIDTH - frame - names, 20)
     for name, value in rows:
-        # Long paths stay in one piece.
+        # Long paths are not broken.
         options = {"break_long_words": False, "break_on_hyphens": False}
         lines = [wrap(line, room, **options) or [""] for line in str(value).split("\n")]
         table.add_row(name, "\n".join(part for parts in lines for part in parts))
@@ -144,7 +144,7 @@ def print_table(title: str, rows: list[tuple]) -> None:
 
 
 def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
-    """Prints a row of a batch, with what the model learns to write in colour or brackets."""
+    """Prints a row of a batch, with the training targets highlighted by color or brackets."""
     colours = sys.stdout.isatty()
     first, last = ("\033[32m", "\033[0m") if colours else ("[[", "]]")
     texts, lines = cut(reader.texts(row), most), []
@@ -155,7 +155,7 @@ def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
         if not name.endswith(("_weights", "_places")):
             lines.append((name, reader.format_value(name, value, row)))
     learns = any(part.learned for text in texts for part in text.parts)
-    words = f"; the model learns what is {'green' if colours else 'in [[ ]]'}" if learns else ""
+    words = f"; training targets are {'green' if colours else 'in [[ ]]'}" if learns else ""
     print(f"{title}{words}:")
     alone = [name for name, _ in lines] == ["text"]
     width = 0 if alone else max((len(name) for name, _ in lines), default=0) + 2
@@ -167,14 +167,14 @@ def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
 
 
 def print_pairs(rows: list[tuple]) -> None:
-    """Prints pairs as lines that programs can read; further lines of a value are indented."""
+    """Prints pairs as machine-readable lines; further lines of a value are indented."""
     width = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
         print(f"{name:<{width}}" + str(value).replace("\n", "\n" + " " * width))
 
 
 def item_bytes(leaf: Any) -> int:
-    """Returns the size of one number, or one PRNG key, of an array or shape."""
+    """Returns the bytes per element (number or PRNG key) of an array or shape."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return math.prod(jax.eval_shape(jax.random.key_data, leaf).shape[leaf.ndim :]) * 4
     return leaf.dtype.itemsize

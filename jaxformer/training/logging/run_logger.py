@@ -1,8 +1,8 @@
-"""Logs a run's metrics to the screen and to disk, one step late.
+"""Logs the metrics of a run to the screen and to disk, one step late.
 
-Metrics and TensorBoard's events grow line by line, which objects cannot. So the logs of a run in an
-object store are written on this machine (`LogFolder`), and what has changed is uploaded every half
-minute, before each checkpoint (its rows are in the store when it is complete), and at the end.
+Metrics and TensorBoard events are appended to, which object stores do not support. The logs of a
+run in an object store are therefore written locally (`LogFolder`), and changed files are uploaded
+every half minute, before each checkpoint completes, and at the end.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_mem
 from jaxformer.training.logging.wall_time import WALL_TIME_FILE, WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
-"""What a row begins with: means over its steps, as are the metrics of a loss besides."""
+"""The first metrics of a row; like all metrics of a loss they are means over its steps."""
 _LAST = ("learning_rate", "tokens", "skipped")
-"""Of these a row has the value of its last step."""
+"""Metrics for which a row has the value of its last step."""
 _COUNTER = "skipped_in_a_row"
 
 
@@ -51,32 +51,33 @@ _log = logging.getLogger(__name__)
 
 
 class TrainingDiverged(RunError):
-    """Too many updates had a non-finite loss or gradient: many in a row, or most of a run's."""
+    """Too many updates had a non-finite loss or gradient, consecutively or over the whole run."""
 
 
 def check_learned(steps: int, skipped: int) -> None:
-    """Refuses to call a run a success if most of its updates changed nothing."""
+    """Raises TrainingDiverged if most updates of a run were skipped."""
     if 2 * skipped > steps:
         raise TrainingDiverged(
-            f"{skipped} of {steps} updates had a non-finite loss or gradient and changed nothing"
-            f"{': the parameters are those of the start' if skipped == steps else ''}. {_ADVICE} "
-            "`jaxformer doctor` says whether this machine computes correctly."
+            f"{skipped} of {steps} updates had a non-finite loss or gradient and were "
+            f"skipped{': the parameters never changed' if skipped == steps else ''}. {_ADVICE} "
+            "`jaxformer doctor` checks whether this machine computes correctly."
         )
 
 
 class RunLogger:
-    """Reads the metrics of a step after the next one was started, so that devices never wait.
+    """Reads the metrics of a step after the next one has been dispatched, so that devices never
+    wait.
 
     Args:
-        settings: Steps, the interval between rows, and when a run has diverged.
+        settings: The training settings: steps, logging interval, and when a run has diverged.
         folder: The run's folder.
         step: The step that training starts from.
         work: The work of the steps.
-        state: The property `state` as it was saved at that step; empty where it is not known.
+        state: The property `state` as saved at that step; empty if unknown.
         config: The run's configuration as JSON, for the loggers.
-        epochs: Passes over the training rows in so many steps; None: not known.
-        began: When the work for this run began, in seconds since 1970; None: now.
-        own: Returns the names of the metrics that parts of the model add.
+        epochs: Returns the number of epochs after a number of steps; None if unknown.
+        began: When the work for this run began, in seconds since 1970; None means now.
+        own: Returns the names of metrics that parts of the model add.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class RunLogger:
     def before(self, step: int) -> None:
         """Reads pending metrics before a step whose batch has a new shape.
 
-        Its compilation must not count as time of the step before.
+        Its compilation must not count towards the previous step.
         """
         self._go_on_with("step")
         if self._work.stage(step - 1).start == step - 1:
@@ -117,15 +118,15 @@ class RunLogger:
 
     @property
     def folder(self) -> Path:
-        """Where the logs are written: the run's folder, or what is uploaded to there."""
+        """The folder of the logs: the run's folder, or a local folder that is uploaded."""
         return self._logs.path
 
     def push(self) -> None:
-        """Uploads what has changed, of a run in an object store."""
+        """Uploads changed logs of a run in an object store."""
         self._logs.push()
 
     def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
-        """Takes the metrics of a step that was just started; reads those of the one before."""
+        """Takes the metrics of the dispatched step; reads those of the previous one."""
         stage = self._work.stage(step - 1).start
         compiles, self._compiled = stage != self._compiled, stage
         self._spent("compile" if compiles else "step", data=waited)
@@ -137,12 +138,12 @@ class RunLogger:
 
     @property
     def state(self) -> dict[str, Any]:
-        """How many rows there are, and the metrics of the steps read since the last one."""
+        """The number of rows, and the metrics of the steps read since the last row."""
         rows = 0 if self._files is None else self._files.num_rows
         return {"rows": rows, "unlogged": list(self._rows)}
 
     def flush(self) -> None:
-        """Waits for the step whose metrics are still pending, and reads them."""
+        """Waits for the pending step and reads its metrics."""
         if self._pending is None:
             return
         (step, metrics), self._pending = self._pending, None
@@ -155,17 +156,19 @@ class RunLogger:
             self._write_row(step)
 
     def _step_done(self, step: int) -> None:
-        """Counts the time of a step; the first of a shape says what it took with compiling it."""
+        """Counts the time of a step; the first step of a shape reports its time including
+        compilation.
+        """
         stage = self._work.stage(step - 1)
         is_first, self._stage = stage.start != self._stage, stage.start
         seconds = self._stopwatch.step_done(stage.work, counts=not is_first)
         if is_first:
-            shape = f" of {stage.words} tokens" if len(self._work.stages) > 1 else ""
+            shape = f" of {stage.batch_text} tokens" if len(self._work.stages) > 1 else ""
             self.message(f"first step{shape} after {duration(seconds)}")
 
     @contextlib.contextmanager
     def paused(self, part: str) -> Iterator[Callable[[], float]]:
-        """Gives the seconds since its begin, which do not count as training but as `part`."""
+        """Context manager for work that counts as `part` instead of training; yields a clock."""
         self.flush()
         self._go_on_with(part)
         started = time.perf_counter()
@@ -174,13 +177,13 @@ class RunLogger:
         self._go_on_with("step", writes=True)
 
     def conclude_steps(self) -> None:
-        """Uploads the logs once all checkpoints are saved; what follows is an evaluation."""
+        """Uploads the logs once all checkpoints are saved; evaluation follows."""
         self._at = "save"
         self._go_on_with("evaluation", writes=True)
         self.push()
 
     def _go_on_with(self, part: str, writes: bool = False) -> None:
-        """Ends what the process was at; with a row of it, if asked or where steps begin."""
+        """Switches to another part of the wall time; writes a row if asked or if steps begin."""
         before, self._at = self._at, part
         self._spent(before)
         if self._time is not None and (writes or before == "start"):
@@ -194,10 +197,10 @@ class RunLogger:
         """Records an evaluation and the time it took."""
         if self._files is not None:
             self._files.write("validation", step, values)
-        self.message(f"step {step}: validation {in_words(values)} ({duration(seconds)})")
+        self.message(f"step {step}: validation {format_metrics(values)} ({duration(seconds)})")
 
     def sample(self, step: int, text: str) -> None:
-        """Records a text that the model wrote."""
+        """Records a generated text."""
         if self._files is not None:
             self._files.write_text("sample", step, text)
 
@@ -206,16 +209,16 @@ class RunLogger:
         self._progress.message(text)
 
     def end_display(self) -> None:
-        """Ends the display, so that other things can be printed."""
+        """Ends the progress display, so that other output can be printed."""
         self._progress.close()
 
     def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
-        """Shows the final metrics and the loss curve, if there is one, in the loggers."""
+        """Sends the final metrics and the loss curve, if any, to the loggers."""
         if self._files is not None:
             self._files.conclude(step, metrics, picture)
 
     def close(self) -> None:
-        """Ends the display and closes the files."""
+        """Ends the progress display and closes the files."""
         self._progress.close()
         if self._files is not None:
             self._files.close()
@@ -239,10 +242,10 @@ class RunLogger:
         self._progress.update(step, values)
 
 
-def in_words(values: Mapping[str, float]) -> str:
-    """Metrics as a person reads them: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
+def format_metrics(values: Mapping[str, float]) -> str:
+    """Formats metrics for display: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
 
-    What a name has in common with the one before it, a head's name say, is not said again.
+    A prefix that a name shares with the previous one, such as a head's name, is not repeated.
     """
     parts, before = [], []
     for name, value in values.items():
@@ -256,7 +259,7 @@ def in_words(values: Mapping[str, float]) -> str:
 
 
 def _mean(values: list[float]) -> float:
-    """The mean of the finite ones: a skipped step says nothing about the others."""
+    """Returns the mean of the finite values, ignoring skipped steps."""
     finite = [value for value in values if np.isfinite(value)]
     return sum(finite) / len(finite) if finite else float("nan")
 
@@ -265,18 +268,18 @@ def _diverged(step: int, row: Mapping[str, float], rows: list[Mapping[str, float
     finite = [item["loss"] for item in rows if np.isfinite(item["loss"])]
     before = f" (the last finite loss was {finite[-1]:.3f})" if finite else ""
     return (
-        f"Stopped after step {step}: {int(row['skipped_in_a_row'])} updates in a row had a "
+        f"Stopped after step {step}: {int(row['skipped_in_a_row'])} consecutive updates had a "
         f"non-finite loss or gradient{before}. None of them changed the parameters, and the last "
         f"checkpoint is kept. {_ADVICE}"
     )
 
 
 class LogFolder:
-    """The folder of a run's logs; that of the run itself, unless it is in an object store.
+    """The folder of a run's logs, which is the run's folder unless that is in an object store.
 
     Args:
         folder: The run's folder.
-        continues: Whether this process goes on with the rows that are there: the first one does.
+        continues: Whether this process continues the existing logs, as the first process does.
 
     Raises:
         StorageError: The store cannot be reached.
@@ -298,7 +301,7 @@ class LogFolder:
         self._thread.start()
 
     def push(self) -> None:
-        """Uploads what has changed; does nothing for a folder of this machine."""
+        """Uploads changed files; does nothing for a local run."""
         if self._remote is None:
             return
         with self._pushing:
@@ -307,7 +310,9 @@ class LogFolder:
                     self._push_file(file)
 
     def close(self) -> None:
-        """Uploads what is left, and removes the copies; a lost connection is a warning now."""
+        """Uploads remaining changes and removes the local copies; a lost connection is only a
+        warning.
+        """
         if self._remote is None:
             return
         self._stop.set()
@@ -320,7 +325,7 @@ class LogFolder:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _fetch(self) -> None:
-        """Downloads what the run goes on with."""
+        """Downloads the existing logs."""
         for name in self._remote.files() if self._remote.exists() else ():
             if name.startswith(METRICS_FILE) or name in (WANDB_ID, WALL_TIME_FILE):
                 (self._remote / name).get(self.path / name)
@@ -328,7 +333,7 @@ class LogFolder:
 
     def _push_file(self, file: Path) -> None:
         name = file.relative_to(self.path).as_posix()
-        with suppress(FileNotFoundError):  # a logger's temporary file, which is gone
+        with suppress(FileNotFoundError):  # a logger's temporary file that disappeared
             version = _version(file)
             if self._uploaded.get(name) != version:
                 (self._remote / name).put(file)
@@ -339,10 +344,10 @@ class LogFolder:
             try:
                 self.push()
             except StorageError as error:
-                _log.warning("%s; trying again in %g s", error, INTERVAL)
+                _log.warning("%s; retrying in %g s", error, INTERVAL)
 
 
 def _version(file: Path) -> tuple[int, int]:
-    """What changes when something is written to a file."""
+    """Returns a value that changes when a file is written to."""
     found = file.stat()
     return found.st_size, found.st_mtime_ns

@@ -1,4 +1,4 @@
-"""The speed of training: tokens and FLOPs per second, the share of the peak, and profiles."""
+"""Training speed: tokens and FLOPs per second, MFU, and profiles."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from jaxformer.config.experiment import Config
 from jaxformer.distributed.chips import CHIPS
 from jaxformer.models.model import ModelConfig
 
-# Dense bfloat16 FLOP/s of one device, from the vendors' data sheets (without sparsity), by a part
-# of jax.Device.device_kind: the devices that no job is planned for. The longest match counts.
+# Dense bfloat16 FLOP/s of one device (without sparsity) from vendor data sheets, by a substring of
+# jax.Device.device_kind, for devices that the planner does not know. The longest match wins.
 _OTHER_PEAKS = {
-    "TPU v2": 22.5e12,  # per core, as JAX sees v2 and v3
+    "TPU v2": 22.5e12,  # per core, since a core is a device on v2 and v3
     "TPU v3": 61.5e12,
     "TPU v5e": 197e12,
     "GH200": 989e12,
@@ -37,13 +37,13 @@ PEAK_FLOPS = _OTHER_PEAKS | {chip.device_kind: chip.peak_flops.value for chip in
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns a device's peak dense bfloat16 FLOP/s, or None for one that is not in the table."""
+    """Returns a device's peak dense bfloat16 FLOP/s, or None if the device is unknown."""
     names = [name for name in PEAK_FLOPS if name in device_kind]
     return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 def device_memory(devices: Sequence[jax.Device]) -> dict[str, float]:
-    """Returns the memory of the fullest device, where the backend tells it: a CPU does not."""
+    """Returns the memory use of the fullest device, or None if the backend does not report it."""
     told = [stats for device in devices if (stats := device.memory_stats())]
     peaks = [stats for stats in told if "peak_bytes_in_use" in stats]
     if not peaks:
@@ -60,14 +60,14 @@ class Workload:
     """The work of one step."""
 
     tokens: int
-    """Tokens of a step, over all devices."""
+    """Tokens per step, over all devices."""
     flops: float
     """Model FLOPs of a step, forward and backward, with attention counted as if every token
     attended to every token (the convention of PaLM's and nanoGPT's MFU)."""
     causal_flops: float
-    """The same without the half of attention that the causal mask excludes."""
+    """Model FLOPs without the half of attention that a causal mask excludes."""
     peak: float | None
-    """Peak FLOP/s of all devices together, or None where it is unknown."""
+    """Peak FLOP/s of all devices together, or None if unknown."""
 
     @classmethod
     def of(
@@ -77,7 +77,7 @@ class Workload:
         batch_size: int,
         mesh: jax.sharding.Mesh | None = None,
     ) -> "Workload":
-        """The work of a step on a mesh."""
+        """Computes the work of a step on a mesh."""
         tokens, flops = batch_size * lengths["inputs"], model.flops(lengths)
         peak = None if mesh is None else peak_flops(mesh.devices.flat[0].device_kind)
         return cls(
@@ -89,17 +89,17 @@ class Workload:
 
 
 class WorkStage(NamedTuple):
-    """The steps of a run that do the same work each."""
+    """A stage of a run, whose steps all do the same work."""
 
     start: int
-    """The first of them, counted from 0."""
+    """The first step, counted from 0."""
     work: Workload
-    """That of each."""
+    """The work of each step."""
     rows: int = 1
-    """The rows of each."""
+    """The rows of each step."""
 
     @property
-    def words(self) -> str:
+    def batch_text(self) -> str:
         """The shape of a batch: "1,024 rows of 4,096"."""
         return f"{self.rows:,} rows of {self.work.tokens // self.rows:,}"
 
@@ -109,11 +109,11 @@ class RunWork:
     """The work of a run: of each step, and of all steps before one."""
 
     stages: tuple[WorkStage, ...]
-    """In order, the first one from step 0."""
+    """The stages in order, from step 0."""
 
     @classmethod
     def of(cls, config: Config, mesh: jax.sharding.Mesh | None = None) -> "RunWork":
-        """The work of a run."""
+        """Computes the work of a run."""
         model, stages = config.model, []
         for phase in config.data.phases:
             lengths, rows = model.row_lengths(phase.data.lengths), phase.data.num_sequences
@@ -126,42 +126,42 @@ class RunWork:
         return [stage for stage in self.stages if stage.start <= step][-1]
 
     def tokens(self, steps: int) -> int:
-        """Returns the tokens of so many steps, over all devices."""
+        """Returns the tokens of the first `steps` steps, over all devices."""
         return sum(count * stage.work.tokens for stage, count in self._counts(steps))
 
     def flops(self, steps: int) -> float:
-        """Returns the model FLOPs of so many steps, as `Workload.flops`."""
+        """Returns the model FLOPs of the first `steps` steps, counted as in `Workload.flops`."""
         return sum(count * stage.work.flops for stage, count in self._counts(steps))
 
     def _counts(self, steps: int) -> list[tuple[WorkStage, int]]:
-        """How many of the steps are of each stage."""
+        """Returns how many of the steps belong to each stage."""
         begun = [stage for stage in self.stages if stage.start < steps]
         ends = pairwise([*(stage.start for stage in begun), steps])
         return [(stage, end - start) for stage, (start, end) in zip(begun, ends, strict=True)]
 
 
 class Stopwatch:
-    """Turns the time between two readings into rates."""
+    """Measures rates between two readings."""
 
     def __init__(self):
         self.restart()
 
     def restart(self) -> None:
-        """Starts anew: what came before (compilation, an evaluation) does not count."""
+        """Restarts the measurement, excluding earlier time (compilation, evaluation)."""
         self._steps: list[Workload] = []
         self._seconds = self._waiting = 0.0
         self._next_step()
 
     def waited(self, seconds: float) -> None:
-        """Notes that a step waited for its data."""
+        """Adds time that a step waited for its data."""
         self._waited += seconds
 
     def pause(self, seconds: float) -> None:
-        """Notes time that was not spent on training steps."""
+        """Excludes time that was not spent on training steps."""
         self._paused += seconds
 
     def step_done(self, work: Workload, counts: bool = True) -> float:
-        """Notes that one more step is finished."""
+        """Adds a finished step."""
         seconds = time.perf_counter() - self._start - self._paused
         if counts:
             self._steps.append(work)
@@ -171,7 +171,7 @@ class Stopwatch:
         return seconds
 
     def read(self) -> dict[str, float]:
-        """Returns the rates since the last reading, and restarts; empty where no step was done."""
+        """Returns the rates since the last reading and restarts; empty if no step was done."""
         steps, elapsed, waited = self._steps, self._seconds, self._waiting
         self.restart()
         return _rates(steps, elapsed, waited) if steps else {}
@@ -182,7 +182,7 @@ class Stopwatch:
 
 
 def _rates(steps: Sequence[Workload], elapsed: float, waited: float) -> dict[str, float]:
-    """What some steps did per second."""
+    """Returns the rates of some steps."""
     rates = {
         "step_seconds": elapsed / len(steps),
         "data_wait_seconds": waited / len(steps),

@@ -1,8 +1,8 @@
-"""What the wall time of a run's processes was spent on, in a file of the run's folder.
+"""Records how the processes of a run spend wall time, in a file in the run's folder.
 
-The first process of a job always is at one of the `PARTS`, and notes when it goes on to another: a
-reading of the clock, a few of them a step. The sums are written at each checkpoint and evaluation
-and twice a minute in between, so that a process which is killed leaves all but the last moments.
+The first process of a job is always in one of the `PARTS`, and reads the clock when it switches to
+another one, a few times per step. The sums are written at each checkpoint and evaluation and twice
+a minute in between, so that a killed process loses only the last moments.
 """
 
 import json
@@ -19,41 +19,41 @@ from jaxformer.training.logging.metrics_writer import unused
 
 WALL_TIME_FILE = "wall_time.jsonl"
 PARTS = ("start", "compile", "data", "step", "evaluation", "save")
-"""What a process does, one at a time."""
+"""The parts of wall time, of which one is active at a time."""
 INTERVAL = 30.0
-"""Seconds between two rows while nothing else has one written."""
+"""Maximum seconds between two rows."""
 _log = logging.getLogger(__name__)
 
 
 def process_began() -> float:
-    """Returns when this process was started, in seconds since 1970; now where nothing says it."""
+    """Returns when this process was started, in seconds since 1970; the current time if unknown."""
     now = time.time()
     try:
         after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        ticks = int(after_name[19])  # field 22, since the machine was started
+        ticks = int(after_name[19])  # field 22, in ticks since boot
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
-        return now  # no Linux
+        return now  # not Linux
     return now - max(age, 0.0)
 
 
 class TimeRow(NamedTuple):
-    """What a process had spent its time on when it wrote a row."""
+    """How a process had spent its time when it wrote a row."""
 
     began: float
-    """When the process began, in seconds since 1970, which tells it from others."""
+    """When the process began, in seconds since 1970, which identifies it."""
     step: int
-    """Updates done."""
+    """Number of updates done."""
     elapsed: float
-    """Seconds since it began."""
+    """Seconds since the process began."""
     seconds: dict[str, float]
-    """Those of each of the `PARTS`."""
+    """Seconds spent on each of the `PARTS`."""
     ended: bool
-    """Whether it is the last row of a process that ended by itself."""
+    """Whether this is the last row of a process that ended normally."""
 
 
 class WallTime:
-    """Notes what the time of this process is spent on.
+    """Records how this process spends its time.
 
     Args:
         folder: The run's folder.
@@ -64,7 +64,7 @@ class WallTime:
     def __init__(self, folder: Path, began: float, step: int):
         path = folder / WALL_TIME_FILE
         before = _whole_lines(path)
-        with replacing(path) as aside:  # without a line that a killed process cut off
+        with replacing(path) as aside:  # without an incomplete last line
             aside.write_bytes(b"".join(line + b"\n" for line in before))
         self._file = path.open("a", buffering=1)
         self._began, self._offset = began, time.time() - began - time.perf_counter()
@@ -73,7 +73,7 @@ class WallTime:
         self.write(step)
 
     def lap(self, part: str, **others: float) -> None:
-        """Counts the time since the last lap."""
+        """Adds the time since the last lap to a part."""
         now = self._now()
         self._seconds[part] += max(now - self._last - sum(others.values()), 0.0)
         for other, seconds in others.items():
@@ -89,7 +89,7 @@ class WallTime:
         self._written = self._last
 
     def write_in_time(self, step: int) -> None:
-        """Writes a row where the last one is old."""
+        """Writes a row if the last one is old enough."""
         if self._last - self._written >= INTERVAL:
             self.write(step)
 
@@ -99,14 +99,14 @@ class WallTime:
         self._file.close()
 
     def _now(self) -> float:
-        """Seconds since the process began; no clock that is set changes them."""
+        """Returns the seconds since the process began, from a monotonic clock."""
         return time.perf_counter() + self._offset
 
 
 def read_wall_time(folder: AnyPath) -> list[TimeRow]:
     """Returns the rows of all processes of a run, in the order in which they were written.
 
-    Damaged ones are left out with a warning.
+    Damaged rows are skipped with a warning.
     """
     path, rows = any_path(folder, "folder") / WALL_TIME_FILE, []
     for number, line in enumerate(_lines(path), 1):
@@ -118,7 +118,9 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """The lines that are kept; a folder of that name is moved aside, so that training can start."""
+    """Returns the complete lines; a folder with this name is moved aside, so that training can
+    start.
+    """
     try:
         return _lines(path)
     except DataError as error:
@@ -129,7 +131,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def _lines(path: AnyPath) -> list[bytes]:
-    """The whole lines of a file; empty if it does not exist."""
+    """Returns the complete lines of a file; empty if it does not exist."""
     return read_bytes(path).split(b"\n")[:-1] if path.exists() else []
 
 

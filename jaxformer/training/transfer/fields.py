@@ -1,4 +1,4 @@
-"""What an experiment leaves to the checkpoint it starts from: the model, its head, its length."""
+"""Fills in fields of an experiment from the checkpoint it starts from: model, heads, length."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,20 +23,20 @@ from jaxformer.io.staging import name_of
 from jaxformer.models import Classification, Head, MaskedLanguageModel
 from jaxformer.models.heads.base import head_class
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import within_part
+from jaxformer.models.parameters import without_part_prefix
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.transfer.image_form import with_form
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import open_named
 
 _LENGTHS = ("max_position_embeddings", "n_positions")
-"""Fields of config.json with the most tokens that a model was made for."""
+"""Fields of config.json with the maximum number of tokens of a model."""
 
 
 def from_origin(
     config: Config, folder: AnyPath | None, labels_needed: bool
 ) -> tuple[Config, Checkpoint | None]:
-    """Returns an experiment with what it leaves to its checkpoint, and that, see `fill`."""
+    """Returns an experiment with open fields filled in from its checkpoint, and the checkpoint."""
     began = read_config(folder) if folder and (folder / CONFIG_FILE).exists() else None
     named, pinned = hub_name(config.init_from), _commit_of(began, config.init_from)
     if pinned is not None and named.revision is None:
@@ -72,7 +72,7 @@ def from_origin(
 
 
 def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelConfig:
-    """Returns a checkpoint's model with the head that data teach, for `count` labels if any."""
+    """Returns a checkpoint's model with the head for the data, with `count` labels if any."""
     model, model_format = checkpoint.config, checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
@@ -93,26 +93,28 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
 
 
 def origin_report(config: Config, origin: Checkpoint, labels: Sequence[str]) -> str:
-    """Returns which model a run starts from and what was changed, in a line."""
+    """Describes in one line which model a run starts from and what was changed."""
     description = origin.description
     model = model_for(description, config.data.head, len(labels) or None)
     parts = [f"{description.architecture.name} of {config.init_from}"]
     changed = [
         f"{name} {old} -> {new}"
         for name, (old, new) in diff(model, config.model).items()
-        if not within_part(name).startswith("heads")
+        if not without_part_prefix(name).startswith("heads")
     ]
     parts += [f"changed: {', '.join(changed)}"] if changed else []
     there = {(head.name, head.num_labels) for head in description.config.heads}
     fresh = [head for head in config.model.heads if (head.name, head.num_labels) not in there]
     if fresh:
         others = ", ".join(map(_shown, description.config.heads)) or "none"
-        parts.append(f"head: {', '.join(map(_shown, fresh))}, starts fresh (there: {others})")
+        parts.append(
+            f"head: {', '.join(map(_shown, fresh))}, newly initialized (checkpoint: {others})"
+        )
     return "; ".join(parts)
 
 
 def _commit_of(began: Config | None, init_from: str) -> str | None:
-    """The commit of a model on the hub that a run began with, if `init_from` names that model."""
+    """Returns the hub commit that a run began with, if `init_from` names that model."""
     named = hub_name(init_from)
     if began is None or named is None or named.is_commit or Path(init_from).expanduser().exists():
         return None
@@ -122,7 +124,7 @@ def _commit_of(began: Config | None, init_from: str) -> str | None:
 
 
 def _continued(config: Config, began: Config) -> Config | None:
-    """The experiment with what its run began with, whose checkpoint is gone."""
+    """Returns the experiment with the fields of its run, whose original checkpoint is gone."""
     if began.init_from != config.init_from:
         return None
     left_open = {"sequence_length": None, "label_order": (), "objective": None}
@@ -138,28 +140,30 @@ def _continued(config: Config, began: Config) -> Config | None:
 
 
 def _with_tokenizer(config: Config, origin: Checkpoint, began: Config | None) -> Config:
-    """The experiment with the tokenizer of the checkpoint, unless it names one."""
+    """Returns the experiment with the tokenizer of the checkpoint, unless it names one."""
     trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
     folder = origin.tokenizer_folder if trains else None
     if folder is None:
         return config
     tokenizer = TokenizerFile(name_of(folder))
     before = None if began is None else getattr(began.data, "tokenizer", None)
-    # A run that began with the same commit, in a cache elsewhere, keeps the path that it has.
+    # A run that began with the same commit, in another cache, keeps its path.
     if isinstance(before, TokenizerFile) and (source := source_of(folder)) is not None:
         tokenizer = before if source_of(Path(before.path)) == source else tokenizer
     return replace(config, data=replace(config.data, tokenizer=tokenizer))
 
 
 def _with_objective(config: Config, origin: Checkpoint) -> Config:
-    """The experiment with the objective of the checkpoint's pre-training, unless it names one."""
+    """Returns the experiment with the objective of the checkpoint's pre-training, unless it names
+    one.
+    """
     data: Any = config.data
     if getattr(data, "objective", ...) is not None:
         return config
     if isinstance(data.tokenizer, TrainTokenizer):
         raise ConfigError(
-            f"data.objective = None: {config.init_from} has no tokenizer, and nothing says on what "
-            "it was trained; name a tokenizer with --data.tokenizer TokenizerFile"
+            f"data.objective = None: {config.init_from} has no tokenizer, so its training "
+            "objective is unknown; name a tokenizer with --data.tokenizer TokenizerFile"
         )
     model = config.model or origin.model
     objective = pretraining_objective(model, data.tokenizer.fit(()))
@@ -167,7 +171,7 @@ def _with_objective(config: Config, origin: Checkpoint) -> Config:
 
 
 def _with_labels(config: Config, origin: Checkpoint, needed: bool) -> tuple[Config, int | None]:
-    """The experiment with its labels in the order of the checkpoint's, and their number."""
+    """Returns the experiment with its labels in the order of the checkpoint, and their number."""
     theirs = label_names(origin.description.hf_config.values)
     order = getattr(config.data, "label_order", ())
     if config.model is not None and (order or not theirs):
@@ -187,7 +191,7 @@ def _with_labels(config: Config, origin: Checkpoint, needed: bool) -> tuple[Conf
 
 
 def _with_decoder(config: Config, origin: Checkpoint) -> Config:
-    """The experiment whose rows a decoder reads as well, where labels are an encoder-decoder's."""
+    """Returns the experiment with decoder inputs for labels if its model is an encoder-decoder."""
     data: Any = config.data
     if not config.model.is_encoder_decoder or getattr(data, "decoder_start", "") is not None:
         return config
@@ -198,7 +202,7 @@ def _with_decoder(config: Config, origin: Checkpoint) -> Config:
 
 
 def _with_length(config: Config, origin: Checkpoint) -> Config:
-    """The experiment with as long rows as the model and the tokenizer take."""
+    """Returns the experiment with rows as long as the model and the tokenizer support."""
     values, settings = origin.description.hf_config.values, read_settings(origin.home)
     limits = [getattr(config.model.position, "max_length", None), settings.get("model_max_length")]
     limits += [values.get(name) for name in _LENGTHS]
@@ -208,7 +212,7 @@ def _with_length(config: Config, origin: Checkpoint) -> Config:
 
 
 def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
-    """The class with such a head, preferably the checkpoint's own; None if there is none."""
+    """Returns an architecture with such a head, preferably the checkpoint's, or None."""
     own = checkpoint.architecture
     alike = checkpoint.model_format.classes(checkpoint.hf_config.values)
     for each in sorted(alike, key=lambda each: each != own):
@@ -218,7 +222,7 @@ def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
 
 
 def _fresh_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head, ...]:
-    """The heads of a model that no system of transformers has."""
+    """Returns new heads for a model that has no corresponding transformers class."""
     if head in ("next_sentence", "sentence_order"):
         return (MaskedLanguageModel(), Classification(label=head))
     kind = head_class(head)
@@ -226,7 +230,7 @@ def _fresh_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head
 
 
 def _kept(heads: tuple[Head, ...], model: ModelConfig) -> tuple[Head, ...]:
-    """The model's own heads, if they are of these kinds and sizes."""
+    """Returns the model's heads if they have these kinds and sizes."""
     alike = [(type(head), head.num_labels) for head in heads]
     return model.heads if alike == [(type(x), x.num_labels) for x in model.heads] else heads
 

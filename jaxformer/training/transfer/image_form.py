@@ -1,4 +1,4 @@
-"""How images are read where an experiment leaves that to the checkpoint it starts from."""
+"""Fills in image preprocessing from the checkpoint that an experiment starts from."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,12 +14,12 @@ from jaxformer.pretrained.prediction.image_settings import ImageSettings
 
 
 def with_form(config: Config, origin: Checkpoint, model_is_open: bool) -> Config:
-    """Returns the experiment, with a model, with images as the checkpoint reads them."""
+    """Returns the experiment with the image preprocessing of its checkpoint."""
     data, model = config.data, config.model
     if not isinstance(model, VisionConfig):
         raise ConfigError(
-            f"{type(data).__name__} is of images, which {type(model).__name__} of "
-            f"{config.init_from} does not read: name a checkpoint of a ViT or one of its relatives"
+            f"{type(data).__name__} contains images, which {type(model).__name__} of "
+            f"{config.init_from} does not read: name a checkpoint of a ViT or a similar model"
         )
     form = _form_of(origin, origin.model.image_size, model.channels)
     usual = form["image_size"]
@@ -32,13 +32,13 @@ def with_form(config: Config, origin: Checkpoint, model_is_open: bool) -> Config
     if not model_is_open:
         return config
     if data.head == "classification" and model.mask_ratio is not None:
-        # As transformers reads such a file (MAE) as that of a ViT.
+        # transformers also reads such a file (MAE) as a ViT's.
         model = replace(model, mask_ratio=None, position=replace(model.position, learns=True))
     return replace(config, model=model if model.image_size == size else _of_size(model, size))
 
 
 def _form_of(origin: Checkpoint, usual: tuple[int, int], channels: int) -> dict[str, Any]:
-    """The fields of `FORM` that say how a checkpoint reads images."""
+    """Returns the fields of `FORM` with a checkpoint's image preprocessing."""
     if isinstance(origin, RunCheckpoint) and isinstance(origin.config.data, Images):
         untrained = origin.home.name == IMPORTED and origin.config.init_from is None
         if not untrained:
@@ -47,19 +47,19 @@ def _form_of(origin: Checkpoint, usual: tuple[int, int], channels: int) -> dict[
         settings = ImageSettings.of_folder(origin.home)
     except DataError as error:
         options = ", ".join(f"--data.{name.replace('_', '-')}" for name in FORM)
-        raise ConfigError(f"--init-from: {error}; or say it with {options}") from error
+        raise ConfigError(f"--init-from: {error}; or set {options}") from error
     size, scaling = settings.of_one_size(usual)
     mean, std = settings.normalisation(channels)
     return dict(zip(FORM, (size, channels, mean, std, scaling), strict=True))
 
 
 def _of_size(model: VisionConfig, size: tuple[int, int]) -> VisionConfig:
-    """The model for images of another size."""
+    """Returns the model for images of another size."""
     grid = tuple(side // patch for side, patch in zip(size, model.patch_size, strict=True))
     fitted = model.for_grid(grid) if min(grid) else model
     if fitted.image_size != size:
         raise ConfigError(
-            f"data.image_size = {size}: must be whole patches of {model.patch_size[0]} x "
-            f"{model.patch_size[1]} pixels, such as {fitted.image_size}"
+            f"data.image_size = {size}: must be a multiple of the patch size, "
+            f"{model.patch_size[0]} x {model.patch_size[1]} pixels, such as {fitted.image_size}"
         )
     return fitted

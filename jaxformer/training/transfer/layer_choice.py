@@ -1,4 +1,4 @@
-"""A shallower model out of a deeper one: which of its layers are taken."""
+"""Initializes a shallower model from selected layers of a deeper one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxformer.pretrained.checkpoint import Checkpoint
 
 Shapes = Mapping[str, tuple[int, ...]]
 Kinds = tuple[tuple[int | None, bool], ...]
-"""The window of each layer of a group, and whether it rotates queries and keys."""
+"""The window of each layer of a group, and whether it applies rotary embeddings."""
 
 
 class LayerRow(NamedTuple):
@@ -27,24 +27,24 @@ class LayerRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """What another run offers for the parameters of this one, by the names that they have here."""
+    """The source arrays of another run for the parameters of this one, by this run's names."""
 
     shapes: dict[str, tuple[int, ...]]
-    """The shapes that its parameters would have here."""
+    """The shapes of the resulting parameters."""
     rows: dict[str, tuple[LayerRow, ...]]
-    """The layers that make up a stacked parameter; without them it is taken as it is."""
+    """The source layers of each stacked parameter; other parameters are taken unchanged."""
 
     @classmethod
     def of(cls, shapes: Shapes) -> "Sources":
-        """The other run's parameters under their own names."""
+        """Uses the other run's parameters under their original names."""
         return cls(dict(shapes), {})
 
     def read_for(self, name: str) -> tuple[str, ...]:
-        """The names there of all that one parameter is made of."""
+        """Returns the names of the source arrays of a parameter."""
         return tuple(row.name for row in self.rows[name]) if name in self.rows else (name,)
 
     def array(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """A parameter from the arrays there."""
+        """Builds a parameter from its source arrays."""
         if name not in self.rows:
             return arrays[name]
         return np.stack([arrays[row.name][row.index] for row in self.rows[name]])
@@ -56,9 +56,9 @@ def chosen_layers(
     layers: tuple[int, ...],
     kinds: Kinds,
 ) -> Sources:
-    """Returns what makes layer i of this model's stacks: layer `layers[i]` of another model's."""
-    # Where layers of several kinds take turns (windowed and global ones), a layer becomes one of
-    # its own kind. Layers that share their parameters count once.
+    """Returns the sources that make layer `layers[i]` of another model layer i of this one."""
+    # If layers of several kinds alternate (windowed and global ones), a layer must become one of
+    # the same kind. Layers that share parameters count once.
     blocks, there = _stacked(here), _stacked(saved.shapes)
     for stack in dict.fromkeys(path.stack for path in blocks.values()):
         available = _depth(stack, saved.shapes, there)
@@ -84,13 +84,13 @@ def chosen_layers(
 
 
 def _stacked(shapes: Shapes) -> dict[str, StackPath]:
-    """The parameters that are in a stack."""
+    """Returns the stacked parameters."""
     paths = {name: stack_path(name) for name in shapes}
     return {name: path for name, path in paths.items() if path is not None}
 
 
 def _depth(stack: str, shapes: Shapes, paths: Mapping[str, StackPath]) -> int:
-    """The number of layers of a stack that have parameters of their own."""
+    """Returns the number of layers of a stack with separate parameters."""
     rows = {path.block: shapes[name][0] for name, path in paths.items() if path.stack == stack}
     return sum(rows.values())
 
@@ -101,7 +101,7 @@ def _check_stack(
     if len(layers) != needed:
         raise ConfigError(
             f"init_layers names {len(layers)} layers, but the {_owner(stack)} of this model has "
-            f"{needed} with parameters of their own: name a layer of the other model for each"
+            f"{needed} with separate parameters: name a layer of the other model for each"
         )
     wrong = [layer for layer in layers if not 0 <= layer < available]
     if wrong and available:

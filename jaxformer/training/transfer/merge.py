@@ -1,4 +1,4 @@
-"""Plain weights out of a run that trained low-rank factors: a run folder of its own."""
+"""Merges the low-rank factors of a run into plain weights in a new run folder."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -21,18 +21,18 @@ class Merged:
     source: Path
     folder: Path
     step: int
-    """The checkpoint that was taken."""
+    """The step of the merged checkpoint."""
     kernels: tuple[str, ...]
-    """The kernels whose factors were multiplied out."""
+    """The kernels whose factors were merged."""
     parameters: int
-    """Numbers in the plain weights."""
+    """Number of parameters of the plain weights."""
 
-    def in_words(self) -> str:
-        """The report for the screen."""
+    def report(self) -> str:
+        """Returns the report for the screen."""
         lines = [
             f"{self.folder}: the weights of {self.source} at step {self.step}, "
             f"{self.parameters:,} parameters, with the factors of {len(self.kernels)} kernels "
-            "multiplied out",
+            "merged",
             *(f"  {name}" for name in self.kernels),
             f"Next: python -m jaxformer evaluate {self.folder}, or start a run from it with "
             f"--init-from {self.folder}",
@@ -41,17 +41,17 @@ class Merged:
 
 
 def merge(source: Path, target: Path, step: int | None = None, best: bool = False) -> Merged:
-    """Writes the weights of a run with low-rank factors as a run folder without any.
+    """Writes the weights of a run with merged low-rank factors as a new run folder.
 
-    The folder holds the configuration without factors, one checkpoint of parameters alone, and the
-    tokenizer and labels that belong to them. It appears whole or not at all.
+    The folder contains the configuration without factors, one checkpoint with only parameters, and
+    the corresponding tokenizer and labels. It is written atomically.
     """
     source, target = run_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
     saved = SavedRun(source, step, best)
     if not saved.adapted:
         raise ConfigError(
-            f"merge {source}: the run trained no low-rank factors (train.lora); its weights are "
-            "plain already"
+            f"merge {source}: the run did not train low-rank factors (train.lora), so there is "
+            "nothing to merge"
         )
     check_unused(target)
     config = plain_config(saved.config, saved.folder)
@@ -72,6 +72,6 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
 
 
 def plain_config(config: Config, source: Path) -> Config:
-    """The configuration of merged weights: no factors, nothing frozen, no averages kept."""
+    """Returns the configuration of merged weights: without factors, freezing and averages."""
     train = replace(config.train, lora=None, frozen=(), ema_decay=None)
     return replace(config, train=train, init_from=str(source), init_layers=None)

@@ -1,4 +1,4 @@
-"""The objective with which a checkpoint's pre-training goes on."""
+"""The objective to continue a checkpoint's pre-training with."""
 
 from jaxformer.data import CausalLM, Denoising, MaskedLM, Objective, SpanCorruption, Tokenizer
 from jaxformer.data.tokenizers.special_tokens import Role
@@ -7,11 +7,11 @@ from jaxformer.models.model import ModelConfig
 
 
 def pretraining_objective(model: ModelConfig, tokenizer: Tokenizer) -> Objective:
-    """Returns the objective that a model and its tokenizer were made for.
+    """Returns the pre-training objective that matches a model and its tokenizer.
 
-    A decoder predicts the next token, an encoder hidden tokens. An encoder-decoder whose tokenizer
-    has sentinels predicts hidden spans, as T5; one whose texts begin with a token and that has a
-    mask restores texts, as BART.
+    A decoder predicts the next token, an encoder predicts masked tokens. An encoder-decoder whose
+    tokenizer has sentinel tokens predicts masked spans like T5; one whose tokenizer has a start
+    token and a mask token denoises texts like BART.
     """
     if model.causal:
         return CausalLM(begin_of_text=True)
@@ -22,9 +22,9 @@ def pretraining_objective(model: ModelConfig, tokenizer: Tokenizer) -> Objective
     if _has(tokenizer, "mask") and _begins_with_cls(tokenizer):
         return Denoising()
     raise ConfigError(
-        "data.objective = None: nothing says on what this encoder-decoder was trained, as its "
-        "tokenizer has neither T5's sentinels (<extra_id_0>) nor BART's <s> and <mask>; name an "
-        "objective: --data.objective SpanCorruption or Denoising"
+        "data.objective = None: the pre-training objective of this encoder-decoder is unknown, "
+        "since its tokenizer has neither T5's sentinels (<extra_id_0>) nor BART's <s> and "
+        "<mask>; name an objective: --data.objective SpanCorruption or Denoising"
     )
 
 

@@ -1,4 +1,4 @@
-"""The models that an experiment names: opened, their tokenizers compared, their files kept."""
+"""Opens the models that an experiment names, compares tokenizers and keeps their files."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxformer.pretrained.writing import keep_export_files
 
 
 def open_named(name: str, field: str, **options: Any) -> Checkpoint:
-    """Opens the model that a field of an experiment names; every error names the field."""
+    """Opens the model that a field of an experiment names; errors name the field."""
     try:
         return open_checkpoint(name, field, **options)
     except (ConfigError, DataError) as error:
@@ -26,39 +26,39 @@ def open_named(name: str, field: str, **options: Any) -> Checkpoint:
 
 
 def known_tokenizer(spec: Any) -> Tokenizer | None:
-    """Returns the tokenizer that data name; None where they have none, or make it themselves."""
+    """Returns the tokenizer that the data names, or None if it has none or trains one."""
     return spec.fit(()) if isinstance(spec, TokenizerFile) else None
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, other: Checkpoint) -> None:
-    """Raises ConfigError unless a run has the very tokenizer of another model."""
+    """Raises ConfigError unless a run uses the same tokenizer as another model."""
     if tokenizer.fingerprint() != _tokenizer_of(other).fingerprint():
-        raise ConfigError(f"it has another tokenizer. {_remedy(other)}")
+        raise ConfigError(f"it has a different tokenizer. {_remedy(other)}")
 
 
 def check_tokenizer(spec: Any, origin: Checkpoint) -> None:
-    """Checks, as `check_same_tokens`, the tokenizer that data name, if they have one."""
+    """Checks the tokenizer that the data names, if any, with `check_same_tokens`."""
     if spec is not None:
         _tokenizer_of(origin)
         check_same_tokens(spec.fit(()), origin)
 
 
 def check_same_tokens(tokenizer: Tokenizer, origin: Checkpoint) -> None:
-    """Raises ConfigError unless the tokens that two tokenizers share stand for the same text."""
+    """Raises ConfigError unless the ids that two tokenizers share stand for the same tokens."""
     pieces = zip(tokenizer.pieces(), _tokenizer_of(origin).pieces(), strict=False)
     for number, (here, there) in enumerate(pieces):
         if here != there:
             raise ConfigError(
-                f"--init-from {name_of(origin.folder)}: its tokenizer is another: token {number} "
-                f"is {there!r} there and {here!r} here, so its embeddings stand for other tokens. "
-                f"{_remedy(origin)}"
+                f"--init-from {name_of(origin.folder)}: its tokenizer differs: token {number} is "
+                f"{there!r} there and {here!r} here, so its embeddings would stand for other "
+                f"tokens. {_remedy(origin)}"
             )
 
 
 def keep_origin(folder: AnyPath, origin: Checkpoint, tokenizer: Tokenizer | None) -> None:
-    """Keeps in a run's folder the files of the Hugging Face checkpoint that it starts from.
+    """Copies the files of the Hugging Face checkpoint that a run starts from into the run's folder.
 
-    Its export has them again: templates, special tokens, the generation config, label names.
+    Exporting the run restores them: templates, special tokens, generation config and label names.
     """
     begun = (folder / IMPORTED).exists() or saved_steps(folder / CHECKPOINTS)
     if begun or file_in(origin.home, CONFIG) is None:
@@ -72,13 +72,13 @@ def keep_origin(folder: AnyPath, origin: Checkpoint, tokenizer: Tokenizer | None
 def _tokenizer_of(other: Checkpoint) -> Tokenizer:
     if other.tokenizer is None:
         raise ConfigError(
-            f"{name_of(other.folder)} has no tokenizer, so nothing says what its tokens are: write "
-            "one there with transformers, AutoTokenizer.from_pretrained(NAME).save_pretrained("
-            "FOLDER)"
+            f"{name_of(other.folder)} has no tokenizer, so the meaning of its tokens is unknown: "
+            "write one there with transformers, "
+            "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
         )
     return other.tokenizer
 
 
 def _remedy(other: Checkpoint) -> str:
     where = name_of(other.tokenizer_folder)
-    return f"Take its tokenizer: --data.tokenizer TokenizerFile --data.tokenizer.path {where}"
+    return f"Use its tokenizer: --data.tokenizer TokenizerFile --data.tokenizer.path {where}"

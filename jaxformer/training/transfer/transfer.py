@@ -1,4 +1,4 @@
-"""A run that starts from the parameters of another model, perhaps with other heads or layers."""
+"""Initializes a run from the parameters of another model, possibly with other heads or layers."""
 
 import logging
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from jaxformer.io.staging import name_of
 from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import Parameters, within_part
+from jaxformer.models.parameters import Parameters, without_part_prefix
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
@@ -38,28 +38,28 @@ _MAY_DIFFER = frozenset(
 
 @dataclass(frozen=True)
 class Transfer:
-    """Which parameters of another model a model starts from, by their names."""
+    """Which parameters of another model to initialize from, by name."""
 
     origin: Checkpoint
     """The other model."""
     model: ModelConfig
-    """The model, which may fit a parameter to itself."""
+    """The new model, which may adapt a parameter to its shape."""
     sources: Sources
-    """What the other model has for each parameter."""
+    """The source arrays of each parameter in the other model."""
     taken: tuple[str, ...]
-    """Those with the values of the other model."""
+    """Parameters that take the values of the other model."""
     new: tuple[str, ...]
-    """Those that only this model has: they keep their initial values."""
+    """Parameters that only this model has, which keep their initial values."""
     left: tuple[str, ...]
-    """Those that only the other model has."""
+    """Parameters that only the other model has."""
     merged: int
-    """How many of those taken are kernels that learned through low-rank factors there."""
+    """Number of taken kernels that were trained through low-rank factors."""
     resized: tuple[str, ...]
-    """Those taken with other values than there: learned positions for another image size."""
+    """Parameters that are resized: learned positions for another image size."""
     layers: tuple[int, ...] | None
-    """The other model's layers that become this one's; None: all of them."""
+    """The layers of the other model to use; None uses all."""
     differences: tuple[str, ...]
-    """In what else the models differ."""
+    """Other differences between the models."""
 
     @classmethod
     def of(
@@ -69,11 +69,11 @@ class Transfer:
         shapes: Shapes,
         layers: tuple[int, ...] | None = None,
     ) -> "Transfer":
-        """Decides which parameters are taken; reads none.
+        """Determines which parameters to take, without reading them.
 
         Heads and the pooler may be missing on either side, and a head of another shape counts as
-        missing on both. The averaged parameters of a run are taken, where it has them; low-rank
-        factors are multiplied out. Factors here are new.
+        missing on both. Averaged parameters are used if the run has them, and its low-rank factors
+        are merged. Low-rank factors of this model are newly initialized.
         """
         here = {name: shape for name, shape in shapes.items() if not name.endswith(SCALES)}
         origin.add_parts(model)
@@ -101,7 +101,7 @@ class Transfer:
         )
 
     def apply(self, params: Parameters) -> Parameters:
-        """Returns fresh parameters, sharded as they are, with the values that are taken."""
+        """Replaces the taken parameters in freshly initialized ones, keeping their shardings."""
         names = {there for name in self.taken for there in self.sources.read_for(name)}
         arrays = self.origin.read(names)
         ours = {}
@@ -113,7 +113,7 @@ class Transfer:
         return params | ours
 
     def start(self, state: TrainState, program: TrainProgram) -> TrainState:
-        """Returns a fresh state with the parameters that are taken, and reports which they are."""
+        """Replaces the taken parameters in a fresh state, and reports them."""
         params = self.apply(state.params)
         if is_first():
             print(self.report)
@@ -123,8 +123,8 @@ class Transfer:
 
     @property
     def report(self) -> str:
-        """Which parameters are taken, which are new, and which are left."""
-        merged = f", {self.merged} of them with their low-rank factors" if self.merged else ""
+        """Describes which parameters are taken, new, or left out."""
+        merged = f", {self.merged} of them with merged low-rank factors" if self.merged else ""
         lines = [f"parameters from {name_of(self.origin.folder)}: {len(self.taken)} taken{merged}"]
         if self.layers is not None:
             lines += [f"  layers taken there: {', '.join(map(str, self.layers))}"]
@@ -139,14 +139,15 @@ class Transfer:
 
 
 def _warn_of_frozen(new: Iterable[str], program: TrainProgram) -> None:
-    """Warns of new parameters that low-rank training freezes at their random values."""
+    """Warns about new parameters that low-rank training freezes at their random values."""
     if program.train.lora is None:
         return
     able = frozenset(program.abstract_model.base.learning) - frozenset(program.trained)
     frozen = [name for name in new if name in able]
     if frozen:
         _log.warning(
-            "%s: new here and frozen, so random forever: name what shall learn besides the factors "
+            "%s: newly initialized but frozen at random values: name parameters to train besides "
+            "the factors "
             'with --train.lora.trained, for example "heads.*" "pooler.*"',
             ", ".join(frozen),
         )
@@ -159,7 +160,7 @@ def _check_rest(
     problems = [
         f"{name} has shape {there[name]} there, {here[name]} here"
         if name in there
-        else f"{name} is not there"
+        else f"{name} is missing there"
         for name in sorted(fixed, key=lambda name: name not in there)
     ]
     if problems:
@@ -167,20 +168,23 @@ def _check_rest(
         raise ConfigError(
             f"--init-from {folder}: the models differ in more than their heads{reasons}: "
             f"{'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if problems[4:] else ''}; "
-            "a config without a model takes the checkpoint's: pretrain, sft, finetune_..."
+            "use a config without a model, which takes the checkpoint's: pretrain, sft, "
+            "finetune_..."
         )
 
 
 def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
-    """The fields that say what parameters there are and what they mean."""
+    """Returns the differing fields that determine the parameters and their meaning."""
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if _MAY_DIFFER.isdisjoint({within_part(name), within_part(name).split(".")[0]})
+        if _MAY_DIFFER.isdisjoint(
+            {without_part_prefix(name), without_part_prefix(name).split(".")[0]}
+        )
     )
 
 
 def _replaceable(name: str) -> bool:
-    # The token for hidden patches is of the head that predicts them.
+    # The mask token for patches belongs to the head that predicts them.
     apart = ("heads.", "pooler.", "mask_token")
-    return within_part(name).startswith(apart) or is_factor(name)
+    return without_part_prefix(name).startswith(apart) or is_factor(name)

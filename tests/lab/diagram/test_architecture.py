@@ -187,7 +187,7 @@ def test_layers_that_differ_and_shared_tables_are_noted():
 
     assert notes("windows") == ("Layers from the first, repeating: 2 x window of 4; 1 x as drawn.",)
     assert notes("repeated") == ("3 successive layers share their parameters.",)
-    assert "1 x without window of 4, one norm less; 5 x as drawn" in notes("first norm")[0]
+    assert "1 x without window of 4, one fewer norm; 5 x as drawn" in notes("first norm")[0]
     bias = T5Bias(num_buckets=8, max_distance=10, bidirectional=False)
     (column,) = describe(replace(CONFIGS["decoder"], position=bias)).columns
     assert column.notes == ("One table of T5Bias for the scores of all layers: 8 x 6.",)
