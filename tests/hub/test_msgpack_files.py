@@ -148,7 +148,7 @@ BAD = {
     "values as a text": (extension(data=msgpack.packb(([2, 3], "float32", "x"))), ["a text"]),
     "more in an array": (
         extension(data=inner() + b"\xc0"),
-        ["dense/kernel", "a size that differs"],
+        ["dense/kernel", "size that differs"],
     ),
     "nothing in an array": (extension(data=b""), ["dense/kernel", "ends in the middle"]),
     "a key twice": (
