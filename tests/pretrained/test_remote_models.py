@@ -163,11 +163,7 @@ def test_what_is_not_there_is_one_sentence(bucket, run, exported, capsys):
     for url, words in (
         ("s3://no-such-bucket/model", "no objects below it"),
         (f"{bucket}/none", "no objects below it"),
-<<<<<<< HEAD
-        ("ftp://host/model", "must be a local path or gs://"),
-=======
         ("ftp://host/model", "gs://"),
->>>>>>> main
     ):
         with pytest.raises(ConfigError, match=words) as problem:
             jaxformer.load(url)
