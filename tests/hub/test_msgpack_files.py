@@ -124,7 +124,7 @@ BAD = {
     "cut off in a size": (GOOD[:3], ["ends in the middle"]),
     "more after it": (GOOD + b"\xc0", ["1 bytes follow"]),
     "a list": (msgpack.packb([1, 2]), ["has a list where"]),
-    "a pointer of git lfs": (b"version https://git-lfs.github.com/spec/v1\n", ["a number lies"]),
+    "a pointer of git lfs": (b"version https://git-lfs.github.com/spec/v1\n", ["has a number"]),
     "too deep": (nested(40), ["nested more than 32 deep"]),
     "a number": (tree_with(3), ["dense/kernel", "a number, not an array"]),
     "a text": (tree_with("x"), ["dense/kernel", "a text, not an array"]),
@@ -146,7 +146,10 @@ BAD = {
     "a shape of texts": (extension(shape=("2", "3")), ["dense/kernel", "a text for a size"]),
     "no shape": (extension(shape=6), ["dense/kernel", "a number for its shape"]),
     "values as a text": (extension(data=msgpack.packb(([2, 3], "float32", "x"))), ["a text"]),
-    "more in an array": (extension(data=inner() + b"\xc0"), ["dense/kernel", "another size"]),
+    "more in an array": (
+        extension(data=inner() + b"\xc0"),
+        ["dense/kernel", "size that differs"],
+    ),
     "nothing in an array": (extension(data=b""), ["dense/kernel", "ends in the middle"]),
     "a key twice": (
         b"\x81\xa5dense\x82" + 2 * (KERNEL + msgpack.packb(msgpack.ExtType(1, inner()))),
