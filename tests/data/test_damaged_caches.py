@@ -198,7 +198,7 @@ def test_damaged_labels_are_made_again_only_as_they_were(tmp_path, caplog):
         save_labels(tmp_path, ["no", "yet"])
     with caplog.at_level(logging.WARNING):
         assert save_labels(tmp_path, ["no", "yes"]) == ("no", "yes")
-    assert "made again" in caplog.text
+    assert "restored" in caplog.text
     assert load_labels(tmp_path) == ("no", "yes")
 
 
