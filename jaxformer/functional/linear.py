@@ -1,10 +1,10 @@
 """Matrix products in the compute dtype that accumulate in float32, forward and backward.
 
-A kernel is an array, or has another form: transposed, quantized, adapted.
+A kernel is an array or has another form, see `functional.kernels`.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -17,144 +17,15 @@ from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_ids, static
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout
+from jaxformer.functional.kernels import (
+    Adapted,
+    Kernel,
+    Part,
+    Quantized,
+    Transposed,
+    check_kernel,
+)
 from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
-
-_LARGEST = 127
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Transposed:
-    """A kernel on one device, as a matrix with the contracted axis last.
-
-    XLA's CPU backend reads it so two to three times as fast for few rows, if neither operand of
-    the product has more axes.
-    """
-
-    matrix: jax.Array
-    """`[F, D]`: all outputs, all that is contracted."""
-    outputs: tuple[int, ...] = field(metadata={"static": True})
-    """The sizes of the axes of the outputs."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Quantized:
-    r"""A kernel in int8 with a scale for each output; it has no gradient.
-
-    .. math:: W_{d f} = s_f \, q_{d f}, \qquad s_f = \max_d |W_{d f}| / 127
-
-    The product multiplies with the integers, which bfloat16 holds exactly, and then with the
-    scales, so that no copy of the kernel in another dtype outlives it.
-
-    References:
-        Dettmers et al., LLM.int8() (https://arxiv.org/abs/2208.07339), section 2.1.
-    """
-
-    values: jax.Array
-    """q, int8 `[*contracted, *outputs]`."""
-    scales: jax.Array
-    """s, float32 `[*outputs]`."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Adapted:
-    r"""A kernel and its low-rank factors, which `linear` never multiplies with each other.
-
-    .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B
-
-    References:
-        Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
-    """
-
-    base: jax.Array | Quantized
-    """W, `[*contracted, *outputs]`."""
-    a: jax.Array
-    """A, `[*contracted, r]`."""
-    b: jax.Array
-    """B, `[r, *outputs]`."""
-    key: jax.Array | None
-    """The dropout key; None in evaluation."""
-    scale: float = field(metadata={"static": True})
-    """λ."""
-    dropout: float = field(default=0.0, metadata={"static": True})
-    """The probability with which an element of x does not reach A."""
-
-
-Kernel = jax.Array | Transposed | Quantized | Adapted
-ArrayLike = jax.Array | jax.ShapeDtypeStruct
-
-
-def quantized(kernel: jax.Array, contract: int, layers: int = 0) -> Quantized:
-    """Quantizes a kernel, or a stack of them.
-
-    Args:
-        kernel: `[*layers, *contracted, *outputs]`.
-        contract: The number of contracted axes.
-        layers: The number of axes that stack kernels.
-
-    Returns:
-        The integers in the shape of `kernel`, and the scales `[*layers, *outputs]`.
-    """
-    assert_floating(kernel=kernel)
-    axes = tuple(range(layers, layers + contract))
-    wide = jnp.asarray(kernel).astype(jnp.float32)
-    largest = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
-    scales = jnp.where(largest > 0, largest, 1.0) / _LARGEST
-    values = jnp.round(wide / scales).astype(jnp.int8)
-    return Quantized(values, jnp.squeeze(scales, axes))
-
-
-def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
-    """The float32 kernel that `quantized` stands for, `[*layers, *contracted, *outputs]`."""
-    axes = tuple(range(layers, layers + contract))
-    return kernel.values.astype(jnp.float32) * jnp.expand_dims(kernel.scales, axes)
-
-
-def as_array(kernel: Kernel) -> ArrayLike:
-    """What has a kernel's shape and a floating dtype, `[*contracted, *outputs]`, for checks.
-
-    Args:
-        kernel: Of any form; that of a `Transposed` is a matrix.
-
-    Returns:
-        The array itself, where the kernel is one, or its shape.
-    """
-    if isinstance(kernel, Transposed):
-        return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
-    if isinstance(kernel, Quantized):
-        return jax.ShapeDtypeStruct(kernel.values.shape, kernel.scales.dtype)
-    return as_array(kernel.base) if isinstance(kernel, Adapted) else kernel
-
-
-def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
-    """Checks that a kernel contracts axes of these sizes.
-
-    Args:
-        kernel: Of any form.
-        contracted: The sizes.
-
-    Returns:
-        The sizes of the axes of its outputs.
-
-    Raises:
-        AssertionError: It does not, or its arrays do not fit together.
-    """
-    array, flat = as_array(kernel), isinstance(kernel, Transposed)
-    sizes = (math.prod(contracted),) if flat else contracted
-    free = getattr(array, "ndim", 0) - len(sizes)
-    assert_axes(kernel=(array, " ".join([*map(str, sizes), *["_"] * free])))
-    assert_floating(kernel=array)
-    if flat:
-        return kernel.outputs
-    outputs = tuple(array.shape[len(sizes) :])
-    if isinstance(kernel, Adapted):
-        inner, outer = (" ".join(map(str, side)) for side in (contracted, outputs))
-        assert_axes(lora_a=(kernel.a, f"{inner} R"), lora_b=(kernel.b, f"R {outer}"))
-        assert_floating(lora_a=kernel.a, lora_b=kernel.b)
-    return outputs
-
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.
 PRODUCT = "product"
@@ -183,7 +54,7 @@ def linear(
 
     Args:
         x: `[..., *contracted]`.
-        kernel: `[*contracted, *outputs]`, or another form of it, see `functional.linear`.
+        kernel: `[*contracted, *outputs]`, or another form of it, see `functional.kernels`.
         bias: `[*outputs]` or None.
         contract: The number of contracted axes.
         dtype: Of the result; None: that of `x`. Logits want float32, unrounded.
@@ -268,8 +139,12 @@ def _product(x, kernel, contract, dtype):
     wide = jnp.promote_types(x.dtype, jnp.float32)
     if isinstance(kernel, Transposed):
         return _contract_transposed(x, kernel, contract).astype(dtype)
+    if isinstance(kernel, Part):
+        y = _product(x, kernel.joined, contract, dtype)
+        stop = kernel.start + math.prod(kernel.outputs)
+        return y[..., kernel.start : stop].reshape(*y.shape[:-1], *kernel.outputs)
     if isinstance(kernel, Quantized):
-        y = _contract(x, kernel.values, contract=contract, dtype=wide)
+        y = _product(x, kernel.values, contract, wide)
         scales = gathered(kernel.scales, x, contract).astype(wide)
         return (y * jnp.expand_dims(scales, tuple(range(x.ndim - contract)))).astype(dtype)
     if isinstance(kernel, Adapted):

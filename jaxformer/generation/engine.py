@@ -18,6 +18,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import Hooks
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.placement import platform
+from jaxformer.generation.arranged import ArrangedModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.decode.loop import (
@@ -36,7 +37,6 @@ from jaxformer.models import AbstractModel, Parameters
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape, Storage
-from jaxformer.nn.layers import transpose_kernels
 
 if TYPE_CHECKING:
     from jaxformer.pretrained.model import Pretrained
@@ -76,13 +76,10 @@ class Engine:
         check_generates(config)
         self.config, self.mesh, self._storage = config, mesh, config.compute_dtype
         # The programs hold no reference to the engine, so that its weights are freed with it.
-        arranged = partial(_arranged, mesh)
-        template = AbstractModel(lambda key: arranged(config.build(key)))
-        plain, module = AbstractModel(config.build), partial(_module, template)
-        self._abstract_model = template
-        self._arrange = jax.jit(
-            lambda given: template.parameters(arranged(plain.module(abstract_model.merged(given))))
-        )
+        alone = mesh is None
+        model = ArrangedModel(config.build, joined=alone, transposed=alone and platform() == "cpu")
+        self._model, module = model, partial(_module, model)
+        self._arrange = jax.jit(lambda given: model.arrange(abstract_model.merged(given)))
         self._init_state = jax.jit(
             lambda shape, scores, weights, history, keys, encoder_outputs: init_state(
                 module(weights),
@@ -272,11 +269,11 @@ class Engine:
 
     def module(self, weights: Weights) -> GenerativeModel | HookedModel:
         """The model with these weights, inside a compiled program."""
-        return _module(self._abstract_model, weights)
+        return _module(self._model, weights)
 
     def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
         """Whether cached keys become invalid at some lengths; None if they never do."""
-        model = self._abstract_model.module(self._abstract_model.shapes)
+        model = self._model.plain.module(self._model.plain.shapes)
         changes = model.decoder_transformer.changes_at(lengths)
         return None if changes is None else np.asarray(changes)
 
@@ -309,7 +306,7 @@ class Engine:
     def _devices(self) -> list[jax.Device]:
         if self.mesh is not None:
             return list(self.mesh.devices.flat)
-        return list(next(iter(self.weights.parameters.values())).devices())
+        return list(jax.tree.leaves(self.weights.parameters)[0].devices())
 
     def _check_length(self, prompt: int, max_new_tokens: int):
         """Raises ConfigError unless the model has positions for a prompt and the new tokens."""
@@ -322,18 +319,9 @@ class Engine:
             )
 
 
-def _module(abstract_model: AbstractModel, weights: Weights) -> GenerativeModel | HookedModel:
-    model = abstract_model.module(weights.parameters)
-    return HookedModel(model, weights.hooks) if weights.hooks.patterns else model
-
-
-def _arranged(mesh: jax.sharding.Mesh | None, model: GenerativeModel) -> GenerativeModel:
-    """A model with its weights in the layout that is read fastest for a few tokens."""
-    model.decoder_transformer.stack.unstack()
-    # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
-    if mesh is None and platform() == "cpu":
-        transpose_kernels(model)
-    return model
+def _module(model: ArrangedModel, weights: Weights) -> GenerativeModel | HookedModel:
+    module = model.module(weights.parameters)
+    return HookedModel(module, weights.hooks) if weights.hooks.patterns else module
 
 
 def _decoding(

@@ -202,6 +202,7 @@ class SelfAttention(Sublayer):
     """Attention within the sequence, optionally through a sliding window."""
 
     name = "attn"
+    joins = ("attention.query", "attention.key", "attention.value")
 
     def __init__(
         self,

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional as F
-from jaxformer.functional import linear as kernels
+from jaxformer.functional import kernels, norms
 from jaxformer.functional import linear as lookup
-from jaxformer.functional import norms
 from jaxformer.functional.attention import reference
 from jaxformer.functional.losses import contrastive, distillation
 from jaxformer.functional.losses import cross_entropy as losses

@@ -18,7 +18,8 @@ from jaxformer.functional.assertions import (
     static,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
-from jaxformer.functional.linear import Kernel, as_array, dot, gathered, linear
+from jaxformer.functional.kernels import Kernel, as_array
+from jaxformer.functional.linear import dot, gathered, linear
 from jaxformer.functional.placement import mesh_axes, place, spec_of
 
 
