@@ -81,7 +81,7 @@ class Engine:
         self._model, module = model, partial(_module, model)
         self._arrange = jax.jit(lambda given: model.arrange(abstract_model.merged(given)))
         self._init_state = jax.jit(
-            lambda shape, scores, weights, history, keys, encoder_outputs: init_state(
+            lambda shape, scores, aligned, weights, history, keys, encoder_outputs: init_state(
                 module(weights),
                 shape,
                 history,
@@ -89,8 +89,9 @@ class Engine:
                 pending=history.tokens.shape[1],
                 encoder_outputs=encoder_outputs,
                 scores=scores,
+                aligned=aligned,
             ),
-            static_argnums=(0, 1),
+            static_argnums=(0, 1, 2),
         )
         self._prefill = jax.jit(
             lambda size, weights, cache, history, start: prefill(
@@ -152,6 +153,7 @@ class Engine:
         keep_scores: bool = False,
         max_pending: int = CHUNK,
         num_beams: int = 1,
+        aligned: bool = True,
     ) -> State:
         """Prefills the cache, leaving the last chunk of the prompts for the first decode step.
 
@@ -163,6 +165,7 @@ class Engine:
             keep_scores: Whether to keep the logits of every step.
             max_pending: The maximum number of prompt tokens to leave.
             num_beams: The number of beams of each row, for beam search.
+            aligned: Whether all active rows get their new tokens in the same steps.
 
         Returns:
             The state before the first new token.
@@ -189,7 +192,9 @@ class Engine:
         history = History(tokens, lengths, lengths, limits, prompts.source)
         weights = self.weights
         with self.on_mesh():
-            state = self._init_state(shape, scores, weights, history, keys, encoder_outputs)
+            state = self._init_state(
+                shape, scores, aligned, weights, history, keys, encoder_outputs
+            )
             start = 0
             while longest - start > min(max_pending, shape.chunk):
                 size = min(bucket(longest - 1 - start, _MIN_CHUNK), shape.chunk)
@@ -293,7 +298,7 @@ class Engine:
         history = History(array(rows, shape.capacity), *[array(rows)] * 3)
         keys = array(rows, dtype=jax.random.key(0).dtype)
         state = self._init_state.eval_shape(
-            shape, scores, self.weights, history, keys, encoder_outputs
+            shape, scores, True, self.weights, history, keys, encoder_outputs
         )
         cache = state.cache
         if num_beams > 1:

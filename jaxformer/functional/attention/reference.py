@@ -82,11 +82,11 @@ def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
     num_kv_heads, accumulator = value.shape[2], jnp.promote_types(dtype, jnp.float32)
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, length, num_keys)
     weights_BKGTS = weights_BNTS.astype(dtype).reshape(grouped)
-    output_BTKGH = jnp.einsum(
-        "bkgts,bskh->btkgh", weights_BKGTS, value, preferred_element_type=accumulator
+    output_BKGTH = jnp.einsum(
+        "bkgts,bskh->bkgth", weights_BKGTS, value, preferred_element_type=accumulator
     )
-    output_BTNH = output_BTKGH.reshape(batch, length, num_heads, value.shape[-1])
-    return output_BTNH.astype(dtype)
+    output_BTKGH = output_BKGTH.transpose(0, 3, 1, 2, 4)
+    return output_BTKGH.reshape(batch, length, num_heads, value.shape[-1]).astype(dtype)
 
 
 def masked_softmax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
