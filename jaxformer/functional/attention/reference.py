@@ -51,13 +51,13 @@ def _logits(query, key, request: Request) -> jax.Array:
     batch, length, num_heads, _ = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
-    groups = num_heads // num_kv_heads
-    grouped_BTKGH = query.reshape(batch, length, num_kv_heads, groups, query.shape[3])
+    # Heads first, as a cache has them, and queries before keys: no transpose is left.
+    grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, query.shape[3])
+    query_BKGTH, key_BKSH = query.reshape(grouped).transpose(0, 2, 3, 1, 4), key.swapaxes(1, 2)
     logits_BKGTS = jnp.einsum(
-        "btkgh,bskh->bkgts", grouped_BTKGH, key, preferred_element_type=accumulator
+        "bkgth,bksh->bkgts", query_BKGTH, key_BKSH, preferred_element_type=accumulator
     )
     if request.distances is not None:
-        query_BKGTH, key_BKSH = grouped_BTKGH.transpose(0, 2, 3, 1, 4), key.transpose(0, 2, 1, 3)
         logits_BKGTS += request.distances.scores(query_BKGTH, key_BKSH)
     logits_BNTS = logits_BKGTS.reshape(batch, num_heads, length, num_keys) * request.scale
     if request.softcap is not None:
@@ -91,9 +91,10 @@ def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
 
 def masked_softmax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
     """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed."""
+    masked = jnp.where(allowed, logits, -jnp.inf)
     # Finite even in an empty row, so that no NaN can reach a gradient.
-    highest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-1e30)
-    shifted = jnp.where(allowed, logits - jax.lax.stop_gradient(highest), 0.0)
-    exponentials = jnp.where(allowed, jnp.exp(shifted), 0.0)
+    highest = jnp.maximum(jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf), -1e30)
+    exponentials = jnp.exp(masked - jax.lax.stop_gradient(highest))
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    return exponentials / jnp.where(total == 0.0, 1.0, total)
+    # The total is at least 1 where an entry is allowed.
+    return exponentials / jnp.maximum(total, 0.5)
