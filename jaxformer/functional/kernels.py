@@ -34,7 +34,8 @@ class Quantized:
     .. math:: W_{d f} = s_f \, q_{d f}, \qquad s_f = \max_d |W_{d f}| / 127
 
     The product multiplies with the integers, which bfloat16 holds exactly, and then with the
-    scales, so that no copy of the kernel in another dtype outlives it.
+    scales, so that no copy of the kernel in another dtype outlives it. Where the integers are
+    `Transposed`, for a CPU, each row of x is rounded to int8 with a scale too.
 
     References:
         Dettmers et al., LLM.int8() (https://arxiv.org/abs/2208.07339), section 2.1.

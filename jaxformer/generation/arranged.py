@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.functional.kernels import Kernel, Part, Transposed
+from jaxformer.functional.kernels import Kernel, Part, Quantized, Transposed, quantized
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn import Embedding
@@ -30,6 +30,7 @@ class ArrangedModel:
         *,
         joined: bool,
         transposed: bool,
+        int8: bool = False,
     ):
         """Traces `build(key)` abstractly; nothing is allocated.
 
@@ -37,13 +38,15 @@ class ArrangedModel:
             build: Makes the model.
             joined: Whether kernels are joined; on a mesh each is cut by its heads instead.
             transposed: Whether kernels are transposed.
+            int8: Whether kernels are `Quantized`; embedding tables never are.
         """
 
         def apart(key: jax.Array) -> GenerativeModel:
             return _apart(build(key), transposed)
 
         self.plain, self._apart = AbstractModel(build), AbstractModel(apart)
-        self._transposed, kernels = transposed, self._apart.kernels
+        self._transposed, self._int8 = transposed, int8
+        kernels = self._apart.kernels
         joins = list(_joins(jax.eval_shape(apart, jax.random.key(0)), kernels)) if joined else []
         parts = {name for names in joins for name in names}
         self._products = [*joins, *((name,) for name in kernels if name not in parts)]
@@ -75,10 +78,14 @@ class ArrangedModel:
             flat = [kernel.reshape(*layers, *inputs, -1) for kernel in kernels]
             kernels = [jnp.concatenate(flat, axis=-1)]
             outputs = kernels[0].shape[-1:]
-        if not self._transposed:
-            return kernels[0]
-        matrix = kernels[0].reshape(*layers, math.prod(inputs), math.prod(outputs))
-        return Transposed(matrix.mT, outputs)
+        (kernel,), scales = kernels, None
+        if self._int8:
+            rounded = quantized(kernel, len(inputs), len(layers))
+            kernel, scales = rounded.values, rounded.scales
+        if self._transposed:
+            matrix = kernel.reshape(*layers, math.prod(inputs), math.prod(outputs))
+            kernel = Transposed(matrix.mT, outputs)
+        return kernel if scales is None else Quantized(kernel, scales)
 
     def _sizes(self, name: str) -> tuple[tuple[int, ...], ...]:
         """The sizes of a kernel's axes: of layers, of inputs, of outputs."""

@@ -37,6 +37,7 @@ from jaxformer.models import AbstractModel, Parameters
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape, Storage
+from jaxformer.pretrained.model import KernelDtype
 
 if TYPE_CHECKING:
     from jaxformer.pretrained.model import Pretrained
@@ -61,6 +62,7 @@ class Engine:
         abstract_model: AbstractModel,
         parameters: Parameters | None = None,
         mesh: jax.sharding.Mesh | None = None,
+        weights: KernelDtype | None = None,
     ):
         """Arranges the weights; the given ones may be deleted afterwards. Compiles nothing yet.
 
@@ -69,6 +71,7 @@ class Engine:
             abstract_model: Its structure.
             parameters: Its weights; None: `with_parameters` gives them.
             mesh: The mesh of the weights; None: one device.
+            weights: The dtype of kernels; None: that of the parameters.
 
         Raises:
             ConfigError: The model does not predict the next token.
@@ -77,7 +80,12 @@ class Engine:
         self.config, self.mesh, self._storage = config, mesh, config.compute_dtype
         # The programs hold no reference to the engine, so that its weights are freed with it.
         alone = mesh is None
-        model = ArrangedModel(config.build, joined=alone, transposed=alone and platform() == "cpu")
+        model = ArrangedModel(
+            config.build,
+            joined=alone,
+            transposed=alone and platform() == "cpu",
+            int8=weights == "int8",
+        )
         self._model, module = model, partial(_module, model)
         self._arrange = jax.jit(lambda given: model.arrange(abstract_model.merged(given)))
         self._init_state = jax.jit(
@@ -366,7 +374,7 @@ def engine_for(pretrained: "Pretrained") -> Engine:
     """
     if pretrained not in _ENGINES:
         model = pretrained.config, pretrained.abstract_model, pretrained.parameters
-        _ENGINES[pretrained] = Engine(*model, pretrained.mesh)
+        _ENGINES[pretrained] = Engine(*model, pretrained.mesh, pretrained.weights)
     return _ENGINES[pretrained]
 
 

@@ -1,12 +1,14 @@
 """A model with arranged weights computes the same."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.functional.kernels import Transposed
 from jaxformer.generation.arranged import ArrangedModel
+from jaxformer.generation.engine import num_bytes
 
 BIASED = {
     "tie_embeddings": False,
@@ -44,3 +46,23 @@ def test_a_joined_kernel_is_a_matrix_with_its_outputs_first():
     assert joined.matrix.shape == (1, 36 + 12 + 12, config.model_dim)
     np.testing.assert_array_equal(joined.matrix[0, :36].T.reshape(query.shape[1:]), query[0])
     assert f"{prefix}key.kernel" not in arranged
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_int8_kernels_are_half_the_bytes_and_near(transposed):
+    config = tiny(num_layers=2, model_dim=64, mlp_dim=128, num_heads=4, **BIASED)
+    parameters = random_parameters(config, scale=0.1)
+    kept = {name: array.astype(jnp.bfloat16) for name, array in parameters.items()}
+    options = {"joined": True, "transposed": transposed}
+    plain = ArrangedModel(config.build, **options)
+    model = ArrangedModel(config.build, **options, int8=True)
+    exact, arranged = plain.arrange(kept), jax.jit(model.arrange)(kept)
+    kernels = [name for name in exact if name.endswith("kernel")]
+    assert set(arranged) == set(exact)
+    for name in kernels:
+        scales = num_bytes(arranged[name].scales)
+        assert num_bytes(arranged[name]) == num_bytes(exact[name]) / 2 + scales
+    expected = jax.jit(lambda p: plain.module(p)(tokens(2, 9)))(plain.arrange(parameters))
+    found = jax.jit(lambda p: model.module(p)(tokens(2, 9)))(model.arrange(parameters))
+    error = jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected)
+    assert 0.001 < error < 0.05

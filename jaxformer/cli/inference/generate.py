@@ -31,7 +31,7 @@ from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.dialogues import dialogue_of, num_calls
-from jaxformer.pretrained.model import Pretrained, computed_as_kept
+from jaxformer.pretrained.model import KernelDtype, Pretrained, computed_as_kept
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Loading(ModelChoice):
     """How many tokens the draft proposes at a time."""
     storage: Storage | None = None
     """The type of the cache (None: that of the computation). int8 needs a quarter of float32."""
+    weights: KernelDtype | None = None
+    """The type of the kernels (None: that of the weights). int8 needs half of bfloat16."""
     slide: bool = False
     """Where the text outgrows the model's positions, prefill the last half of it again."""
 
@@ -235,7 +237,8 @@ def _model(wanted: Loading) -> Pretrained:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     if wanted.draft is not None:
         any_path(wanted.draft, "draft")
-    return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
+    options = {"dtype": wanted.dtype, "weights": wanted.weights}
+    return computed_as_kept(load(wanted.folder, **options, **wanted.how))
 
 
 def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
