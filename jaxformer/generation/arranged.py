@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from jaxformer.functional.kernels import Kernel, Part, Quantized, Transposed, quantized
 from jaxformer.models.decoder import GenerativeModel
@@ -27,6 +28,7 @@ class ArrangedModel:
     def __init__(
         self,
         build: Callable[[jax.Array], GenerativeModel],
+        dtype: DTypeLike,
         *,
         joined: bool,
         transposed: bool,
@@ -36,6 +38,7 @@ class ArrangedModel:
 
         Args:
             build: Makes the model.
+            dtype: The compute dtype.
             joined: Whether kernels are joined; on a mesh each is cut by its heads instead.
             transposed: Whether kernels are transposed.
             int8: Whether kernels are `Quantized`; embedding tables never are.
@@ -45,7 +48,7 @@ class ArrangedModel:
             return _apart(build(key), transposed)
 
         self.plain, self._apart = AbstractModel(build), AbstractModel(apart)
-        self._transposed, self._int8 = transposed, int8
+        self._dtype, self._transposed, self._int8 = dtype, transposed, int8
         kernels = self._apart.kernels
         joins = list(_joins(jax.eval_shape(apart, jax.random.key(0)), kernels)) if joined else []
         parts = {name for names in joins for name in names}
@@ -75,7 +78,9 @@ class ArrangedModel:
         """Kernels of the same inputs, those of the parameter `first`, as one."""
         layers, inputs, outputs = self._sizes(first)
         if len(kernels) > 1:
-            flat = [kernel.reshape(*layers, *inputs, -1) for kernel in kernels]
+            # A loop would hoist the cast of each part, and so several casts of the whole.
+            dtype = kernels[0].dtype if self._int8 else self._dtype
+            flat = [kernel.reshape(*layers, *inputs, -1).astype(dtype) for kernel in kernels]
             kernels = [jnp.concatenate(flat, axis=-1)]
             outputs = kernels[0].shape[-1:]
         (kernel,), scales = kernels, None

@@ -82,6 +82,7 @@ class Engine:
         alone = mesh is None
         model = ArrangedModel(
             config.build,
+            config.compute_dtype,
             joined=alone,
             transposed=alone and platform() == "cpu",
             int8=weights == "int8",

@@ -30,7 +30,7 @@ def test_an_arranged_model_computes_the_same(changes, joined, transposed):
     config = tiny(num_layers=3, num_heads=6, num_kv_heads=2, head_dim=6, **changes)
     parameters = random_parameters(config)
     expected = jax.jit(structure_of(config).module(parameters))(tokens(2, 5))
-    model = ArrangedModel(config.build, joined=joined, transposed=transposed)
+    model = ArrangedModel(config.build, "float32", joined=joined, transposed=transposed)
     arranged = jax.jit(model.arrange)(parameters)
     found = jax.jit(lambda arranged: model.module(arranged)(tokens(2, 5)))(arranged)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -39,7 +39,9 @@ def test_an_arranged_model_computes_the_same(changes, joined, transposed):
 def test_a_joined_kernel_is_a_matrix_with_its_outputs_first():
     config = tiny(num_layers=1, num_heads=6, num_kv_heads=2, head_dim=6)
     parameters = random_parameters(config)
-    arranged = ArrangedModel(config.build, joined=True, transposed=True).arrange(parameters)
+    arranged = ArrangedModel(config.build, "float32", joined=True, transposed=True).arrange(
+        parameters
+    )
     prefix = "transformer.stack.group.0.sublayers.0.attention."
     query, joined = (kernels[f"{prefix}query.kernel"] for kernels in (parameters, arranged))
     assert isinstance(joined, Transposed)
@@ -54,8 +56,8 @@ def test_int8_kernels_are_half_the_bytes_and_near(transposed):
     parameters = random_parameters(config, scale=0.1)
     kept = {name: array.astype(jnp.bfloat16) for name, array in parameters.items()}
     options = {"joined": True, "transposed": transposed}
-    plain = ArrangedModel(config.build, **options)
-    model = ArrangedModel(config.build, **options, int8=True)
+    plain = ArrangedModel(config.build, "bfloat16", **options)
+    model = ArrangedModel(config.build, "bfloat16", **options, int8=True)
     exact, arranged = plain.arrange(kept), jax.jit(model.arrange)(kept)
     kernels = [name for name in exact if name.endswith("kernel")]
     assert set(arranged) == set(exact)

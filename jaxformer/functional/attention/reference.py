@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.activations import tap
 from jaxformer.functional.attention.request import Request
+from jaxformer.functional.linear import dot
 from jaxformer.functional.positions.base import Bias
 
 
@@ -48,18 +49,15 @@ def _allowed(query, key, request: Request) -> jax.Array:
 
 def _logits(query, key, request: Request) -> jax.Array:
     """The scaled and biased logits `[B, N, T, S]`, before the mask."""
-    batch, length, num_heads, _ = query.shape
+    batch, length, num_heads, width = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
-    # Heads first, as a cache has them, and queries before keys: no transpose is left.
-    grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, query.shape[3])
+    grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, width)
     query_BKGTH, key_BKSH = query.reshape(grouped).transpose(0, 2, 3, 1, 4), key.swapaxes(1, 2)
-    logits_BKGTS = jnp.einsum(
-        "bkgth,bksh->bkgts", query_BKGTH, key_BKSH, preferred_element_type=accumulator
-    )
+    logits = dot(*_merged(query_BKGTH, key_BKSH), (((2,), (2,)), ((0,), (0,))))
     if request.distances is not None:
-        logits_BKGTS += request.distances.scores(query_BKGTH, key_BKSH)
-    logits_BNTS = logits_BKGTS.reshape(batch, num_heads, length, num_keys) * request.scale
+        logits += request.distances.scores(query_BKGTH, key_BKSH).reshape(logits.shape)
+    logits_BNTS = logits.reshape(batch, num_heads, length, num_keys) * request.scale
     if request.softcap is not None:
         logits_BNTS = request.softcap * jnp.tanh(logits_BNTS / request.softcap)
     if request.bias is not None:
@@ -79,14 +77,23 @@ def _dropped(weights_BNTS, request: Request) -> jax.Array:
 def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
     """The mean of the values by the probabilities, `[B, T, N, H']`."""
     batch, num_heads, length, num_keys = weights_BNTS.shape
-    num_kv_heads, accumulator = value.shape[2], jnp.promote_types(dtype, jnp.float32)
+    num_kv_heads = value.shape[2]
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, length, num_keys)
     weights_BKGTS = weights_BNTS.astype(dtype).reshape(grouped)
-    output_BKGTH = jnp.einsum(
-        "bkgts,bskh->bkgth", weights_BKGTS, value, preferred_element_type=accumulator
-    )
-    output_BTKGH = output_BKGTH.transpose(0, 3, 1, 2, 4)
-    return output_BTKGH.reshape(batch, length, num_heads, value.shape[-1]).astype(dtype)
+    merged = _merged(weights_BKGTS, value.swapaxes(1, 2))
+    output = dot(*merged, (((2,), (1,)), ((0,), (0,))), dtype=dtype)
+    output_BNTH = output.reshape(batch, num_heads, length, value.shape[-1])
+    return output_BNTH.swapaxes(1, 2)
+
+
+def _merged(x_BKGT_, y_BKS_) -> tuple[jax.Array, jax.Array]:
+    """Two arrays with one axis for rows and heads, and one for the queries of a group.
+
+    XLA multiplies them so without a transpose of keys and values that lie as a cache has them.
+    """
+    batch, heads, groups, length, last = x_BKGT_.shape
+    rows = batch * heads
+    return x_BKGT_.reshape(rows, groups * length, last), y_BKS_.reshape(rows, *y_BKS_.shape[2:])
 
 
 def masked_softmax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
