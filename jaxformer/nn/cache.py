@@ -13,7 +13,7 @@ from jaxformer.checks import check_types
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.placement import place, spec_of
+from jaxformer.functional.placement import place, platform, spec_of
 
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
 
@@ -108,11 +108,15 @@ class Chunk:
         Returns:
             The updated array.
         """
-        rows, _, capacity, _ = array.shape
+        rows, heads, capacity, _ = array.shape
         length = new.shape[2]
         if length == 1 and (self.shift is not None or rows == 1):
             shift = 0 if self.shift is None else self.shift
             slot = jnp.max(self.start + shift) % capacity
+            if platform() == "cpu" and array.dtype == jnp.float32:
+                # XLA's CPU backend would update the array and its reshaped copy, and copy both.
+                places = array.at[jnp.arange(rows)[:, None], jnp.arange(heads)[None, :], slot]
+                return places.set(new[:, :, 0], mode="promise_in_bounds", unique_indices=True)
             return jax.lax.dynamic_update_slice_in_dim(array, new, slot, axis=2)
         # XLA scatters one token after the other on a TPU, and a float32 copy of bfloat16 on a CPU.
         order_BC = -self._before(self.start[:, None], capacity) % capacity

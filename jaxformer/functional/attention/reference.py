@@ -53,7 +53,8 @@ def _logits(query, key, request: Request) -> jax.Array:
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
     grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, width)
-    query_BKGTH, key_BKSH = query.reshape(grouped).transpose(0, 2, 3, 1, 4), key.swapaxes(1, 2)
+    query_BKGTH = query.reshape(grouped).transpose(0, 2, 3, 1, 4)
+    key_BKSH = key.swapaxes(1, 2)
     logits = dot(*_merged(query_BKGTH, key_BKSH), (((2,), (2,)), ((0,), (0,))))
     if request.distances is not None:
         logits += request.distances.scores(query_BKGTH, key_BKSH).reshape(logits.shape)
@@ -87,10 +88,7 @@ def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
 
 
 def _merged(x_BKGT_, y_BKS_) -> tuple[jax.Array, jax.Array]:
-    """Two arrays with one axis for rows and heads, and one for the queries of a group.
-
-    XLA multiplies them so without a transpose of keys and values that lie as a cache has them.
-    """
+    """Both with one axis for rows and heads: XLA then transposes no keys, not even of one row."""
     batch, heads, groups, length, last = x_BKGT_.shape
     rows = batch * heads
     return x_BKGT_.reshape(rows, groups * length, last), y_BKS_.reshape(rows, *y_BKS_.shape[2:])
