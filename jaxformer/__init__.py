@@ -38,7 +38,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
+_MODULES = {
     "activation_gradients": "pretrained.outputs",
     "activation_names": "pretrained.outputs",
     "chat": "generation.api",
@@ -60,11 +60,11 @@ _HOMES = {
 
 def __getattr__(name: str):
     """Imports a public function when it is first used: the pure functions need none of it."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")
     from jaxformer.extras import optional_module
 
-    return getattr(optional_module(f"jaxformer.{_HOMES[name]}", f"jaxformer.{name}"), name)
+    return getattr(optional_module(f"jaxformer.{_MODULES[name]}", f"jaxformer.{name}"), name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from jaxformer.errors import check_field, did_you_mean
+from jaxformer.errors import ArgumentError, ConfigError, did_you_mean, shortened
 
 
 class Rule(NamedTuple):
@@ -22,19 +22,27 @@ class Rule(NamedTuple):
     """The names among the allowed values, for suggestions."""
 
 
+def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
+    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number"."""
+    if not valid:
+        raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
+
+
+def check_field(
+    owner: object, field: str, valid: bool, expected: str, section: str | None = None
+) -> None:
+    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ..."."""
+    if not valid:
+        name = f"{section or type(owner).__name__}.{field}"
+        raise ConfigError(f"{name} = {shortened(getattr(owner, field))}: must be {expected}")
+
+
 def check_types(owner: object, section: str | None = None) -> None:
     """Checks that each field of a frozen dataclass has a value of its annotated type.
 
     NumPy and JAX scalars become Python scalars, lists become tuples and paths become strings, so
     that a configuration can be hashed and written as JSON. Annotations other than scalars,
     `Literal`, unions, tuples and classes are not checked.
-
-    Args:
-        owner: A dataclass whose fields are set; its `__post_init__` calls this first.
-        section: What users call the owner, such as "data". None: its class's name.
-
-    Raises:
-        ConfigError: A field has a value of another type.
     """
     for field, rule in rules_of(type(owner)).items():
         value = _hashable(getattr(owner, field))
@@ -46,16 +54,7 @@ def check_types(owner: object, section: str | None = None) -> None:
 
 
 def check_fields(owner: object, section: str | None = None, /, **rules: Rule) -> None:
-    """Checks the values of fields of a frozen dataclass; NumPy and JAX scalars become Python ones.
-
-    Args:
-        owner: A dataclass whose fields are set.
-        section: What users call the owner, such as "model". None: its class's name.
-        **rules: The rule of each field to check.
-
-    Raises:
-        ConfigError: A field has a value that its rule does not allow; names the first.
-    """
+    """Checks fields of a frozen dataclass; NumPy and JAX scalars become Python ones."""
     for field, rule in rules.items():
         value = plain(getattr(owner, field))
         check_field(owner, field, rule.allows(value), rule.expected, section)

@@ -32,42 +32,6 @@ class StorageError(RunError):
     """
 
 
-def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
-    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number".
-
-    Args:
-        name: The argument as its caller knows it.
-        value: What was given.
-        valid: Whether it can work.
-        expected: What would be right; completes "must be ...".
-
-    Raises:
-        ArgumentError: It is not valid.
-    """
-    if not valid:
-        raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
-
-
-def check_field(
-    owner: object, field: str, valid: bool, expected: str, section: str | None = None
-) -> None:
-    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ...".
-
-    Args:
-        owner: The configuration that has the field.
-        field: The name of the field.
-        valid: Whether its value can work.
-        expected: What would be right; completes "must be ...".
-        section: What users call the owner, such as "model". None: its class's name.
-
-    Raises:
-        ConfigError: It is not valid.
-    """
-    if not valid:
-        name = f"{section or type(owner).__name__}.{field}"
-        raise ConfigError(f"{name} = {shortened(getattr(owner, field))}: must be {expected}")
-
-
 def closest(given: object, allowed: Iterable[str], count: int = 1) -> list[str]:
     """Returns at most `count` of the allowed spellings, closest first and regardless of case."""
     spelled = {item.lower(): item for item in allowed}

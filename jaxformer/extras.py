@@ -36,18 +36,7 @@ class MissingExtra(ImportError):
 
 
 def optional_module(name: str, purpose: str) -> ModuleType:
-    """Imports a module that needs the libraries of an extra.
-
-    Args:
-        name: The dotted name of the module.
-        purpose: What needs it, for the message: "jaxformer train".
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtra: A library is not installed.
-    """
+    """Imports a module that needs the libraries of an extra."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -58,16 +47,7 @@ def optional_module(name: str, purpose: str) -> ModuleType:
 def missing_extra(
     error: ModuleNotFoundError, purpose: str, extra: str | None = None
 ) -> ImportError:
-    """Says which extra to install for a module that was not found.
-
-    Args:
-        error: What the import raised.
-        purpose: What needs the module.
-        extra: The extra that has all that the purpose needs; None: the one of the library.
-
-    Returns:
-        A `MissingExtra`, or the error itself if no extra has the module.
-    """
+    """Says which extra to install for a module that was not found."""
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return error

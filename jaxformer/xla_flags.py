@@ -33,10 +33,6 @@ def avoid_wrong_sums(
     """Adds the flag to XLA_FLAGS, where the release of jaxlib needs it and the user chose nothing.
 
     Where it is too late, or XLA_FLAGS names a file of flags, a warning says what to do.
-
-    Args:
-        environment: The variables of this process.
-        release: That of jaxlib.
     """
     flags = environment.get("XLA_FLAGS", "").strip()
     if not release.startswith(_AFFECTED) or YNN_FUSIONS in flags:

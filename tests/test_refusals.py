@@ -52,7 +52,7 @@ from jaxformer.models import (
 )
 from jaxformer.nn import DisentangledAttention, PreNorm
 from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 from jaxformer.optim import Cosine, InverseSquareRoot
 
 PROCESSORS = [

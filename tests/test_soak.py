@@ -55,6 +55,7 @@ def test_spoiled_configurations(folder):
     assert outcomes(Configs(folder / "configs", 0), 200) == []
 
 
+@pytest.mark.slow
 def test_fuzzed_commands(folder):
     assert outcomes(Commands(folder / "commands", 0), 20) == []
 
@@ -113,6 +114,7 @@ def test_a_trial_depends_on_its_index_alone():
     assert text == {"a": [1, 2], "b": {"c": "d"}}
 
 
+@pytest.mark.slow
 def test_other_parameters_are_silent(folder):
     """The numbers of a run are changed as an undetected flip would change them."""
     whole = runs.whole_run(folder, "text")

@@ -46,15 +46,7 @@ def named_arrays(tree: Any) -> dict[str, Any]:
 
 
 def content_hash(arrays: Iterable[tuple[str, Any]]) -> str:
-    """Hashes the parameters and the optimizer state, bit for bit.
-
-    Args:
-        arrays: Pairs of flat name and array, as ``named_arrays(state).items()`` or ``read_arrays``
-            give them. Only names under ``params`` and ``opt_state`` count.
-
-    Returns:
-        The SHA-256 over name, dtype, shape and bytes of each array, in the order of the names.
-    """
+    """Hashes the parameters and the optimizer state, bit for bit."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays, key=lambda pair: pair[0]):
         if name.split("/")[0] in ("params", "opt_state"):

@@ -69,15 +69,7 @@ def set_aside(step_folder: AnyPath) -> AnyPath:
 
 
 def steps_to_keep(costs: Mapping[int, float | None], keep: int) -> set[int]:
-    """Chooses the checkpoints that stay.
-
-    Args:
-        costs: Of each step held, what the best has the least of; None where it was not measured.
-        keep: How many of the newest stay.
-
-    Returns:
-        The ``keep`` newest steps and the one with the lowest cost (the first of equals).
-    """
+    """Chooses the checkpoints that stay."""
     best = best_step(costs)
     return set(sorted(costs)[-keep:]) | ({best} if best is not None else set())
 
@@ -133,11 +125,7 @@ class StepHold:
 
 
 def delete_step(step_folder: AnyPath) -> threading.Thread | None:
-    """Deletes in the background; a process killed meanwhile leaves nothing like a checkpoint.
-
-    Returns:
-        The thread that deletes; None, and nothing is done, while somebody reads the checkpoint.
-    """
+    """Deletes in the background; a process killed meanwhile leaves nothing like a checkpoint."""
     if is_remote(step_folder):
         (step_folder / COMMIT_FILE).unlink(missing_ok=True)
         thread = threading.Thread(target=_remove_objects, args=(step_folder,))

@@ -66,11 +66,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Checks in the store that the lease is still this process's.
-
-        Raises:
-            RunError: It is not: this process has not renewed it for long, or it was removed.
-        """
+        """Checks in the store that the lease is still this process's."""
         with suppress(StorageError):  # then nothing can be written either
             self._look()
         if self._lost:

@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 
 from jaxformer.checkpoints.files import COMMIT_FILE, unfinished_step, write_json
 from jaxformer.errors import StorageError, system_message
-from jaxformer.io.digests import sha256_of
+from jaxformer.io.files import sha256_of
 from jaxformer.io.paths import AnyPath, any_path
 
 MANIFEST = "files.json"
@@ -110,19 +110,7 @@ def seal(step_folder: AnyPath) -> None:
 
 
 def damage(step_folder: AnyPath, part: int = 0, parts: int = 1) -> str | None:
-    """Compares a checkpoint with its manifest, byte for byte.
-
-    Args:
-        step_folder: The checkpoint.
-        part: Of the files, every `parts`-th from this one on is read: processes share the work.
-        parts: How many share it.
-
-    Returns:
-        What is wrong with the first damaged file, or None.
-
-    Raises:
-        StorageError: A file is there and cannot be read, so nobody can tell.
-    """
+    """Compares a checkpoint with its manifest, byte for byte."""
     with _readable(step_folder):
         return _damage(step_folder, part, parts)
 

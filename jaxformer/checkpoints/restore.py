@@ -18,8 +18,13 @@ from jaxformer.checkpoints.checkpointer import (
     named_arrays,
 )
 from jaxformer.checkpoints.manifest import damage, read_item
-from jaxformer.checkpoints.run_data import kept_digests
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig, other_fields
+from jaxformer.checkpoints.run_dir import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    RunConfig,
+    kept_digests,
+    other_fields,
+)
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError, RunError, first_line
 from jaxformer.io.paths import AnyPath, any_path, is_remote
@@ -31,24 +36,7 @@ def restore_newest(
     warn: Callable[[str], None] = warnings.warn,
     check: Callable[[int], object] = lambda step: None,
 ) -> tuple[int, Any] | None:
-    """Restores the newest checkpoint that is whole; sets damaged ones aside with a warning.
-
-    Args:
-        folder: The folder of a ``Checkpointer``.
-        target: Pytree of ``jax.ShapeDtypeStruct`` with the shardings to restore to, on whatever
-            mesh.
-        warn: Receives one message per damaged checkpoint.
-        check: Raises where the whole checkpoint of a step is not one of this run's.
-
-    Returns:
-        The step and the state, or None where the folder holds no checkpoint.
-
-    Raises:
-        CheckpointMismatch: The checkpoint is whole and does not fit ``target``.
-        CheckpointError: There are checkpoints and all of them are damaged, or the newest is whole
-            and cannot be restored.
-        StorageError: One cannot be read.
-    """  # noqa: DOC501 (errors of the devices are raised again)
+    """Restores the newest checkpoint that is whole; sets damaged ones aside with a warning."""
     folder = any_path(folder, "folder").absolute()
 
     def skip(step_folder: AnyPath, problem: str) -> None:
@@ -84,13 +72,6 @@ def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> 
 
     In a job of several processes all of them call this together: each reads a share of the files,
     and all get the same answer.
-
-    Args:
-        folder: The checkpoints.
-        on_damage: Called, by the first process, with each damaged one and what is wrong with it.
-
-    Returns:
-        The step, or None where no checkpoint is whole.
     """
     steps = files.saved_steps(folder) if jax.process_index() == 0 else []
     while (step := _of_first_process(steps.pop() if steps else -1)) >= 0:
@@ -103,19 +84,7 @@ def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> 
 
 
 def saved_config(run: RunConfig, step: int) -> Config:
-    """The configuration that a checkpoint was saved with, once it is known to be one of its run.
-
-    Args:
-        run: The configuration in the run's folder.
-        step: The step of a whole checkpoint.
-
-    Returns:
-        The checkpoint's configuration.
-
-    Raises:
-        ConfigError: The checkpoint is of another step or run, or the run's config.json, tokenizer
-            or labels were changed since.
-    """
+    """The configuration that a checkpoint was saved with, once it is known to be one of its run."""
     home = run.folder / CHECKPOINTS / str(step)
     meta = read_item(home, "meta")
     if meta["step"] != step:
@@ -179,15 +148,7 @@ def saved_log(folder: AnyPath, step: int) -> dict[str, Any]:
 
 
 def parameter_names(arrays: Iterable[str], averaged: bool) -> dict[str, str]:
-    """Maps the name of each parameter of a checkpoint to the name of its array.
-
-    Args:
-        arrays: The names of the checkpoint's arrays.
-        averaged: Whether the average is meant, of parameters of which there is one.
-
-    Returns:
-        Name -> name of the array.
-    """
+    """Maps the name of each parameter of a checkpoint to the name of its array."""
     prefixes = ("params/", "ema/") if averaged else ("params/",)
     return {
         name.removeprefix(prefix): name

@@ -1,14 +1,15 @@
 """The folder of a run: one experiment, one writer, and nothing of the user's ever deleted.
 
 A folder that is absent or empty starts a run; one that holds the same experiment continues it; one
-that holds another is refused with the fields that differ.
+that holds another is refused with the fields that differ. Besides its checkpoints a run holds the
+files that its model and its data depend on.
 """
 
-import contextlib
 import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,15 +22,19 @@ from jaxformer.config.user_code import (
     find_own,
     origins,
 )
+from jaxformer.data import Data, Datasets
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
+from jaxformer.data.tokenizers.files import TOKENIZER_FILES
+from jaxformer.distributed.processes import first_process_only
 from jaxformer.errors import ConfigError, DataError, RunError, system_message
-from jaxformer.io.files import lock_file, replacing
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import lock_file, read_json, replacing, sha256_of
+from jaxformer.io.mirror import pull, push
 from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
 from jaxformer.io.serialization import as_saved, from_json, to_json
+from jaxformer.io.staging import staged
 
 if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
@@ -51,10 +56,6 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
     """Makes a folder ready for this experiment and writes its ``config.json``.
 
     Where the experiment's file defines components, the folder keeps a copy of it.
-
-    Raises:
-        ConfigError: The folder holds another experiment (names the fields that differ), or things
-            that are no run at all; or the configuration could not be read back.
     """
     as_saved(config)
     text, own = experiment_text(config), origins(config)
@@ -72,18 +73,12 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
     write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
 
 
-@contextlib.contextmanager
+@contextmanager
 def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
     It is renamed back if the start that needed its place fails and leaves nothing there. In an
     object store each object is copied, and no original is deleted before all copies are there.
-
-    Yields:
-        The new path; None if there was no folder.
-
-    Raises:
-        ConfigError: A process is training there, or it cannot be renamed.
     """
     target = None
     with accessible(folder):
@@ -103,7 +98,7 @@ def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
         raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
     """Locks a run's folder against a second process; the lock ends with the process.
 
@@ -111,13 +106,6 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
 
     If training fails before the first checkpoint or row of metrics, the files that it has written
     are removed, so that the next start finds the folder as it was.
-
-    Yields:
-        What raises RunError where the lock was lost meanwhile.
-
-    Raises:
-        ConfigError: Another process is at work there, the folder cannot be written to, or something
-            in it is a link through which the run would write elsewhere.
     """
     with accessible(folder):
         if is_remote(folder):
@@ -131,22 +119,22 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
         try:
             yield check
         except BaseException:
-            with contextlib.suppress(OSError, RunError):
+            with suppress(OSError, RunError):
                 check()  # what is another run's now stays
                 if not _has_learned(folder):
                     _take_back(folder, before)
             raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def _leased(folder: "RemotePath") -> Iterator[Callable[[], None]]:
     from jaxformer.checkpoints.lease import Lease
 
-    with contextlib.closing(Lease(folder)) as lease:
+    with closing(Lease(folder)) as lease:
         yield lease.check
 
 
-@contextlib.contextmanager
+@contextmanager
 def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
     with accessible(folder):
         file = lock_file(folder / _LOCK_FILE)
@@ -165,7 +153,7 @@ def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
 
 def _check_in_place(lock: IO, folder: Path) -> None:
     """Checks that a name still leads to the lock that this process holds."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if os.path.samestat(os.fstat(lock.fileno()), os.lstat(folder / _LOCK_FILE)):
             return
     raise RunError(
@@ -220,17 +208,7 @@ class RunConfig:
             raise ConfigError(f"{at}{error}") from error
 
     def build(self, saved: dict[str, Any]) -> Config:
-        """The configuration that the run or one of its checkpoints has saved as JSON.
-
-        Args:
-            saved: The fields.
-
-        Returns:
-            The configuration.
-
-        Raises:
-            ConfigError: A field or a type is unknown or has a wrong value.
-        """
+        """The configuration that the run or one of its checkpoints has saved as JSON."""
         kept = self.folder / KEPT_FILE
         return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
 
@@ -250,7 +228,7 @@ def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any,
 
 
 def _refuse_pretrained(folder: AnyPath) -> None:
-    with contextlib.suppress(DataError):  # a run reports the same damage
+    with suppress(DataError):  # a run reports the same damage
         if is_hf_checkpoint(folder):
             raise ConfigError(
                 f"{folder} is a model that transformers saved, not a run: import it first: "
@@ -273,7 +251,7 @@ def _has_learned(folder: AnyPath) -> bool:
     return bool(saved_steps(folder / CHECKPOINTS)) or (rows.exists() and rows.stat().st_size > 0)
 
 
-@contextlib.contextmanager
+@contextmanager
 def accessible(folder: AnyPath) -> Iterator[None]:
     """Turns an OSError about the folder of a run into a ConfigError that names the option."""
     try:
@@ -341,3 +319,51 @@ def _foreign_items(folder: AnyPath, text: bytes | None) -> list[str]:
     )  # by a start that was killed
     names = (item.name for item in folder.iterdir())
     return sorted(name for name in names if name not in own and not name.startswith(unfinished))
+
+
+def kept_files(run: AnyPath) -> Path:
+    """Returns a folder with those files of a run that its model depends on: `KEPT`."""
+    return staged(run, lambda name: name.partition("/")[0] in KEPT)
+
+
+def kept_digests(run: AnyPath) -> dict[str, str]:
+    """Returns the digests of what gives a run's tokens and labels their meaning, by file."""
+    home = kept_files(run)
+    names = [*(f"tokenizer/{name}" for name in TOKENIZER_FILES), LABEL_FILES[0]]
+    try:
+        return {name: sha256_of(home / name) for name in names if (home / name).is_file()}
+    except OSError as error:
+        raise DataError(f"{run} cannot be read ({system_message(error)})") from error
+
+
+def prepared_data(data: Data, folder: AnyPath) -> Datasets:
+    """Prepares the data of a run, which are kept in its folder.
+
+    Those of a remote run are prepared in its mirror: by the first process, which puts what is new
+    into the store, and then by the others, who find it there.
+    """
+    if not is_remote(folder):
+        return data.prepare(folder)
+    prepared = []
+
+    def prepare_first() -> None:
+        local = pull(folder, KEPT)
+        with _named(folder, local):
+            prepared.append(data.prepare(local))
+        push(local, folder, KEPT)
+
+    first_process_only(prepare_first)
+    if prepared:
+        return prepared[0]
+    local = pull(folder, KEPT)
+    with _named(folder, local):
+        return data.prepare(local)
+
+
+@contextmanager
+def _named(folder: AnyPath, mirror: Path) -> Iterator[None]:
+    """Lets messages name the run's folder, not its mirror."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise type(error)(str(error).replace(str(mirror), str(folder))) from error

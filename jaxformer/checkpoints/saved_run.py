@@ -25,7 +25,7 @@ from jaxformer.checkpoints.restore import (
 )
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
 from jaxformer.config.experiment import Config
-from jaxformer.config.metric import cost
+from jaxformer.config.train import cost
 from jaxformer.errors import ConfigError
 from jaxformer.io.paths import AnyPath, any_path, run_path
 from jaxformer.io.serialization import to_json
@@ -124,18 +124,7 @@ def write_run(
     parameters: Parameters,
     validation: Mapping[str, float] | None = None,
 ) -> None:
-    """Writes a run of one checkpoint, which has parameters and nothing else.
-
-    Args:
-        folder: Absent or empty.
-        config: The run's.
-        step: That of the checkpoint.
-        parameters: Of the model, by name.
-        validation: What was measured of them, if anything.
-
-    Raises:
-        ConfigError: The folder holds something.
-    """
+    """Writes a run of one checkpoint, which has parameters and nothing else."""
     folder = any_path(folder, "folder")
     open_run_folder(folder, config)
     checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
@@ -146,19 +135,7 @@ def write_run(
 def run_and_step(
     folder: AnyPath, step: int | None = None, best: bool = False
 ) -> tuple[AnyPath, int | None]:
-    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is.
-
-    Args:
-        folder: The folder of a run, or of one of its checkpoints.
-        step: The step that is asked for besides, if any.
-        best: Whether the best step is asked for.
-
-    Returns:
-        The run's folder, and the step that the folder names, or else `step`.
-
-    Raises:
-        ConfigError: The folder names another step than is asked for.
-    """
+    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is."""
     folder = run_path(folder, "run_dir")
     if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
         return folder, step
@@ -170,18 +147,7 @@ def run_and_step(
 
 
 def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> int:
-    """Returns the step of a whole checkpoint of a run; warns of damaged ones that it passes over.
-
-    Args:
-        run: The run's folder.
-        step: The wanted one; None: the newest, or the best.
-        best: Whether the one with the best value of `train.metric` is wanted.
-
-    Raises:
-        ConfigError: The run has saved no checkpoint yet, the wanted one is not there or damaged,
-            both a step and the best are wanted, or none was measured.
-        CheckpointError: All of them are damaged.
-    """
+    """Returns the step of a whole checkpoint of a run; warns of damaged ones it passes over."""
     run = run_path(run, "run_dir")
     folder = run / CHECKPOINTS
     if best and step is not None:
@@ -213,15 +179,7 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
 
 
 def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
-    """Calls what chooses and reads a checkpoint; again where it failed because the run goes on.
-
-    Args:
-        run: The run's folder.
-        read: Chooses a checkpoint and reads it.
-
-    Returns:
-        What it returns.
-    """
+    """Calls what chooses and reads a checkpoint; again where it failed because the run goes on."""
     for _ in range(_TRIES):
         before = files.saved_steps(run / CHECKPOINTS)
         try:
@@ -234,14 +192,7 @@ def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
 
 
 def best_step(run: AnyPath) -> int | None:
-    """Returns the step with the best value of the run's `train.metric`, of those it has kept.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        The first of equals; None where none was measured.
-    """
+    """Returns the step with the best value of the run's `train.metric`, of those it has kept."""
     metric, folder = RunConfig(run).config.train.metric, run / CHECKPOINTS
     measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
     return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jaxformer.checks import check_argument
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.options import given, without
@@ -20,7 +21,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
 from jaxformer.distributed.slices import parse_chips
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.io.console import console
 from jaxformer.io.files import replacing
 from jaxformer.plan import search

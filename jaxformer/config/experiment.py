@@ -175,15 +175,7 @@ def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:
 
 
 def check_labels(heads: Sequence[Head], labels: tuple[str, ...]) -> None:
-    """Checks that the heads that choose among labels have an output for each.
-
-    Args:
-        heads: The model's heads.
-        labels: The labels of the training data; empty where the data have none.
-
-    Raises:
-        ConfigError: A head has another number of labels than the data.
-    """
+    """Checks that the heads that choose among labels have an output for each."""
     for head in heads:
         if labels and head.num_labels not in (None, len(labels)):
             raise ConfigError(

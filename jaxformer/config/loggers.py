@@ -58,11 +58,7 @@ class Logger(abc.ABC):
 
     @abc.abstractmethod
     def open(self, run: LoggedRun) -> RunWriter:
-        """Returns what shows a run, which may have been shown before.
-
-        Args:
-            run: The run.
-        """
+        """Returns what shows a run, which may have been shown before."""
 
 
 @dataclass(frozen=True)
@@ -215,15 +211,7 @@ class Guarded(RunWriter):
 
 
 def check_loggers(loggers: tuple[Logger, ...]) -> None:
-    """Checks that loggers can be used together, and that their libraries are installed.
-
-    Args:
-        loggers: Those of `train.loggers`.
-
-    Raises:
-        ConfigError: Two are of the same kind.
-        MissingExtra: A library is not installed.
-    """
+    """Checks that loggers can be used together, and that their libraries are installed."""
     kinds = [type(logger).__name__ for logger in loggers]
     if len(set(kinds)) < len(kinds):
         raise ConfigError(f"train.loggers = {', '.join(kinds)}: must be different ones")

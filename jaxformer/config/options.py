@@ -15,15 +15,7 @@ def given(arguments: Sequence[str]) -> set[str]:
 
 
 def without(arguments: Sequence[str], *names: str) -> list[str]:
-    """Returns a command line without the options of some fields, those of their parts included.
-
-    Args:
-        arguments: The command line.
-        *names: The fields: "model", "help".
-
-    Returns:
-        The other options, with their values.
-    """
+    """Returns a command line without the options of some fields, those of their parts included."""
     kept = [
         [option, *values] if option else values
         for option, values in groups(arguments)

@@ -27,23 +27,7 @@ from jaxformer.io.paths import check_paths
 
 
 def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
-    """Parses a command line into a dataclass.
-
-    Args:
-        default: An instance with the defaults, or a class, whose fields without a default are
-            required.
-        arguments: The command line without the program.
-        prog: What messages call the program.
-
-    Returns:
-        A new instance of the same type, validated by its own ``__post_init__``.
-
-    Raises:
-        ArgumentError: A value cannot work, as the dataclass's own checks say.
-        ConfigError: An option or a component is unknown (the message has the nearest spelling), or
-            a path is a URL.
-        SystemExit: Status 0 after ``--help``, 2 if a value does not parse (tyro prints why).
-    """
+    """Parses a command line into a dataclass."""
     tree = _unvalidated(default) if isinstance(default, type) else default
     tree, remaining = _choose_components(tree, arguments)
     asks_help = "--help" in remaining or "-h" in remaining
@@ -115,12 +99,7 @@ def _short_errors() -> Iterator[None]:
 
 
 def component_choices(owner: Any, name: str) -> dict[str, Any]:
-    """Returns the values that a component field allows, by name; empty for any other field.
-
-    Returns:
-        ``{"RoPE": RoPE, ...}``, by the full name if two classes have the same one. An optional
-        field adds ``"None": None``, and a `Literal` adds its strings.
-    """
+    """Returns the values that a component field allows, by name; empty for any other field."""
     hint = typing.get_type_hints(type(owner))[name]
     members = typing.get_args(hint) if _is_tuple(hint) else union_members(hint)
     found: dict[str, Any] = {}
@@ -164,9 +143,6 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
     """Applies every ``--path.to.field Name`` that names a component, outer ones first.
 
     Where a field is None and allows one component only, an option of that component chooses it.
-
-    Returns:
-        The tree with the chosen components, not validated, and the arguments that remain.
     """
     remaining, chosen = [], []
     given = [(current_name(tree, option), values) for option, values in groups(arguments)]

@@ -15,18 +15,7 @@ def shipped_names() -> list[str]:
 
 
 def config_spec(name: str) -> str:
-    """Finds the config that a user names.
-
-    Args:
-        name: The path of a file or the name of a shipped config, with or without the argument of
-            its ``get_config``: "configs/bert.py:base", "bert:base", "tiny_decoder".
-
-    Returns:
-        What `load_config` takes; a path is returned as it is, whether the file exists or not.
-
-    Raises:
-        ConfigError: It is neither a path nor the name of a shipped config.
-    """
+    """Finds the config that a user names."""
     stem, colon, argument = name.partition(":")
     path = Path(stem)
     if path.is_file():

@@ -9,6 +9,7 @@ from jaxformer.checks import (
     POSITIVE,
     RATE,
     at_least,
+    check_field,
     check_fields,
     check_types,
     optional,
@@ -16,7 +17,6 @@ from jaxformer.checks import (
 from jaxformer.config.loggers import Logger, TensorBoard
 from jaxformer.data import Data
 from jaxformer.distributed.compiler_options import parsed
-from jaxformer.errors import check_field
 from jaxformer.functional.losses.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import any_path
 from jaxformer.models.heads.base import LossFunction
@@ -33,6 +33,8 @@ _WITHOUT_PREFERENCE = {
     "loss": "None with preference: a run has one of the two",
     "distillation": "None with preference: a run has one of the two",
 }
+# All other metrics are shares or correlations.
+_LOWER_IS_BETTER = ("loss", "perplexity", "squared_error", "bits_per_byte", "wer")
 
 
 @dataclass(frozen=True)
@@ -280,3 +282,13 @@ class TrainConfig:
         ordered = window is None or (len(window) == 2 and 1 <= window[0] <= window[1])
         rule = "a first and a last step, counted from 1"
         check_field(self, "profile_steps", ordered, rule, "train")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric, perhaps that of one head ("tags_loss"), is better where it is smaller."""
+    return any(metric == name or metric.endswith("_" + name) for name in _LOWER_IS_BETTER)
+
+
+def cost(metric: str, value: float | None) -> float | None:
+    """A metric as a number that is better where it is smaller; None where it was not measured."""
+    return value if value is None or lower_is_better(metric) else -value

@@ -49,18 +49,7 @@ class _Experiment(importlib.abc.SourceLoader):
 
 
 def import_file(path: Path, folder: Path | None = None) -> ModuleType:
-    """Imports an experiment's file; the same text is the same module, wherever it is kept.
-
-    Args:
-        path: The file.
-        folder: From which it can import other modules; None: its own.
-
-    Returns:
-        The module.
-
-    Raises:
-        ConfigError: It cannot be read or executed; names the line.
-    """
+    """Imports an experiment's file; the same text is the same module, wherever it is kept."""
     source = _text(path)
     name, folder = _module_name(source), folder or path.absolute().parent
     _search(folder)
@@ -79,14 +68,7 @@ def import_file(path: Path, folder: Path | None = None) -> ModuleType:
 
 @contextlib.contextmanager
 def in_one_sentence(path: Path) -> Iterator[None]:
-    """Turns what the user's code raises into one sentence that says where.
-
-    Args:
-        path: The user's file; the line is that of the last call in it or beside it.
-
-    Raises:
-        ConfigError: The code raised an error, or wanted to exit.
-    """
+    """Turns what the user's code raises into one sentence that says where."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -99,27 +81,12 @@ def in_one_sentence(path: Path) -> Iterator[None]:
 
 
 def origins(config: Any) -> dict[str, dict[str, str]]:
-    """Says where those components of a configuration come from that are not the library's.
-
-    Returns:
-        By the name of each class, what `find_own` needs: the folder from which modules are
-        imported, and, unless the experiment's file defines it, its module and a digest of its code.
-
-    Raises:
-        ConfigError: A class could not be found again.
-    """
+    """Says where those components of a configuration come from that are not the library's."""
     return {type_name(kind): _origin(kind) for kind in _own_classes(config)}
 
 
 def experiment_text(config: Any) -> bytes | None:
-    """The text of the experiment's file, if that defines components of a configuration.
-
-    Returns:
-        The file's bytes; None if it defines no components.
-
-    Raises:
-        ConfigError: Two files do.
-    """
+    """The text of the experiment's file, if that defines components of a configuration."""
     names = {kind.__module__ for kind in _own_classes(config)}
     loaders = [sys.modules[name].__loader__ for name in names if name.startswith(_EXPERIMENT)]
     if len(loaders) > 1:
@@ -153,19 +120,7 @@ def check_unchanged(config: Any, kept: AnyPath) -> None:
 
 
 def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -> Any:
-    """Finds a class that is not the library's, which executes the code that defines it.
-
-    Args:
-        name: Its full name.
-        known: What `origins` returned when the run was started.
-        kept: The copy of the experiment's file in the run's folder.
-
-    Returns:
-        What has this name, which need not be a class.
-
-    Raises:
-        ConfigError: It cannot be found.
-    """
+    """Finds a class that is not the library's, which executes the code that defines it."""
     origin = known.get(name) if isinstance(known, Mapping) else None
     if not isinstance(origin, Mapping) or not all(isinstance(x, str) for x in origin.values()):
         raise ConfigError(f"{name} is not of the library, and nothing says where it comes from")

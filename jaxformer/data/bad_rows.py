@@ -65,20 +65,7 @@ def read_rows(
     records: Callable[[Malformed], Iterable[Any]] | None = None,
     rows_are: str = "rows",
 ) -> list[Row]:
-    """Returns the rows of a table.
-
-    Args:
-        source: The table.
-        read: Makes a row of a record, or raises DataError. None: it has nothing to learn, by the
-            convention of its format, and is left out.
-        on_bad_row: What becomes of a record of which no row can be made.
-        records: Reads the records, and tells what it is given of those that are malformed; None:
-            `read_records` of the table.
-        rows_are: What the rows are called where there are none.
-
-    Raises:
-        DataError: The table cannot be read or has no rows, a row is bad, or too many are.
-    """
+    """Returns the rows of a table."""
     bad, rows, total, empty = BadRows(on_bad_row), [], 0, []
     if records is None:
         records = partial(table_records, source)
@@ -118,16 +105,7 @@ def table_records(source: str, malformed: Malformed, header: bool = True) -> Ite
 def each(
     function: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], bad: BadRows
 ) -> Iterator[tuple[Row, Result]]:
-    """Yields each row with what a function makes of it.
-
-    Args:
-        function: Makes as many results of rows, or raises DataError.
-        rows: The rows.
-        bad: Takes those of which it can make nothing.
-
-    Raises:
-        DataError: A row is bad, and stops the run.
-    """
+    """Yields each row with what a function makes of it."""
     try:
         yield from zip(rows, function(rows), strict=True)
     except DataError as error:

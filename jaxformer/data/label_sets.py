@@ -23,15 +23,7 @@ def is_set(record: Record, column: str) -> bool:
 
 
 def label_set_of(record: Record, column: str) -> tuple[str, ...]:
-    """Returns the names of the labels of a row.
-
-    Args:
-        record: The row.
-        column: The column, which holds a list of names; in a text table it is written as JSON.
-
-    Raises:
-        DataError: It holds something else.
-    """
+    """Returns the names of the labels of a row."""
     value = record.value(column)
     names = names_in(value)
     if names is None:

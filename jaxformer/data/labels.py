@@ -15,9 +15,14 @@ import numpy as np
 
 from jaxformer.data.files.lines import encodable
 from jaxformer.errors import DataError
-from jaxformer.io.digests import add_digests, check_digests, write_digests
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import (
+    add_digests,
+    check_digests,
+    read_bytes,
+    read_json,
+    replacing,
+    write_digests,
+)
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
 _INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits
@@ -28,16 +33,6 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
     """Writes a run's label names to labels.json, or checks them against what is there.
 
     They number the outputs of the model, so they must not change.
-
-    Args:
-        folder: The run's folder; made if missing.
-        names: The labels of the training data, in the order of their numbers.
-
-    Returns:
-        The names.
-
-    Raises:
-        DataError: The folder holds other names, from an earlier start on other data.
     """
     names, file, record = tuple(names), Path(folder, _FILE), Path(folder, _DIGEST)
     for name in names:
@@ -77,15 +72,7 @@ def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
 
 
 def in_order(found: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
-    """Returns the labels of the training data in the order of their numbers.
-
-    Args:
-        found: The labels that the training data have.
-        order: The labels in the order that was asked for; empty: as they were found.
-
-    Raises:
-        DataError: A label is not in the order.
-    """
+    """Returns the labels of the training data in the order of their numbers."""
     if not order:
         return tuple(found)
     if missing := [name for name in found if name not in order]:
@@ -140,28 +127,14 @@ class LabelKind(abc.ABC):
         """Returns the names of the labels of the training data; empty for numbers."""
 
     def check(self, label: str, place: str) -> None:
-        """Raises DataError if a label can never be understood, whatever others there are.
-
-        Args:
-            label: The label in the file.
-            place: "file:line".
-        """
+        """Raises DataError if a label can never be understood, whatever others there are."""
         del label, place
 
     @abc.abstractmethod
     def values(
         self, labels: Iterable[str], names: Sequence[str], places: Iterable[str]
     ) -> np.ndarray:
-        """Returns the targets of the model, [labels].
-
-        Args:
-            labels: The labels in the file.
-            names: The names of the training data's labels.
-            places: The place of each ("file:line"), for messages.
-
-        Raises:
-            DataError: A label cannot be understood.
-        """
+        """Returns the targets of the model, [labels]."""
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,7 @@ class MixedExamples(ConcatenatedExamples):
     """
 
     def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float]):
-        """`weights`, all above 0, need not sum to 1.
-
-        Raises:
-            ConfigError: The rows of two sources have different arrays, or a source has no rows.
-        """
+        """`weights`, all above 0, need not sum to 1."""
         super().__init__(sources)
         _check_alike(self.sources)
         # As decimals are written: 0.7 means 7/10, not the nearest binary fraction.

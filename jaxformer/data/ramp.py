@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxformer.checks import at_least, check_fields, check_types, optional
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.checks import at_least, check_field, check_fields, check_types, optional
+from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)

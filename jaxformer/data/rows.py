@@ -30,14 +30,7 @@ class RowData(Data, Generic[Row]):
     5 % of such rows stop it in either case."""
 
     def read(self, source: Any) -> list[Row]:
-        """Returns the rows of a file or another source.
-
-        Args:
-            source: What `train` or `validation` names.
-
-        Raises:
-            DataError: It cannot be read, or has no rows.
-        """
+        """Returns the rows of a file or another source."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -62,11 +55,7 @@ class RowData(Data, Generic[Row]):
         return None if self.validation is None else self.read(self.validation)
 
     def split(self) -> tuple[list[Row], list[Row]]:
-        """Returns the rows for training and those for validation.
-
-        Raises:
-            DataError: They are missing or cannot be read, or are too few to hold some out.
-        """
+        """Returns the rows for training and those for validation."""
         rows, validation = self.train_rows(), self.validation_rows()
         if validation is not None:
             return rows, validation
@@ -96,30 +85,10 @@ class TaskData(RowData[Row]):
     def examples(
         self, rows: Sequence[Row], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> ExampleSource:
-        """Returns rows as arrays.
-
-        Args:
-            rows: The rows.
-            tokenizer: The run's.
-            labels: The names of the run's labels, in the order of their numbers.
-
-        Raises:
-            DataError: A label is not among the names, or a row is too long.
-        """
+        """Returns rows as arrays."""
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads and tokenises the rows; keeps the tokenizer and the labels' names.
-
-        Args:
-            folder: The run's folder.
-
-        Returns:
-            Both sides of the data, with the tokenizer and the names of the labels.
-
-        Raises:
-            DataError: A file cannot be read, a row is too long, or a label for validation is none
-                of the training rows'; names the file and the line.
-        """
+        """Reads and tokenises the rows; keeps the tokenizer and the labels' names."""
         train, validation = self.split()
         tokenizer, labels = self.run_tokenizer(folder, train), self.label_names(train)
         if labels:

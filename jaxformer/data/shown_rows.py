@@ -61,14 +61,7 @@ class RowReader:
     """The names of labels or tags, by their numbers."""
 
     def sequences(self, row: Batch) -> dict[str, Batch]:
-        """The row, by the name ""; or both sequences of a pair, by their names.
-
-        Args:
-            row: The arrays of one row.
-
-        Returns:
-            Rows with one sequence each.
-        """
+        """The row, by the name ""; or both sequences of a pair, by their names."""
         names = _JUDGED if "desirable" in row else _PAIR
         if not (_is_ids(row.get("inputs"), 2) and len(row["inputs"]) == len(names)):
             return {"": row}
@@ -76,15 +69,7 @@ class RowReader:
         return {name: {k: x[i] for k, x in own.items()} for i, name in enumerate(names)}
 
     def texts(self, row: Batch) -> list[Text]:
-        """The texts of a row, without padding.
-
-        Args:
-            row: The arrays of one row.
-
-        Returns:
-            One text, of which the model learns to predict parts, where it predicts the next tokens;
-            else the inputs, and what is predicted.
-        """
+        """The texts of a row, without padding."""
         found = []
         for name, sequence in self.sequences(row).items():
             if self.tokenizer is None or not _is_ids(sequence.get("inputs"), 1):
@@ -103,11 +88,7 @@ class RowReader:
         return {name: x[:size] if np.shape(x) == shape else x for name, x in row.items()}
 
     def columns(self, row: Batch) -> list[list[Column]]:
-        """The arrays with a value for each token of a row with one sequence.
-
-        Returns:
-            Those of the inputs; and those of the decoder, where it has separate inputs.
-        """
+        """The arrays with a value for each token of a row with one sequence."""
         sides = [row[name] for name in _SIDES if _is_ids(row.get(name), 1)]
         found: list[list[Column]] = []
         decoder = [name for name in row if name.startswith("decoder_")]
@@ -150,13 +131,7 @@ class RowReader:
         )
 
     def as_json(self, row: Batch) -> dict[str, Any]:
-        """A row as what `json.dump` writes.
-
-        Returns:
-            "texts", each a list of parts with "text" and "learned"; "pieces" of the arrays of
-            tokens; "arrays", of which images and other large ones are "dtype", "shape", "min",
-            "mean" and "max".
-        """
+        """A row as what `json.dump` writes."""
         pieces = {}
         for name, sequence in self.sequences(row).items() if self.tokenizer else ():
             for column in (each for side in self.columns(sequence) for each in side):
@@ -256,11 +231,7 @@ class RowReader:
 
 
 def cut(texts: Sequence[Text], most: int) -> list[Text]:
-    """Texts of at most so many characters, together.
-
-    Returns:
-        The texts; where something is missing, dots.
-    """
+    """Texts of at most so many characters, together."""
     found, room = [], most
     for text in texts:
         kept = []

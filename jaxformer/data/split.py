@@ -30,15 +30,6 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
     A document's side depends on its own name alone, so adding documents moves no other. The only
     exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
     whose hash is nearest.
-
-    Args:
-        names: The documents' names, at least two.
-        fraction: The expected share of documents held out, between 0 and 1; None: those with the
-            smallest hashes, 1 % of all or 20 where that is more, but a tenth at most.
-        seed: Chooses another split.
-
-    Returns:
-        bool [documents], True for validation.
     """
     hashes = np.array([_hash(f"{seed}/{name}") for name in names])
     if fraction is None:
@@ -61,21 +52,7 @@ def _alike(hashes: np.ndarray, document: int) -> np.ndarray:
 def train_validation_split(
     rows: Sequence[T], names: Iterable[str], fraction: float | None, seed: int, source: object
 ) -> tuple[list[T], list[T]]:
-    """Returns the rows for training and those held out, see `held_out`.
-
-    Args:
-        rows: The rows.
-        names: The name of each row, which decides its side.
-        fraction: The expected share of rows held out; None: 1 % or 20 rows, see `held_out`.
-        seed: Chooses another split.
-        source: Where they come from, for the message.
-
-    Returns:
-        The training rows and the validation rows.
-
-    Raises:
-        DataError: There are fewer than two.
-    """
+    """Returns the rows for training and those held out, see `held_out`."""
     if len(rows) < 2:
         raise DataError(
             f"{source}: {len(rows)} rows, too few to hold some out for validation; give more, or "
@@ -117,9 +94,6 @@ class Split:
         """Yields (document, whether it is held out) in the source's order, empty ones left out.
 
         The sides are those of `held_out`, without holding the names of a large source in memory.
-
-        Raises:
-            DataError: There is no text, too little for both sides, or it changes meanwhile.
         """
         start = _Start() if self.fraction is None else self._survey()
         if start.is_all and len(start.names) == 1:

@@ -200,17 +200,7 @@ CHIPS = {chip.name: chip for chip in (*_TPUS, *_GPUS)}
 
 
 def find_chip(name: str) -> Chip:
-    """The chip of this name.
-
-    Args:
-        name: "v5p", "h100"; case does not matter.
-
-    Returns:
-        The chip.
-
-    Raises:
-        ArgumentError: There is none; names the nearest, and all of them.
-    """
+    """The chip of this name."""
     if name.lower() not in CHIPS:
         hint = did_you_mean(name.lower(), CHIPS)
         raise ArgumentError(f"chip = {name!r}: must be one of {', '.join(CHIPS)}{hint}")

@@ -40,20 +40,7 @@ class DistributedConfig:
 def find_processes(
     job: DistributedConfig, variables: Variables, launchers: Sequence[Launcher] = LAUNCHERS
 ) -> Processes | None:
-    """Reads who trains together; options come before JAX's variables and those of a launcher.
-
-    Args:
-        job: The options.
-        variables: The environment.
-        launchers: What may have started this process, in the order in which they are asked.
-
-    Returns:
-        None where this process trains alone.
-
-    Raises:
-        ConfigError: A value cannot be, or there are signs of several processes that cannot be
-            joined; one that trains alone would do so once for each.
-    """
+    """Reads who trains together; options come before JAX's variables and those of a launcher."""
     address, count, index = _given(job, variables)
     if count == 1 and address is None:
         return None

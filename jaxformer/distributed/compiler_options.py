@@ -54,17 +54,7 @@ _EXAMPLE = "NAME=VALUE, such as xla_gpu_enable_nccl_user_buffers=true"
 def compiler_options(
     mesh: Mesh | AbstractMesh, layer_bytes: int, given: Sequence[str] = ()
 ) -> dict[str, Option]:
-    """The options for a training step on a mesh.
-
-    Args:
-        mesh: Where it runs.
-        layer_bytes: What the gradients of one layer take.
-        given: Options as "NAME=VALUE" in place of the chosen ones, or besides. Those whose name
-            says that they are of another platform are left out.
-
-    Returns:
-        The options, as `jax.jit` takes them.
-    """
+    """The options for a training step on a mesh."""
     kind, platform = device_of(mesh)
     chosen: dict[str, Option] = {}
     if platform == "gpu":
@@ -92,17 +82,7 @@ def device_of(mesh: Mesh | AbstractMesh) -> tuple[str, str]:
 
 
 def parsed(given: Sequence[str]) -> dict[str, Option]:
-    """Options "NAME=VALUE" by name.
-
-    Args:
-        given: The options; a value is true, false, a whole number or else a word.
-
-    Returns:
-        The values by name.
-
-    Raises:
-        ConfigError: An entry has another form.
-    """
+    """Options "NAME=VALUE" by name."""
     options: dict[str, Option] = {}
     for entry in given:
         if not (match := _GIVEN.fullmatch(entry)):
@@ -115,14 +95,7 @@ def parsed(given: Sequence[str]) -> dict[str, Option]:
 
 
 def check_options(given: Sequence[str]) -> None:
-    """Asks the compiler of this machine whether it knows the options that are for it.
-
-    Args:
-        given: The options as "NAME=VALUE".
-
-    Raises:
-        ConfigError: It does not know one, or not its value.
-    """
+    """Asks the compiler of this machine whether it knows the options that are for it."""
     for name, value in parsed(given).items():
         if not _is_of(name, jax.default_backend()):
             continue

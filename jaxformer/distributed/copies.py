@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.placement import rows_of_copies
+from jaxformer.functional.arrays import rows_of_copies
 
 COPIES = "data"
 """The mesh axis along which the copies of a model lie."""

@@ -40,11 +40,7 @@ def agreed(decision: bool) -> bool:
 
 
 def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
-    """Returns the rows of a global batch that this process's devices need.
-
-    Returns:
-        int [rows], ascending.
-    """
+    """Returns the rows of a global batch that this process's devices need."""
     indices = sharding.addressable_devices_indices_map((num_rows,)).values()
     return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in indices]))
 

@@ -20,7 +20,7 @@ from jax.sharding import (
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
-from jaxformer.functional.placement import mesh_axes, place, without
+from jaxformer.functional.arrays import mesh_axes, place, without
 
 MESH_AXES = ("data", "fsdp", "tensor")
 _MOST_VIRTUAL_DEVICES = 1024
@@ -144,14 +144,7 @@ def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
 
 
 def spec(*axes: str | None) -> PartitionSpec | None:
-    """The partition spec of an array with these logical axes; None where no mesh is set.
-
-    Returns:
-        The partition spec, or None.
-
-    Raises:
-        KeyError: An axis is not in `RULES`.
-    """
+    """The partition spec of an array with these logical axes; None where no mesh is set."""
     rules = [None if axis is None else RULES[axis] for axis in axes]
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty else PartitionSpec(*(_cut(mesh, rule) for rule in rules))
@@ -208,15 +201,7 @@ def parameter_shardings(
 def parameter_sharding(
     mesh: Mesh | AbstractMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> NamedSharding:
-    """Where a parameter lives. An axis of size 1 (the one head of multi-query attention) is whole.
-
-    Returns:
-        The sharding of the parameter.
-
-    Raises:
-        ConfigError: An axis has no rule, two axes want the same mesh axis, or a size is not
-            divisible by the devices over which it is cut.
-    """
+    """A parameter's sharding. An axis of size 1 is whole."""
     used: set[str] = set()
     entries = []
     for axis, size in zip(axes, shape, strict=True):

@@ -1,5 +1,6 @@
 """Pure functions: arrays in, arrays out. No mesh, no config, no trainer, no parameters."""
 
+from jaxformer.functional.arrays import per_device
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms, distance_scores
 from jaxformer.functional.attention.global_tokens import block_numbers, block_sums
@@ -44,7 +45,6 @@ from jaxformer.functional.patches import (
     resize_offsets,
     resize_positions,
 )
-from jaxformer.functional.placement import per_device
 from jaxformer.functional.positions.absolute import (
     binary_code,
     integer_code,

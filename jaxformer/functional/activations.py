@@ -24,8 +24,9 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import get_opaque_trace_state
 
-from jaxformer.errors import ArgumentError, check_argument, did_you_mean
-from jaxformer.functional.placement import place, spec_of
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError, did_you_mean
+from jaxformer.functional.arrays import place, spec_of
 
 Hook = Callable[[jax.Array], jax.Array]
 """Maps an activation to the value that takes its place, of the same shape."""

@@ -11,8 +11,14 @@ import jax.numpy as jnp
 from jax.extend.random import threefry2x32_p
 
 from jaxformer.checks import RATE
-from jaxformer.functional.assertions import assert_floating, assert_keys, static
-from jaxformer.functional.placement import first_row, is_cut_by_hand, spec_of
+from jaxformer.functional.arrays import (
+    assert_floating,
+    assert_keys,
+    first_row,
+    is_cut_by_hand,
+    spec_of,
+    static,
+)
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

@@ -10,10 +10,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import check_types
-from jaxformer.errors import ArgumentError, ConfigError, check_argument, did_you_mean
+from jaxformer.checks import check_argument, check_types
+from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.functional.activations import saveable, tap
-from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.arrays import assert_axes, assert_floating
 from jaxformer.functional.kernels import Kernel, as_array
 from jaxformer.functional.linear import linear
 from jaxformer.functional.norms import ParameterTable

@@ -12,8 +12,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import is_integer
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import check_argument, is_integer
+from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, as_pytree
 
 HEADS, POSITIONS = -2, 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.arrays import assert_axes, assert_floating
 
 _LARGEST = 127
 

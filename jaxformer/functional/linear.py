@@ -12,9 +12,18 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from jaxformer.checks import at_least
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_ids, static
+from jaxformer.checks import at_least, check_argument
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    mesh_axes,
+    place,
+    platform,
+    spec_of,
+    static,
+    without,
+)
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.kernels import (
@@ -26,7 +35,6 @@ from jaxformer.functional.kernels import (
     check_kernel,
     quantized,
 )
-from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.
 PRODUCT = "product"

@@ -8,9 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_types
-from jaxformer.errors import ArgumentError, check_field
-from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers, static
+from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_field, check_types
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    check_numbers,
+    static,
+)
 from jaxformer.functional.linear import gathered
 
 # Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own

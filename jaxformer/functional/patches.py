@@ -9,15 +9,16 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.checks import at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
+    place,
+    spec_of,
     static,
     static_pair,
 )
 from jaxformer.functional.linear import gathered
-from jaxformer.functional.placement import place, spec_of
 
 
 def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.checks import check_argument
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.positions.base import Position
 

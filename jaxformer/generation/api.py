@@ -7,10 +7,15 @@ import jax
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.checks import SWITCH, plain
+from jaxformer.checks import SWITCH, check_argument, plain
 from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, shortened
+from jaxformer.errors import (
+    ArgumentError,
+    ConfigError,
+    DataError,
+    shortened,
+)
 from jaxformer.functional.activations import Hook, Hooks
 from jaxformer.generation.config import GenerationConfig, recommendations, supported_options
 from jaxformer.generation.decode.loop import EncoderOutputs

@@ -17,11 +17,12 @@ from jaxformer.checks import (
     Rule,
     at_least,
     between,
+    check_field,
     check_fields,
     optional,
     plain,
 )
-from jaxformer.errors import ConfigError, check_field, did_you_mean, shortened
+from jaxformer.errors import ConfigError, did_you_mean, shortened
 from jaxformer.generation.decode.filters import (
     EpsilonCutoff,
     EtaCutoff,
@@ -60,10 +61,9 @@ from jaxformer.generation.decode.processors import (
     RepetitionPenalty,
     SourcePenalty,
 )
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.io.notices import warn_once
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.writing import GENERATION
 
 STRINGS = Rule(
     lambda value: isinstance(value, tuple) and all(isinstance(s, str) and s for s in value),

@@ -16,8 +16,7 @@ import numpy as np
 from jaxformer.distributed.sharding import check_rows, on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import Hooks
-from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.placement import platform
+from jaxformer.functional.arrays import assert_axes, platform
 from jaxformer.generation.arranged import ArrangedModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.activations import Hooks
 from jaxformer.generation.config import recommendations
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.decode.processors import TOKEN
-from jaxformer.hub.families import family_of
-from jaxformer.hub.family import SEGMENTS
+from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import GENERATION
 from jaxformer.models.model import ModelConfig

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields
+from jaxformer.checks import at_least, check_argument, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import Engine, engine_for

@@ -65,16 +65,6 @@ def read_checkpoint(
     """Returns the description of the model in a config.json.
 
     Fields that the class in transformers ignores are ignored here too.
-
-    Args:
-        hf_config: The values of the file.
-        formats: `model_type` -> its format.
-        relatives: Unsupported `model_type` -> a note on supported ones that are similar.
-        strict: Whether to refuse fields that transformers ignores.
-        architecture: The class; None: the one in the file.
-
-    Raises:
-        ConfigError: The model type or class is unknown, or a field has an unsupported value.
     """
     if architecture is not None:
         hf_config = hf_config.with_values(architectures=[architecture])

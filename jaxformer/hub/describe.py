@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from jaxformer.errors import ConfigError
@@ -103,7 +104,8 @@ def describe(
     if lacking is not None:
         raise lacking
     _check_parts(config)
-    raise ConfigError(f"no known system can express this model; the nearest: {min(failures)[1]}")
+    _, nearest = min(failures, key=itemgetter(0))  # of equals, the first
+    raise ConfigError(f"no known system can express this model; the nearest: {nearest}")
 
 
 def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,12 +54,7 @@ class ConfigMap:
 
 
 def build_with(build: Callable[..., ModelConfig], values: Mapping[str, Any]) -> ModelConfig:
-    """Returns a configuration with these fields, and fields of its components.
-
-    Args:
-        build: Makes it from its own fields.
-        values: Field, or a path such as "self_attention.bias" -> value.
-    """
+    """Returns a configuration with these fields, and fields of its components."""
     own = {name: value for name, value in values.items() if "." not in name}
     inner = {name: value for name, value in values.items() if "." in name}
     return with_values(build(**own), inner)

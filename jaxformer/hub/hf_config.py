@@ -175,12 +175,6 @@ class HFConfig:
 
         Every field that the class in transformers reads has been read or is harmless, so any other
         field is one that transformers ignores.
-
-        Args:
-            harmless: Patterns of fields that do not change the outputs of this model type.
-
-        Raises:
-            ConfigError: Code that all classes of transformers share reads the field.
         """
         patterns = (*_HARMLESS, *harmless)
         for name, value in self.values.items():

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.families import FAMILIES, PATCHES, family_of
-from jaxformer.hub.family import SEGMENTS
+from jaxformer.hub.families import FAMILIES, PATCHES, SEGMENTS, family_of
 from jaxformer.hub.tasks.classes import IGNORED
 from jaxformer.models.model import ModelConfig
 
@@ -38,17 +37,7 @@ _ALLOWED_DTYPES = {
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:
-    """Returns the inputs of a model as int32 and float32 arrays, after checking them.
-
-    Args:
-        inputs: Arrays, or nested lists, by their names in transformers.
-        config: The model.
-
-    Raises:
-        DataError: A name is unknown or not an input of this model; an array has a wrong
-            shape or dtype, or values out of range (ids, labels, positions, masks, NaN), or
-            rows are too long.
-    """
+    """Returns the inputs of a model as int32 and float32 arrays, after checking them."""
     if not isinstance(inputs, Mapping):
         raise DataError(
             f"inputs is of type {type(inputs).__name__}: must be a mapping such as "

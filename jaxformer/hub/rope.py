@@ -97,17 +97,7 @@ def read_rope(
 def read_layer_ropes(
     hf_config: HFConfig, bases: Mapping[str, tuple[str | None, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
-    """Returns the scheme of each layer type ("full_attention", ...).
-
-    Args:
-        hf_config: The values of the file.
-        bases: Layer type -> the name of its base in version 4, or None if it has none there, and
-            the default base.
-        scaled: The layer types that `rope_scaling` of version 4 applies to.
-
-    Raises:
-        ConfigError: As in `read_rope`.
-    """
+    """Returns the scheme of each layer type ("full_attention", ...)."""
     current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
     current = _dictionary(current, "rope_parameters", hf_config)
     if unknown := sorted(set(current) - set(bases)):

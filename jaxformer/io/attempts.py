@@ -33,19 +33,7 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
 
     The pauses double from half a second up to 15 s, and vary so that the processes of a job do not
     all come back at once.
-
-    Args:
-        path: What is asked for, for messages.
-        action: Asks the store; may be called several times.
-        seconds: How long to try; None: as `PATIENCE` says.
-
-    Returns:
-        What the action returns.
-
-    Raises:
-        StorageError: The connection was lost and did not come back, or the store refuses.
-        OSError: There is no such object (FileNotFoundError), or it is not of the kind asked for.
-    """  # noqa: DOC501 (the latter are raised again)
+    """
     seconds = patience() if seconds is None else seconds
     begun, pause = time.monotonic(), 0.5
     while True:
@@ -68,11 +56,7 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
 
 
 def patience() -> float:
-    """Returns for how many seconds a lost connection is tried again.
-
-    Raises:
-        ConfigError: The environment variable holds no such number.
-    """
+    """Returns for how many seconds a lost connection is tried again."""
     text = os.environ.get(PATIENCE, "")
     try:
         seconds = float(text) if text else _DEFAULT_PATIENCE

@@ -79,13 +79,6 @@ def find_type(name: str, base: type) -> type | None:
 
     Files written by older versions have "jaxformer.functional.norms.RMSNorm": for a class of the
     library only the last part counts.
-
-    Args:
-        name: As `type_name` gives it.
-        base: The annotation of the field.
-
-    Returns:
-        The class; None if no such class derives from the base.
     """
     stable = name if is_own_name(name) else name.rpartition(".")[2]
     # If an experiment file was imported twice, the later version counts.
@@ -115,19 +108,7 @@ def _package_modules(package: str) -> tuple[str, ...]:
 
 
 def source_of(word: str, kinds: Iterable[Any]) -> Any:
-    """Returns the source that a path stands for, where the name of its kind is left out.
-
-    Args:
-        word: The path of a file or a folder, a glob or a URL.
-        kinds: The classes that a field allows. Those of files have a class method `reads`, which
-            says whether a path stands for one of theirs.
-
-    Returns:
-        The source; None where the word is no path, or none of them reads it.
-
-    Raises:
-        DataError: There is no such file, or it is no text.
-    """
+    """Returns the source that a path stands for, where the name of its kind is left out."""
     if not (os.path.exists(word) or any(mark in word for mark in "./*")):
         return None
     readers = (kind for kind in kinds if hasattr(kind, "reads"))
@@ -140,16 +121,7 @@ def value_at(owner: Any, path: str) -> Any:
 
 
 def with_values(owner: Any, values: Mapping[str, Any], where: str = "") -> Any:
-    """Returns a copy of a frozen dataclass with other values of its fields.
-
-    Args:
-        owner: The dataclass.
-        values: Field, or a path to that of a component such as "self_attention.bias" -> value.
-        where: The path of the owner itself, for messages: "self_attention.".
-
-    Raises:
-        ConfigError: There is no such field, or it cannot have that value.
-    """
+    """Returns a copy of a frozen dataclass with other values of its fields."""
     if not values:
         return owner
     changes, inner = {}, defaultdict(dict)

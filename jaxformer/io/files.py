@@ -1,16 +1,20 @@
-"""Files that a user names, and files and folders that are written whole or not at all.
+"""Files that a user names, JSON and digests, and what is written whole or not at all.
 
-A path of an object store is written as a local file or folder first, and then uploaded.
+A path of an object store is written as a local file or folder first, and then uploaded. Digests are
+SHA-256, kept beside the files in the format of sha256sum, to detect damage.
 """
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import AnyPath, any_path, is_remote
@@ -20,19 +24,22 @@ if TYPE_CHECKING:
 
 LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
 """The files that say that a folder is complete; they are uploaded after the others."""
+DIGESTS = "SHA256SUMS"
+"""The file that holds the digests of a folder."""
+_JSON_TYPES = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    type(None): "null",
+}
+_POINTER = b"version https://git-lfs."
 
 
 def ordinary_file(path: str | os.PathLike) -> Path:
     """Returns the path of a regular file, which can be read more than once.
 
     Opening a pipe would block, and a device such as /dev/zero has no end.
-
-    Returns:
-        The path, with its "~" resolved; of an object of a store, that of a copy on this machine.
-
-    Raises:
-        ConfigError: It is a URL of another scheme.
-        DataError: There is no such file, or it is a folder, a pipe or a device.
     """
     path = any_path(path, "file")
     if is_remote(path):
@@ -117,12 +124,6 @@ def temporary_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates an empty folder on the disk of another, to take its place when it is complete.
 
     For a folder of an object store it is among the temporary files of this machine.
-
-    Yields:
-        The temporary folder, which is deleted unless it has been renamed.
-
-    Raises:
-        DataError: It cannot be written; `folder` is unchanged.
     """
     if is_remote(folder):
         with _scratch() as home:
@@ -193,17 +194,7 @@ def check_unused(folder: str | Path) -> None:
 
 
 def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None]) -> None:
-    """Writes a folder that appears when it is complete, or not at all.
-
-    Args:
-        folder: Absent or empty; a link is followed.
-        num_bytes: About how much will be written.
-        write: Fills the folder it is given.
-
-    Raises:
-        ConfigError: The folder holds something.
-        DataError: The disk has too little space, or cannot be written to.
-    """
+    """Writes a folder that appears when it is complete, or not at all."""
     check_unused(folder)
     folder = any_path(folder, "folder")
     if not is_remote(folder):
@@ -255,3 +246,90 @@ def _object_bytes(path: "RemotePath") -> bytes:
         raise DataError(f"{path} cannot be read") from None
     except MemoryError:
         raise DataError(f"{path}: {path.stat().st_size:,} bytes do not fit in memory") from None
+
+
+def sha256_of(path: str | os.PathLike) -> str:
+    """Returns the SHA-256 of a file in hexadecimal, reading it piece by piece."""
+    if is_remote(path):
+        return path.sha256()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def md5_of(path: Path) -> str:
+    """Returns the MD5 of a file in hexadecimal, which is what stores know of their objects."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+
+
+def write_digests(record: Path, names: Iterable[str]) -> None:
+    """Writes the digests of some files; ``sha256sum --check`` can read them too."""
+    lines = [f"{sha256_of(record.with_name(name))}  {name}\n" for name in sorted(names)]
+    with replacing(record) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def add_digests(record: Path, names: Iterable[str]) -> None:
+    """Writes the digests that earlier versions did not write, where the folder allows it."""
+    if not record.exists():
+        with suppress(OSError, DataError):  # the folder may be read-only
+            write_digests(record, names)
+
+
+def check_digests(record: Path, names: Iterable[str]) -> None:
+    """Compares files with the digests that `write_digests` wrote."""
+    lines = read_bytes(record).decode(errors="replace").splitlines()
+    recorded = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    for name in names:
+        path = record.with_name(name)
+        if name not in recorded:
+            raise DataError(f"{record} is damaged: it has no line for {name}")
+        try:
+            found = sha256_of(ordinary_file(path))
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}") from error
+        if found != recorded[name]:
+            raise DataError(f"{path} is damaged: its SHA-256 is not the one in {record.name}")
+
+
+def check_no_pointer(start: bytes, where: str) -> None:
+    """Checks that a file is not only what git keeps in place of a large one."""
+    if start.startswith(_POINTER):
+        raise DataError(
+            f"{where}: a pointer of git-lfs in place of the file: run `git lfs pull` in the "
+            "repository's folder, or fetch the file itself"
+        )
+
+
+def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
+    """Returns the value that a JSON file holds."""
+    data = read_bytes(path)
+    check_no_pointer(data, str(path))
+    return parse_json(data, str(path), kind)
+
+
+def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
+    """Returns the value that a JSON text holds."""
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        line = f" of line {error.lineno}" if error.lineno > 1 else ""
+        raise DataError(
+            f"{where}: not valid JSON: {error.msg} at column {error.colno}{line}"
+        ) from error
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].split(b"\n")
+        line = f"line {len(before)}" if len(before) > 1 else "the line"
+        raise DataError(f"{where}: not UTF-8 at byte {len(before[-1])} of {line}") from error
+    except RecursionError:
+        raise DataError(f"{where}: not valid JSON: nested too deeply") from None
+    except ValueError as error:  # Python reads integers of 4,300 digits at most
+        raise DataError(f"{where}: not valid JSON: a number has too many digits") from error
+    if not isinstance(value, kind):
+        raise DataError(f"{where}: expected {json_type(kind)}, found {json_type(type(value))}")
+    return value
+
+
+def json_type(kind: type) -> str:
+    """Returns the JSON name of a Python type: "a list"."""
+    return _JSON_TYPES.get(kind, "a number")

@@ -10,8 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxformer.io.digests import md5_of
-from jaxformer.io.files import remove_folder, upload_folder
+from jaxformer.io.files import md5_of, remove_folder, upload_folder
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import address_of, addressed_folder, fetch, one_at_a_time
 
@@ -20,14 +19,7 @@ if TYPE_CHECKING:
 
 
 def mirrored(run_dir: str | os.PathLike) -> Path:
-    """Returns the folder on this machine in which the data of a run are prepared.
-
-    Returns:
-        The mirror of a remote run, empty at first; the folder itself of any other.
-
-    Raises:
-        DataError: It cannot be made.
-    """
+    """Returns the folder on this machine in which the data of a run are prepared."""
     if not is_remote(run_dir):
         return Path(run_dir)
     remote = any_path(run_dir, "run_dir")

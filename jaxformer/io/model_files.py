@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import ordinary_file, read_json
 from jaxformer.io.paths import AnyPath
 
 CONFIG = "config.json"
@@ -47,14 +46,7 @@ _LARGEST_SIDE_FILE = 512 * 2**20
 
 
 def is_hf_checkpoint(folder: AnyPath) -> bool:
-    """Returns whether a folder holds a Hugging Face checkpoint, complete or not.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        DataError: Its config.json cannot be read.
-    """
+    """Returns whether a folder holds a Hugging Face checkpoint, complete or not."""
     if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
         return True
     # That of a run has no model_type. It may be a link, since the files there are the user's own.
@@ -72,9 +64,6 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
 
     Links are followed within the folder, and from a snapshot in a Hugging Face cache to its blobs.
     A link to anywhere else could copy any file of this machine into an export of the model.
-
-    Raises:
-        DataError: It leads out of the folder, or is a folder, a pipe or a device.
     """
     path = Path(folder, name)
     if not os.path.lexists(path):
@@ -120,14 +109,7 @@ def is_side_file(name: str) -> bool:
 
 
 def side_files(folder: Path | None) -> list[Path]:
-    """Returns those of `SIDE_FILES` that a folder has, and all others that `is_side_file` names.
-
-    Args:
-        folder: The folder; None: no files.
-
-    Raises:
-        DataError: One is not a file of that folder, or too large.
-    """
+    """Returns those of `SIDE_FILES` that a folder has, and all others that `is_side_file` names."""
     if folder is None:
         return []
     below = sorted([*(folder / TEMPLATES).glob("*.jinja"), *folder.glob("[0-9]*_*/*")])
@@ -137,13 +119,7 @@ def side_files(folder: Path | None) -> list[Path]:
 
 
 def copy_side_files(folder: Path | None, target: Path, without: Collection[str] = ()) -> None:
-    """Copies the `side_files` of a folder to another.
-
-    Args:
-        folder: The folder; None: nothing is copied.
-        target: The other folder.
-        without: The names of files that are left out.
-    """
+    """Copies the `side_files` of a folder to another."""
     for file in side_files(folder):
         if file.name not in without:
             copied = target / file.relative_to(folder)

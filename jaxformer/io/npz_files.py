@@ -17,19 +17,7 @@ _HEADERS = {
 
 
 def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Returns the arrays of a .npz file by name.
-
-    Args:
-        path: The file, as `numpy.savez` and `numpy.savez_compressed` write it.
-
-    Returns:
-        The arrays by name.
-
-    Raises:
-        DataError: It is not an .npz file, an array does not fit its header or is not of numbers,
-            or the arrays take more than 4 GiB together.
-        StorageError: It is in a store that cannot be reached, or refuses.
-    """
+    """Returns the arrays of a .npz file by name."""
     try:
         local = ordinary_file(path)
         with zipfile.ZipFile(local) as archive:

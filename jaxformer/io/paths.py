@@ -29,19 +29,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def any_path(path: str | os.PathLike, name: str) -> AnyPath:
-    """Returns a path of this machine, or of an object store.
-
-    Args:
-        path: As the user gave it.
-        name: What the user calls it, for the message: "run_dir".
-
-    Returns:
-        A `Path` with its "~" resolved, or the `RemotePath` of a URL.
-
-    Raises:
-        ConfigError: It is not a path, a URL of another scheme, or one without a bucket.
-        MissingExtra: The library for the scheme is not installed.
-    """
+    """Returns a path of this machine, or of an object store."""
     url = url_of(path, name)
     if url is None:
         return Path(os.path.expanduser(os.fspath(path)))
@@ -55,12 +43,6 @@ def url_of(path: str | os.PathLike, name: str) -> str | None:
     """Returns the URL that a path is; None for a path of this machine.
 
     Nothing is imported that would read or write it.
-
-    Returns:
-        The URL, with two slashes, or None.
-
-    Raises:
-        ConfigError: It is not a path, a URL of another scheme, or one without a bucket.
     """
     text = os.fspath(path) if isinstance(path, str | PurePath | os.PathLike) else None
     if not isinstance(text, str):
@@ -105,9 +87,6 @@ def run_path(path: str | os.PathLike, name: str) -> AnyPath:
 
     Libraries below read a ".." in other ways, and a link that is turned elsewhere while a run
     trains must not take the run with it. A path that leads straight there stays as it was typed.
-
-    Raises:
-        ConfigError: It is not a path, a URL of another scheme, or the path of a file.
     """
     folder = folder_path(path, name)
     if is_remote(folder):
@@ -125,10 +104,6 @@ def check_paths(values: Any, name: str = "") -> None:
     """Checks every `Path` in dictionaries, lists and dataclasses, such as parsed options.
 
     Only those of `REMOTE_OPTIONS` may be URLs.
-
-    Raises:
-        ConfigError: One may be no URL, or is one of another scheme; names the option, such as
-            "data.path".
     """
     if isinstance(values, Path):
         (any_path if name.rpartition(".")[2] in REMOTE_OPTIONS else local_path)(values, name)

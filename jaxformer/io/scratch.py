@@ -12,9 +12,6 @@ def spilled(array: np.ndarray) -> np.ndarray:
 
     The file has no name, so that it ends with the process. It is in the folder for temporary files,
     which the environment variable TMPDIR chooses.
-
-    Returns:
-        The same values, read-only if they are on disk; the array itself below 1 MiB.
     """
     if array.nbytes < _LARGE:
         return array

@@ -22,24 +22,7 @@ def run_script(
     cpu_seconds: int = 0,
     paths: Iterable[str] | None = None,
 ) -> subprocess.CompletedProcess:
-    """Runs a module as a script.
-
-    Args:
-        script: The module; it imports nothing of this library.
-        *arguments: Its arguments.
-        given: Its standard input.
-        patience: Seconds after which it is stopped.
-        megabytes: The maximum memory; 0: no limit.
-        cpu_seconds: The maximum processor time; 0: no limit.
-        paths: Where it finds modules besides the standard library; site-packages, whose start-up
-            files take time, are then left out. None: where this process does.
-
-    Returns:
-        Its status and what it printed.
-
-    Raises:
-        subprocess.TimeoutExpired: It was stopped.
-    """
+    """Runs a module as a script."""
     python = [sys.executable, "-I"] if paths is None else [sys.executable, "-I", "-S"]
     found = os.pathsep.join(filter(None, sys.path if paths is None else paths))
     limits = [str(megabytes), str(cpu_seconds), found]

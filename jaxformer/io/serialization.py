@@ -29,18 +29,7 @@ _JSON_WORDS = {bool: "true or false", type(None): "null"}
 
 
 def to_json(value: Any) -> Any:
-    """Converts a tree of frozen dataclasses, tuples and scalars to what ``json.dump`` writes.
-
-    Args:
-        value: A dataclass instance, tuple, list, string-keyed dict, string, number, bool or None;
-            nested at will.
-
-    Returns:
-        Dictionaries, lists and scalars. A dataclass becomes ``{"type": "RMSNorm", ...}``.
-
-    Raises:
-        ConfigError: A value has no JSON form; names its field.
-    """
+    """Converts a tree of frozen dataclasses, tuples and scalars to what ``json.dump`` writes."""
     return _to_json(value, "config")
 
 
@@ -62,36 +51,12 @@ def _to_json(value: Any, where: str) -> Any:
 
 
 def from_json(data: Any, kind: Any, find_own: Callable[[str], Any] | None = None) -> Any:
-    """Rebuilds an object from the result of ``to_json``.
-
-    Args:
-        data: What ``json.load`` returned. Lists become tuples.
-        kind: The class of the object or a base of it, as the annotation of a field would name it.
-        find_own: Finds a user's class by its full name. None: only classes that are imported
-            already are found.
-
-    Returns:
-        The object, which its own ``__post_init__`` has validated.
-
-    Raises:
-        ConfigError: A value of another type than its field, an unknown type or field (with the
-            allowed ones and the nearest spelling), or a missing field.
-    """
+    """Rebuilds an object from the result of ``to_json``."""
     return _read(data, kind, "config", find_own)
 
 
 def as_saved(value: Any) -> Any:
-    """Saves an object as JSON and reads it again.
-
-    Args:
-        value: A configuration.
-
-    Returns:
-        The object that was read.
-
-    Raises:
-        ConfigError: It cannot be read, because a field has a value of another type.
-    """
+    """Saves an object as JSON and reads it again."""
     return from_json(to_json(value), type(value))
 
 
@@ -257,16 +222,7 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def diff(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
-    """Compares two configuration trees field by field.
-
-    Args:
-        old: An object that ``to_json`` accepts.
-        new: The other one.
-
-    Returns:
-        ``{"model.num_layers": (old value, new value), ...}`` for the fields that differ. If a
-        component has another type, its fields are not compared; the entry ends in ``.type``.
-    """
+    """Compares two configuration trees field by field."""
     return dict(_diff(to_json(old), to_json(new), ""))
 
 

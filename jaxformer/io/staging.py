@@ -41,17 +41,6 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
 
     Several processes may ask at once: one copies, and the others wait for it. A copy that was
     interrupted goes on with the files that are missing.
-
-    Args:
-        path: A file or a folder; one on this machine is returned as it is.
-        wanted: Which files of a folder to copy, by their paths below it.
-
-    Returns:
-        The copy, which must not be changed; a path that does not exist if no file is wanted.
-
-    Raises:
-        DataError: There is no such file or folder, it does not arrive whole, or the disk is full.
-        StorageError: The store cannot be reached, or refuses.
     """
     if not is_remote(path):
         return Path(path)
@@ -82,16 +71,7 @@ def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
 
 
 def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -> None:
-    """Copies those of some remote files that are not there yet; each appears whole.
-
-    Args:
-        remote: The folder that they are in; or the file itself, whose name is then "".
-        home: Where they are to be.
-        files: What `RemotePath.files` says of each.
-
-    Raises:
-        DataError: One does not arrive whole, or its name leads elsewhere; or the disk is full.
-    """
+    """Copies those of some remote files that are not there yet; each appears whole."""
     _check_names(remote, files)
     missing = {n: info for n, info in files.items() if not _is_whole(home / n, info)}
     size = sum(info.st_size for info in missing.values())
@@ -104,11 +84,7 @@ def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -
 
 
 def address_of(path: str | os.PathLike) -> str | None:
-    """Returns the URL of which a path on this machine is a copy.
-
-    Returns:
-        The URL; None for any other path.
-    """
+    """Returns the URL of which a path on this machine is a copy."""
     path = Path(path)
     for parent in path.parents:
         if (parent / _ADDRESS).is_file():

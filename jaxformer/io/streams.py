@@ -20,9 +20,6 @@ def readable(path: str | os.PathLike) -> Path | BinaryIO:
 
     Nothing of an object is kept on this machine. Reading it raises `StorageError` if the connection
     is lost and does not come back, and `DataError` if it is written anew meanwhile.
-
-    Raises:
-        DataError: There is no such file, or it is a folder, a pipe or a device.
     """
     if not is_remote(path):
         return ordinary_file(path)

@@ -18,16 +18,7 @@ _CHUNK = 1024
 
 
 def check_table(path: Path, name: str) -> None:
-    """Checks that a table can be written, before the work.
-
-    Args:
-        path: The file.
-        name: The option that names it: "--output".
-
-    Raises:
-        ConfigError: Its ending names no format, or it cannot be in its folder.
-        MissingExtra: The library of the format is not installed.
-    """
+    """Checks that a table can be written, before the work."""
     check_output(path, name, _WRITERS)
     if path.suffix.lower() == ".parquet":
         optional_module("pyarrow.parquet", f"writing {path}")
@@ -50,9 +41,6 @@ def write_table(path: Path, rows: Rows) -> None:
 
     Lists and objects are JSON in a .csv or .tsv file, and None is an empty field. A column that a
     row does not have is empty there.
-
-    Raises:
-        DataError: The disk is full, or a value cannot be in such a file.
     """
     with replacing(path) as aside:
         _WRITERS[path.suffix.lower()](path, aside, rows)

@@ -8,7 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.io.files import read_bytes, replacing
 
 _MEDIA_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
@@ -61,17 +62,7 @@ class Page:
     def table(
         self, rows: Iterable[Sequence[object]], header: Sequence[str], caption: str = ""
     ) -> None:
-        """Adds a table; columns whose cells are all numbers are aligned to the right.
-
-        Args:
-            rows: The cells of each row: numbers are shown with four significant digits, anything
-                else as its text.
-            header: The names of the columns.
-            caption: What the table shows; "" for none.
-
-        Raises:
-            ArgumentError: A row has not as many cells as the header.
-        """
+        """Adds a table; columns whose cells are all numbers are aligned to the right."""
         rows = [list(row) for row in rows]
         for row in rows:
             wanted = f"{len(header)} cells, one for each column of the header"
@@ -90,17 +81,7 @@ class Page:
         alt: str | None = None,
         media: Literal["png", "svg"] = "png",
     ) -> None:
-        """Adds a picture.
-
-        Args:
-            figure: A matplotlib figure, or the path of a .png or .svg file.
-            caption: What the picture shows, below it.
-            alt: The description for readers who cannot see it. None: the caption.
-            media: The format of a figure: "svg" stays sharp, "png" is smaller for dense pictures.
-
-        Raises:
-            ArgumentError: The path does not end in .png or .svg.
-        """
+        """Adds a picture."""
         if isinstance(figure, str | Path):
             media = Path(figure).suffix.lower().removeprefix(".")
             check_argument("figure", str(figure), media in _MEDIA_TYPES, "a .png or .svg file")
@@ -121,18 +102,7 @@ class Page:
         self._body.append(fragment)
 
     def write(self, path: str | Path) -> Path:
-        """Writes the page.
-
-        Args:
-            path: A file whose name ends in .html; it is replaced if it exists.
-
-        Returns:
-            The path.
-
-        Raises:
-            ArgumentError: The name has another ending.
-            DataError: The file cannot be written.
-        """
+        """Writes the page."""
         path = Path(path)
         if path.suffix != ".html":
             raise ArgumentError(f"path = {str(path)!r}: must end in .html")

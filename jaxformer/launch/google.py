@@ -44,14 +44,7 @@ _ONE_CHIP = {"v5e": "ct5lp-hightpu-1t", "v6e": "ct6e-standard-1t"}
 
 
 def google_names(chip: Chip) -> GoogleNames:
-    """Returns what Google calls a chip.
-
-    Args:
-        chip: The chip.
-
-    Raises:
-        ArgumentError: Google does not offer it.
-    """
+    """Returns what Google calls a chip."""
     if chip.name not in _NAMES:
         raise ArgumentError(f"chips: must be one of {', '.join(_NAMES)} on Google's cloud")
     return _NAMES[chip.name]
@@ -70,14 +63,7 @@ def topology(slices: Slice) -> str:
 
 
 def accelerator_type(slices: Slice) -> str:
-    """Returns what the Cloud TPU API calls each slice: "v5p-128" for v5p:4x4x4.
-
-    Args:
-        slices: The slices.
-
-    Raises:
-        ArgumentError: The API has no such slice; says which one it makes of as many chips.
-    """
+    """Returns what the Cloud TPU API calls each slice: "v5p-128" for v5p:4x4x4."""
     names, chip = google_names(slices.chip), slices.chip
     if names.vm is None:
         raise ArgumentError(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxformer.checks import check_argument
 from jaxformer.distributed.chips import GPU_MEMORY_FRACTION
 from jaxformer.distributed.slices import Slice
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.io.paths import is_remote, url_of
 
 STOPPED = 75
@@ -96,17 +97,7 @@ def default_name(config: str) -> str:
 
 
 def variables(assignments: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads variables of the environment.
-
-    Args:
-        assignments: Each NAME=VALUE.
-
-    Returns:
-        Names and values.
-
-    Raises:
-        ArgumentError: One has no such form.
-    """
+    """Reads variables of the environment."""
     found = []
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -117,29 +108,14 @@ def variables(assignments: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def check_plain(**values: str | None) -> None:
-    """Checks values that a script or a manifest takes as one plain word.
-
-    Args:
-        **values: By the name of the option; None: not given.
-
-    Raises:
-        ArgumentError: One has blanks or signs of the shell.
-    """
+    """Checks values that a script or a manifest takes as one plain word."""
     for name, value in values.items():
         valid = value is None or re.fullmatch(r"[\w.,+:@%/=\[\]*-]+", value, re.ASCII) is not None
         check_argument(name.replace("_", "-"), value, valid, "one word without blanks or quotes")
 
 
 def check_nodes(nodes: int | None, slices: Slice) -> None:
-    """Checks a number of machines against the chips.
-
-    Args:
-        nodes: What was given; None: nothing.
-        slices: The chips.
-
-    Raises:
-        ArgumentError: They do not match.
-    """
+    """Checks a number of machines against the chips."""
     if nodes is not None and nodes != slices.hosts:
         raise ArgumentError(
             f"nodes = {nodes}: must be {slices.hosts}, the machines of {slices.name} with "

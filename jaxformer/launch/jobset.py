@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from jaxformer.checks import check_argument
 from jaxformer.distributed.slices import Slice, parse_chips
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.launch.google import google_names, machine_type, topology
 from jaxformer.launch.job import STOPPED, Job, check_nodes
 from jaxformer.launch.kueue import queue_objects

@@ -11,17 +11,7 @@ _API = "kueue.x-k8s.io/v1beta2"
 def queue_objects(
     name: str, namespace: str, slices: Slice, node_labels: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Returns the objects of a queue that has room for some chips.
-
-    Args:
-        name: Of the queue that jobs name.
-        namespace: Of the jobs.
-        slices: The chips.
-        node_labels: The labels of their nodes.
-
-    Returns:
-        A ResourceFlavor, a ClusterQueue and a LocalQueue.
-    """
+    """Returns the objects of a queue that has room for some chips."""
     tpu = slices.chip.kind == "tpu"
     resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
     shape = "x".join(map(str, slices.topology))

@@ -26,9 +26,5 @@ _Dumper.add_representer(str, _text)
 
 
 def yaml_text(objects: Sequence[dict[str, Any]]) -> str:
-    """Returns objects as documents of one YAML file.
-
-    Args:
-        objects: What `kubectl apply` is to take, in this order.
-    """
+    """Returns objects as documents of one YAML file."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)

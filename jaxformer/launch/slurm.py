@@ -5,8 +5,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxformer.checks import check_argument
 from jaxformer.distributed.slices import parse_chips
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.launch.job import STOPPED, Job, check_nodes, check_plain, shell_lines
 
 _UNITS = ("days", "hours", "minutes", "seconds")
@@ -105,14 +106,7 @@ class Slurm:
 
 
 def seconds(time: str) -> int:
-    """Returns the seconds of a time limit in one of SLURM's forms.
-
-    Args:
-        time: "90" (minutes), "01:30:00", "1-12" (days and hours), "1-12:00:00".
-
-    Raises:
-        ArgumentError: It has another form, or is 0.
-    """
+    """Returns the seconds of a time limit in one of SLURM's forms."""
     found = next((each for form in _TIMES if (each := re.fullmatch(form, time))), None)
     given = found.groupdict() if found else {}
     days, hours, minutes, rest = (int(given.get(unit) or 0) for unit in _UNITS)

@@ -4,8 +4,9 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
+from jaxformer.checks import check_argument
 from jaxformer.distributed.slices import Slice, parse_chips
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.launch.google import accelerator_type, google_names
 from jaxformer.launch.job import STOPPED, Job, check_nodes, check_plain
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import check_types
-from jaxformer.errors import ConfigError, check_field, did_you_mean
+from jaxformer.checks import check_field, check_types
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments

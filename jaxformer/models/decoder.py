@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
-from jaxformer.checks import check_fields
-from jaxformer.errors import check_argument, check_field
+from jaxformer.checks import check_argument, check_field, check_fields
 from jaxformer.functional.activations import scope
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.checks import check_field
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.functional.norms import LayerNorm, Norm

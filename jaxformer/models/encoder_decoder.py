@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import jax
 
-from jaxformer.checks import POSITIVE, between, check_fields, optional
-from jaxformer.errors import check_field
+from jaxformer.checks import POSITIVE, between, check_field, check_fields, optional
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import RATE, check_fields, check_types
-from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
+from jaxformer.checks import RATE, check_field, check_fields, check_types
+from jaxformer.errors import ConfigError, closest, did_you_mean
 from jaxformer.functional.kernels import Adapted
 from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
 from jaxformer.models.model import ModelConfig

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.errors import check_argument, check_field
-from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
+from jaxformer.checks import check_argument, check_field
+from jaxformer.functional.arrays import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
@@ -191,6 +191,8 @@ class _AcceptsMovedFields(abc.ABCMeta):
     """Makes a configuration also of the fields of older versions, which sublayers have now."""
 
     def __call__(cls, *args, **values):
+        if not values.keys() & cls.moved_fields:
+            return super().__call__(*args, **values)
         moved = {name: path for name, path in moved_fields(cls).items() if name in values}
         for name, path in moved.items():
             warn_once(f"{cls.__name__}.{name} is now {path}")

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import RATE, check_fields, check_types
-from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.checks import RATE, check_field, check_fields, check_types
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal
 

@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxformer.checks import RATE, check_fields, optional
-from jaxformer.errors import check_argument, check_field
-from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
+from jaxformer.checks import RATE, check_argument, check_field, check_fields, optional
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, place, spec_of
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import patches
-from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products

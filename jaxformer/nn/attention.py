@@ -11,17 +11,17 @@ from flax import nnx
 
 from jaxformer.checks import POSITIVE, RATE, check_fields, optional
 from jaxformer.functional.activations import saveable, tap
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
     check_result,
+    spec_of,
 )
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.norms import Norm
-from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
@@ -76,8 +76,7 @@ class Attention(nnx.Module):
         self.kv_heads, self.head_dim = config.kv_heads, config.head_width
         self.value_dim = config.value_width
         self.scale, self.scale_by_depth = settings.scale, settings.scale_by_depth
-        self.softcap, self.clip = settings.softcap, settings.clip
-        self.dropout = settings.dropout
+        self.softcap, self.clip, self.dropout = settings.softcap, settings.clip, settings.dropout
         self.implementation = config.attention
 
     def __call__(

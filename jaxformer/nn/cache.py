@@ -9,11 +9,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import check_types
-from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.checks import check_field, check_types
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    place,
+    platform,
+    spec_of,
+)
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.placement import place, platform, spec_of
 
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
 

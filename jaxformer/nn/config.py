@@ -6,13 +6,21 @@ from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 
-from jaxformer.checks import POSITIVE, RATE, between, check_fields, check_types, optional
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.checks import (
+    POSITIVE,
+    RATE,
+    between,
+    check_field,
+    check_fields,
+    check_types,
+    optional,
+)
+from jaxformer.errors import ConfigError
+from jaxformer.functional.activations import Saveable
 from jaxformer.functional.attention.api import Implementation
 from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.nn.remat import Remat
 from jaxformer.nn.residual import PreNorm, Residual
 
 SIZE = between(1, 2**31 - 1)
@@ -20,6 +28,36 @@ SIZE = between(1, 2**31 - 1)
 SIZE_OR_NONE = optional(SIZE)
 MOST_LAYERS = 10_000
 """The maximum number of layers, ten times that of the deepest published models."""
+
+
+@dataclass(frozen=True)
+class RematNames:
+    """Keeps the activations of these names, and computes all others again.
+
+    The names are those of `functional.activations.SAVEABLE`. What is offloaded waits in the pinned
+    memory of the host, and is copied back while the backward pass works on a later layer. A stack
+    keeps the input of every block in any case: on the device, unless "block_input" is offloaded.
+
+    References:
+        Chen et al., Training Deep Nets with Sublinear Memory Cost
+        (https://arxiv.org/abs/1604.06174); `jax.checkpoint_policies`.
+    """
+
+    save: tuple[Saveable, ...] = ()
+    """Names that stay in the memory of the device."""
+    offload: tuple[Saveable, ...] = ()
+    """Names that move to the memory of the host."""
+
+    def __post_init__(self):
+        check_types(self)
+        both = [name for name in self.save if name in self.offload]
+        rule = f"without {', '.join(both)}, which save has too: a name is in one of them"
+        check_field(self, "offload", not both, rule, "model.remat")
+
+
+Remat = Literal["none", "dots", "full"] | RematNames
+"""What the backward pass recomputes: nothing, all but matrix products (dots), all (full), or all
+but what has certain names."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import check_field
+from jaxformer.checks import check_field
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.feedforward import activation
 from jaxformer.nn.block import TransformerBlock

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.arrays import per_device, spec_of
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.placement import per_device, spec_of
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.io.serialization import summary

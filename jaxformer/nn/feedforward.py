@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax
 
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import Activation, ActivationName, feed_forward
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import ActivationLayer, Linear, kernel_of, normal, value_of

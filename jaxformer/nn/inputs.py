@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_argument
 from jaxformer.functional.activations import is_wanted, tap
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,

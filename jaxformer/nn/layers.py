@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import is_wanted, scope, tap
-from jaxformer.functional.assertions import assert_axes, assert_ids, check_result
+from jaxformer.functional.arrays import assert_axes, assert_ids, check_result
 from jaxformer.functional.derivatives import differentiable
 from jaxformer.functional.feedforward import Activation, activation
 from jaxformer.functional.kernels import Kernel, Transposed

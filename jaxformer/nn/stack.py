@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.activations import is_active, saveable, scope, tap
-from jaxformer.functional.assertions import assert_axes, assert_floating, check_result
+from jaxformer.functional.arrays import assert_axes, assert_floating, check_result
 from jaxformer.functional.dropout import dropout, split
+from jaxformer.functional.linear import PRODUCT
 from jaxformer.functional.losses.terms import add_terms, pass_terms
 from jaxformer.functional.norms import NoNorm, scaled
 from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import Remat, RematNames, TransformerConfig
 from jaxformer.nn.layers import NormLayer, constant, parameter
-from jaxformer.nn.remat import Remat, rematerialised
 from jaxformer.nn.residual import Branch
 from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache, explained
 
@@ -281,3 +281,24 @@ def _name_layers(block: nnx.Module):
     for _, variable in nnx.iter_graph(block):
         if isinstance(variable, nnx.Param):
             variable.set_metadata(axes=("layers", *variable.get_metadata()["axes"]))
+
+
+def rematerialised(function: Callable, remat: Remat) -> Callable:
+    """`function` with its backward pass as `remat` says; the values and gradients are the same."""
+    if remat == "none":
+        return function
+    return jax.checkpoint(function, policy=_policy(remat))
+
+
+def _policy(remat: Remat) -> Callable:
+    policies = jax.checkpoint_policies
+    if isinstance(remat, RematNames):
+        return policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=remat.save,
+            names_which_can_be_offloaded=remat.offload,
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    if remat == "dots":
+        return policies.save_only_these_names(PRODUCT)
+    return policies.nothing_saveable

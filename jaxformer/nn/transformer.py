@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_integers, assert_keys
+from jaxformer.checks import check_argument
+from jaxformer.functional.arrays import assert_axes, assert_integers, assert_keys
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import NoPosition, Position

@@ -37,20 +37,6 @@ def scale_by_adafactor(
 
     A matrix's factors run over all its inputs and all its outputs, however many axes hold them, and
     every layer of a stack has its own statistics: stacking changes nothing.
-
-    Args:
-        axes: The parameters' tree with a tuple of logical axis names for each.
-        decay_exponent: C.
-        min_dim_size_to_factor: A matrix with a side shorter than this is not factored.
-        clipping_threshold: D, the largest root mean square of an update before it is scaled.
-        min_parameter_scale: S, for parameters that start at 0.
-        eps: ε.
-
-    Returns:
-        The transformation. Its update needs the parameters.
-
-    References:
-        Shazeer and Stern, Adafactor (https://arxiv.org/abs/1804.04235).
     """
     dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
     matrices = map_axes(matrix, axes)

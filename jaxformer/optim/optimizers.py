@@ -20,10 +20,10 @@ from jaxformer.checks import (
     POSITIVE,
     RATE,
     at_least,
+    check_field,
     check_fields,
     check_types,
 )
-from jaxformer.errors import check_field
 from jaxformer.optim.adafactor import scale_by_adafactor
 from jaxformer.optim.parameter_roles import decay_mask, hidden_matrix, map_axes
 from jaxformer.optim.scaling import scale_by_depth, scale_by_trust_ratio
@@ -284,22 +284,6 @@ def scale_by_muon(
 
     where a few Newton-Schulz iterations approximate the orthogonal factor. A matrix is all inputs
     by all outputs of one layer, however many axes hold them.
-
-    Args:
-        axes: The parameters' tree with a tuple of logical axis names for each.
-        others: What to do with the parameters that are no hidden matrices.
-        momentum: β.
-        nesterov: Whether to orthogonalise the momentum one step ahead.
-        newton_schulz_steps: Number of iterations.
-        update_rms: R, the root mean square of an update.
-        eps: Added to the norm by which the momentum is divided first.
-
-    Returns:
-        The transformation.
-
-    References:
-        Jordan et al., Muon (https://kellerjordan.github.io/posts/muon);
-        Liu et al., Muon is Scalable for LLM Training (https://arxiv.org/abs/2502.16982), for r.
     """
 
     def dimension_numbers(path, names):

@@ -34,15 +34,7 @@ class Matrix(NamedTuple):
 
 
 def map_axes(function: Callable[[str, tuple[str, ...]], Any], axes: Any) -> Any:
-    """Maps `function(path, names)` over a tree with a tuple of axis names for each parameter.
-
-    Args:
-        function: Receives the parameter's path, such as `"layers/attention/bias"`, and its names.
-        axes: A tree of the parameters' structure with tuples of logical axis names as leaves.
-
-    Returns:
-        A tree of the parameters' structure.
-    """
+    """Maps `function(path, names)` over a tree with a tuple of axis names for each parameter."""
 
     def is_names(node):
         return isinstance(node, tuple) and all(isinstance(name, str) for name in node)
@@ -64,13 +56,6 @@ def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
     The model dimension "embed", or the "rank" of a low-rank factor, is one side and all other axes
     the other; without them there must be two axes. Norms have one axis. Biases, which may have
     several (`("heads", "head_dim")`), are known by a path that ends in "bias".
-
-    Args:
-        path: The parameter's path.
-        names: Its logical axes.
-
-    Returns:
-        Its sides; None if it is not a matrix.
     """
     own = own_dimensions(names)
     if len(own) < 2 or path.endswith("bias"):
@@ -87,14 +72,6 @@ def is_decayed(path: str, names: tuple[str, ...], embeddings: bool = False) -> b
 
     A table's rows are its first axis (`("vocab", "embed")`); an output head of its own is
     `("embed", "vocab")` and decays.
-
-    Args:
-        path: The parameter's path.
-        names: Its logical axes.
-        embeddings: Whether embeddings of tokens, positions and token types decay as well.
-
-    Returns:
-        Whether it decays.
     """
     rows = next((name for name in names if name != "layers"), None)
     spared = TABLE_ROWS - EMBEDDING_ROWS if embeddings else TABLE_ROWS
@@ -114,18 +91,7 @@ def hidden_matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
 def trained_names(
     abstract_model: AbstractModel | AbstractLoraModel, frozen: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The names of the parameters that are trained.
-
-    Args:
-        abstract_model: The structure of the model.
-        frozen: Patterns of names of parameters that are not trained.
-
-    Returns:
-        The names, in the order of the model.
-
-    Raises:
-        ConfigError: A pattern matches no parameter, or nothing is left to learn.
-    """
+    """The names of the parameters that are trained."""
     names = tuple(abstract_model.shapes)
     for pattern in frozen:
         if not fnmatch.filter(names, pattern):

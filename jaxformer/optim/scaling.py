@@ -18,15 +18,6 @@ def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
 
     Every layer of a stack has a ratio of its own. It is 1 where either norm is 0; norms and biases
     are left alone, as in the authors' code.
-
-    Args:
-        axes: The parameters' tree with a tuple of logical axis names for each.
-
-    Returns:
-        The transformation. Its update needs the parameters.
-
-    References:
-        You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
     """
     dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
     matrices = map_axes(matrix, axes)
@@ -51,16 +42,6 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
     where l is 0 for embeddings and positions, 1 to L for the blocks, and L + 1 for what comes after
     them: final norm, pooler, heads.
-
-    Args:
-        decay: γ, between 0 and 1.
-
-    Returns:
-        The transformation, which has no state.
-
-    References:
-        Howard and Ruder, ULMFiT (https://arxiv.org/abs/1801.06146);
-        Clark et al., ELECTRA (https://arxiv.org/abs/2003.10555).
     """
 
     def scale(updates: Parameters, params: Parameters | None = None) -> Parameters:
@@ -72,15 +53,7 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
 
 def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str, np.ndarray]:
-    """The factor of each parameter, one for each layer along a stack's leading axis.
-
-    Args:
-        shapes: Of the parameters by name.
-        decay: γ.
-
-    Returns:
-        Name -> float32 that broadcasts against the parameter.
-    """
+    """The factor of each parameter, one for each layer along a stack's leading axis."""
     paths, sizes = {name: stack_path(name) for name in shapes}, group_sizes(shapes)
     stacked = {name: path for name, path in paths.items() if path is not None}
     depth = {path.stack: shapes[name][0] * sizes[path.stack] for name, path in stacked.items()}

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.checks import check_types
-from jaxformer.errors import check_field
+from jaxformer.checks import check_field, check_types
 
 FEW_STEPS = 10
 """A run of fewer updates has one at the peak, whatever its warm-up."""

@@ -32,14 +32,7 @@ class Errors(NamedTuple):
 
 
 def errors(ours: Arrays, theirs: Arrays, exact: Arrays, inputs: Arrays) -> dict[str, Errors]:
-    """Returns the errors of each output in both programs, without those of padding.
-
-    Args:
-        ours: Our outputs by name.
-        theirs: The other outputs by name; only those that all three have are compared.
-        exact: The other outputs in float64.
-        inputs: The inputs, with their masks.
-    """
+    """Returns the errors of each output in both programs, without those of padding."""
     found = {}
     for name in theirs:
         if name in ours:
@@ -55,11 +48,6 @@ def gradient_errors(ours: Arrays, theirs: Arrays, exact: Arrays) -> dict[str, Er
 
     A gradient may vanish in float64, because the parameter has no effect (a bias of the keys with
     a softmax). Then its error is relative to the largest gradient.
-
-    Args:
-        ours: Our gradients by the names of tensors.
-        theirs: The other gradients by name; all of these are compared.
-        exact: The other gradients in float64.
     """
     scales = {name: _largest(exact[name]) for name in theirs}
     largest = max(scales.values())
@@ -109,11 +97,6 @@ def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float
     .. math:: \max_i |a_i - b_i| / \max_i |b_i|
 
     Outputs at padding are left out: in transformers they depend on the attention implementation.
-
-    Args:
-        ours: Our outputs by name.
-        theirs: The reference's by name; only names that both have are compared.
-        inputs: The inputs, with their masks.
     """
     return {
         name: relative_difference(*real_parts(name, ours[name], theirs[name], inputs))
@@ -127,10 +110,6 @@ def gradient_differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:
 
     A gradient may be mere rounding, because the parameter has no effect (a bias of the keys with
     a softmax). If it is so in both, they count as equal.
-
-    Args:
-        ours: Our gradients by the names of tensors.
-        theirs: The reference's by name; all of these are compared.
     """
     noise = 1e-5 * max(_largest(gradient) for gradient in theirs.values())
     found = {}

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.families import family_of
-from jaxformer.hub.family import SEGMENTS
+from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import section
 from jaxformer.hub.tasks.classes import (
@@ -48,16 +47,7 @@ def example_inputs(
     length: int | None = None,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Returns inputs with labels for a model, under their names in transformers.
-
-    Args:
-        checkpoint: The model.
-        padding: On which side of the shorter rows there is padding.
-        rows: B.
-        length: T; a decoder that reads an encoder gets two tokens less. None: a few tokens, or as
-            many as it takes for every part of the system to be used.
-        seed: The seed of the numbers.
-    """
+    """Returns inputs with labels for a model, under their names in transformers."""
     if length is None:
         of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
@@ -283,13 +273,7 @@ def _two_ends(task: EndTokenTask, rng, inputs, hf_config):
 
 
 def with_ends(inputs: Inputs, end: int, *, twice: bool = False) -> np.ndarray:
-    """Returns ids `[B, T]` whose last real token is the end token, and no other.
-
-    Args:
-        inputs: The ids and, where there is padding, the mask.
-        end: The end token.
-        twice: Whether there is another one, a third of the tokens before the last.
-    """
+    """Returns ids `[B, T]` whose last real token is the end token, and no other."""
     ids, real = inputs["input_ids"], _real(inputs)
     places = np.arange(ids.shape[1])
     last = np.max(np.where(real, places, 0), axis=1, keepdims=True)

@@ -47,14 +47,7 @@ def flax_table() -> list[str]:
 
 
 def with_table(page: str) -> str:
-    """Returns the text of a page with the table between its two marks.
-
-    Args:
-        page: The text of docs/from-flax.md.
-
-    Raises:
-        ConfigError: The page does not have the two marks.
-    """
+    """Returns the text of a page with the table between its two marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -31,16 +31,7 @@ class Reference:
     """A checkpoint loaded by transformers, with its eager attention if that is right."""
 
     def __init__(self, folder: str | Path, architecture: str):
-        """Loads the model in float32.
-
-        Args:
-            folder: The folder of the checkpoint.
-            architecture: The name of the class.
-
-        Raises:
-            DataError: A tensor of the folder is missing, unexpected or of another shape for it.
-            MissingExtra: Torch or transformers is not installed.
-        """
+        """Loads the model in float32."""
         torch, transformers = _libraries()
         self._torch, self._precision = torch, contextlib.nullcontext
         hf_config = HFConfig.of_folder(folder)
@@ -135,9 +126,6 @@ def float64_throughout() -> contextlib.AbstractContextManager:
 
     Other dtypes, such as those of positions, are cast as usual, so that constants are the same as
     in float32.
-
-    Returns:
-        A context manager.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -169,15 +157,7 @@ def float64_throughout() -> contextlib.AbstractContextManager:
 def save_random(
     model_type: str, architecture: str, folder: str | Path, seed: int = 0, **changes: Any
 ) -> None:
-    """Saves a small model of random numbers in which every parameter matters.
-
-    Args:
-        model_type: The system.
-        architecture: The name of one of its classes.
-        folder: Where transformers saves it.
-        seed: The seed of the numbers.
-        **changes: Fields of its configuration that differ from `TINY`.
-    """
+    """Saves a small model of random numbers in which every parameter matters."""
     torch, transformers = _libraries()
     classes = FORMATS[model_type].architectures
     own = next((dict(each.fields) for each in classes if each.name == architecture), {})

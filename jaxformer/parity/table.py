@@ -110,15 +110,7 @@ class ParityRow:
 
 
 def measure(model_format: ModelFormat, architecture: Architecture, folder: Path) -> ParityRow:
-    """Returns how a small random model of transformers compares with the same model here.
-
-    Args:
-        model_format: The system.
-        architecture: One of its classes. The first is compared with and without padding on either
-            side, and with its gradients. The others differ in their heads; only their outputs
-            with padding on the left are compared.
-        folder: The folder that the model is saved and exported to.
-    """
+    """Returns how a small random model of transformers compares with the same model here."""
     first = architecture == model_format.architectures[0]
     home = folder / "transformers"
     save_random(model_format.model_type, architecture.name, home)
@@ -218,10 +210,6 @@ def tensors_by_current_name(file: Path, model_format: ModelFormat) -> dict[str, 
 
     Transformers gives ESM's norms their oldest names ("LayerNorm.gamma") and its frequencies one
     that has a "*" in it.
-
-    Args:
-        file: A file of safetensors.
-        model_format: The system.
     """
     return {current_name(name, model_format): x for name, x in load_file(file).items()}
 

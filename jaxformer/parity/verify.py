@@ -47,20 +47,6 @@ def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any
     """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
 
     Nothing is written into the hub's cache.
-
-    Args:
-        folder: The folder of a Hugging Face checkpoint, or its name on the hub.
-        architecture: The class; None: the one that config.json names.
-
-    Returns:
-        The content of receipt.json: versions, the differences of every output (without padding and
-        with padding on either side) and of every layer's hidden states, the agreement of the
-        likeliest tokens, the dtype and content hash of the weights, the errors of both relative
-        to transformers in float64, and whether rounding explains them, see `parity.compare`.
-
-    Raises:
-        ConfigError: The folder is a run, or its config.json is not supported.
-        DataError: Torch or transformers is not installed, or a tensor does not fit.
     """
     folder = model_folder(folder, "folder", architecture=architecture)
     ours = load(folder, architecture=architecture)

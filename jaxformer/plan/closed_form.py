@@ -10,9 +10,8 @@ from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import Remat, RematNames, TransformerConfig
 from jaxformer.nn.feedforward import mlp_settings
-from jaxformer.nn.remat import Remat, RematNames
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.trace import teacher_of
 
@@ -165,17 +164,7 @@ def sent(
 
 
 def saved_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
-    """Bytes of the activations that all layers save on a device for the backward pass.
-
-    Args:
-        config: The sizes, and `remat`: "full" saves the input of a layer, "dots" also the results
-            of products, "none" all that the backward pass reads. Named activations count as "full".
-        tokens: Tokens of one device.
-        tensor: Devices along the tensor axis.
-
-    Returns:
-        Bytes.
-    """
+    """Bytes of the activations that all layers save on a device for the backward pass."""
     dim = config.model_dim
     heads = (config.num_heads + 2 * config.kv_heads) * config.head_width // tensor
     hidden = config.mlp_dim * (2 if mlp_settings(config).gated else 1) // tensor

@@ -166,16 +166,7 @@ class Module:
             yield from ((each, name) for each in self.computations.get(name, ()))
 
     def source(self, instruction: Instruction, package: str = "jaxformer") -> str:
-        """The source line of an instruction: "jaxformer/nn/attention.py:180".
-
-        Args:
-            instruction: An instruction of this program.
-            package: The line is that of the innermost frame in this package, outside of
-                `functional/` if there is such a frame.
-
-        Returns:
-            The file and line; "" if the compiler has kept neither.
-        """
+        """The source line of an instruction: "jaxformer/nn/attention.py:180"."""
         found = _FRAME.search(instruction.rest)
         frame, seen, innermost = int(found[1]) if found else 0, set(), ""
         while frame and frame not in seen:

@@ -60,12 +60,6 @@ def estimate(step: TracedStep) -> MemoryEstimate:
 
     State and batch are exact. The rest are the arrays that exist at the same time in the traced
     program, see `plan.liveness`.
-
-    Args:
-        step: The step.
-
-    Returns:
-        The estimate.
     """
     program, state = step.train_program, step.train_program.state_shapes
     layout = layout_of(step.slice.chip)

@@ -11,7 +11,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.source_info_util import summarize
 
-from jaxformer.functional.placement import mesh_axes
+from jaxformer.functional.arrays import mesh_axes
 
 PACKAGE = Path(__file__).parents[1]
 LOOPS = ("scan", "while", "cond")
@@ -201,11 +201,6 @@ def each_operation(program: Program, visit: Callable[[Operation, int], None], ti
     """Calls a function with every operation and the number of times that a step runs it.
 
     A loop of unknown length counts once, and every branch of a conditional counts.
-
-    Args:
-        program: The program.
-        visit: Takes an operation and its count.
-        times: How often the program itself runs.
     """
     for operation in program.operations:
         visit(operation, times)

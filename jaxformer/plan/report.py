@@ -198,21 +198,7 @@ def plan(
     compiling: bool,
     progress: Progress,
 ) -> Plan:
-    """Plans a job.
-
-    Args:
-        config: The experiment. If its own mesh is impossible on the chips, the best one is planned.
-        slice_: The chips.
-        found: The candidate to plan instead of the experiment's own mesh.
-        compiling: Whether to run the TPU compiler, which takes a minute or two.
-        progress: Takes a line of text before each part of the work.
-
-    Returns:
-        The plan.
-
-    Raises:
-        ConfigError: The experiment is inconsistent, or no mesh of the chips holds it.
-    """
+    """Plans a job."""
     impossible = "" if found else _impossible(config, slice_)
     if impossible:
         progress("its own mesh is impossible; searching for the fastest one")

@@ -131,13 +131,6 @@ def links(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, Link]:
 
     The innermost axis, tensor, has the closest devices. The network is crossed by the outermost
     axis that divides over the slices or machines.
-
-    Args:
-        slice_: The chips.
-        mesh: The devices along each axis.
-
-    Returns:
-        The link of each axis.
     """
     chip = slice_.chip
     network = chip.network_bandwidth.value

@@ -18,7 +18,7 @@ from jaxformer.distributed.sharding import MeshConfig
 from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 from jaxformer.plan.closed_form import parameter_count, saved_bytes, with_remat, work_of
 from jaxformer.plan.memory import MemoryEstimate, estimate
 from jaxformer.plan.roofline import StepTime, step_time, time_of
@@ -108,13 +108,6 @@ def best(config: Config, slice_: Slice) -> list[Candidate]:
     """The fastest ways to train an experiment on a slice, of those that fit.
 
     The batch size stays that of the experiment. A batch that does not fit is split into parts.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        The candidates, fastest first; empty if none fits.
     """
     return _ranked(_traced(config, slice_))
 
@@ -325,14 +318,6 @@ def largest_batch(config: Config, slice_: Slice) -> int:
 
     Memory grows about linearly with the rows of a part: two estimates give the slope, and further
     ones confirm the result.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        Rows, a multiple of the parts into which the mesh splits them; 0 if one row for each device
-        does not fit.
     """
     sizes = config.mesh.sizes(slice_.num_devices)
     unit = sizes[0] * sizes[1] * config.train.gradient_accumulation

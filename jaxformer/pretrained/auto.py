@@ -10,8 +10,9 @@ from typing import Any, get_args
 import jax
 
 from jaxformer.checkpoints.run_dir import CHECKPOINTS
+from jaxformer.checks import check_argument
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.errors import ConfigError, check_argument, shortened
+from jaxformer.errors import ConfigError, shortened
 from jaxformer.io.model_files import ADAPTER_CONFIG, is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, folder_path, is_remote
 from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint, checked_dtype
@@ -110,35 +111,7 @@ def open_checkpoint(
     token: str | None = None,
     cache_dir: str | Path | None = None,
 ) -> Checkpoint:
-    """Opens a saved model; its parameters are read when they are asked for.
-
-    Args:
-        name: As for `load`: a run, one of its checkpoints, a Hugging Face checkpoint, an adapter of
-            PEFT, on this machine or in a store; or a name on the hub.
-        field: What the user calls it, for messages: "init_from".
-        step: As for `load`.
-        best: As for `load`.
-        adapter: As for `load`.
-        weights: Whether parameters will be read; otherwise a model of the hub is not downloaded
-            with them.
-        may_lack_parts: Whether heads and a pooler may be missing from a Hugging Face checkpoint.
-        images_alone: Whether a dual encoder is opened as the classifier of its images.
-        architecture: As for `load`.
-        strict: As for `load`.
-        fields: Fields of our configuration that say how the model is computed.
-        revision: As for `load`.
-        token: As for `load`.
-        cache_dir: As for `load`.
-
-    Returns:
-        The checkpoint.
-
-    Raises:
-        ArgumentError: A run is asked for as another class.
-        ConfigError: There is no such model, or it cannot be read.
-        DataError: The tensors are missing, damaged or do not fit.
-        CheckpointError: All checkpoints of the run are damaged.
-    """
+    """Opens a saved model; its parameters are read when they are asked for."""
     hub = {"token": token, "cache_dir": cache_dir}
     folder = model_folder(
         name, field, revision=revision, weights=weights, architecture=architecture, **hub
@@ -185,24 +158,6 @@ def model_folder(
     A folder on this machine comes first. Where there is none, "org/name" and "org/name@revision"
     are names of the hub; a `Path`, or what begins with a dot or a slash, never is. Of gs:// and
     s3:// URLs, a model's files are copied to this machine; a run is read where it is.
-
-    Args:
-        model: The folder of a run, of one of its checkpoints, of a Hugging Face checkpoint or of an
-            adapter of PEFT; or the name of a model on the hub.
-        field: What the user calls it, for messages: "init_from".
-        revision: A branch, tag or commit of the hub; None: that in the name, or main.
-        token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
-        cache_dir: The hub's cache; None: that of HF_HOME.
-        weights: Whether the weights are needed, besides the configuration and the tokenizer.
-        architecture: The class that the model is to be; None: the one that it names.
-
-    Returns:
-        The folder, which exists.
-
-    Raises:
-        ConfigError: There is no such folder and no such model on the hub, it may not be read, or
-            its system is not known.
-        DataError: A file did not arrive as it is on the hub.
     """
     folder = folder_path(model, field)
     check = partial(_check_known, architecture=architecture)
@@ -238,19 +193,7 @@ def model_folder(
 
 
 def base_of(folder: Path, **hub: str | Path | None) -> Path:
-    """The Hugging Face checkpoint that an adapter of PEFT changes.
-
-    Args:
-        folder: The adapter's.
-        **hub: `token` and `cache_dir`, see `model_folder`.
-
-    Returns:
-        The folder that `base_model_name_or_path` names, from here or from the adapter's folder; or
-        that of the cache, if it is a name of the hub.
-
-    Raises:
-        ConfigError: There is no such folder here, and no such model on the hub.
-    """
+    """The Hugging Face checkpoint that an adapter of PEFT changes."""
     from jaxformer.hub.peft.config import read_peft_config
     from jaxformer.hub.remote.names import hub_name
 

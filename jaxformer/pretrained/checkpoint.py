@@ -11,16 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import IMPORTED, read_config
+from jaxformer.checkpoints.run_dir import IMPORTED, kept_files, read_config
 from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
+from jaxformer.checks import check_argument
 from jaxformer.config.experiment import Config
 from jaxformer.data.chat.template import TEMPLATE, ChatTemplate, read_chat_template
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 from jaxformer.distributed.sharding import parameter_shardings
-from jaxformer.errors import check_argument
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.io.model_files import CONFIG, LAYOUT, file_in, read_object
 from jaxformer.io.paths import AnyPath
@@ -248,15 +247,7 @@ def checked_dtype(dtype: Any) -> str | None:
 
 
 def template_folder(home: Path) -> Path:
-    """Returns the folder with the chat template of a model.
-
-    Args:
-        home: The folder with the files that the model came with. The template that a run was
-            trained with is beside the run's tokenizer, and comes first.
-
-    Raises:
-        DataError: The template is no ordinary file.
-    """
+    """Returns the folder with the chat template of a model."""
     own = home.with_name("tokenizer")
     trained = home.name == IMPORTED and file_in(own, TEMPLATE) is not None
     return own if trained else home

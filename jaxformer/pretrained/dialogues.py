@@ -18,14 +18,7 @@ _DIALOGUES: weakref.WeakKeyDictionary[Pretrained, Dialogue] = weakref.WeakKeyDic
 
 
 def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
-    """Finds the conversations in inputs.
-
-    Args:
-        inputs: Messages, {"role": ..., "content": ...}; or a list of lists of them.
-
-    Returns:
-        A list of conversations; None if the inputs are no messages.
-    """
+    """Finds the conversations in inputs."""
     if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence) or not inputs:
         return None
     if _are_messages(inputs):
@@ -76,13 +69,6 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
     """Returns inputs as they are, and messages as "input_ids" and "attention_mask" `[B, T]`.
 
     Shorter conversations are padded on the right.
-
-    Args:
-        pretrained: The model.
-        inputs: Arrays, or messages as for `generate`.
-
-    Raises:
-        DataError: As for `prompts_of`.
     """
     chats = conversations_in(inputs)
     if chats is None:
@@ -113,20 +99,7 @@ class Conversations:
 
     @classmethod
     def of(cls, pretrained: Pretrained, inputs: Any, tools: Tools | None) -> "Conversations | None":
-        """The conversations in the inputs of `generate`; None if those are no messages.
-
-        Args:
-            pretrained: The model.
-            inputs: The inputs.
-            tools: JSON schemas of the functions that it may call.
-
-        Returns:
-            The conversations.
-
-        Raises:
-            ArgumentError: There are tools without messages.
-            DataError: The model has no chat template, or that rejects a conversation.
-        """
+        """The conversations in the inputs of `generate`; None if those are no messages."""
         chats = conversations_in(inputs)
         if chats is None and tools is not None:
             raise ArgumentError(
@@ -141,12 +114,7 @@ class Conversations:
         return self._dialogue.end_of_turn
 
     def messages(self, tokens: Sequence[np.ndarray], texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns answers as messages.
-
-        Args:
-            tokens: The tokens of each answer; the same number for each conversation.
-            texts: Their texts.
-        """
+        """Returns answers as messages."""
         count = len(tokens) // len(self.prompts)
         answers = [
             Answer(self.prompts[n // count], *row, num_calls=num_calls(self._chats[n // count]))

@@ -21,22 +21,7 @@ from jaxformer.pretrained.writing import copy_beside
 def export_adapter(
     run_dir: Path, folder: Path, step: int | None = None, best: bool = False
 ) -> PeftConfig:
-    """Writes what a run with low-rank factors learned as PEFT writes an adapter, all or nothing.
-
-    Args:
-        run_dir: The run's folder.
-        folder: A folder that does not exist or is empty.
-        step: Which checkpoint; None: the newest.
-        best: Take the checkpoint with the best value of the run's `train.metric`.
-
-    Returns:
-        What was written.
-
-    Raises:
-        ConfigError: The run has no factors, PEFT cannot express what it learned, or the folder is
-            in use.
-        DataError: The disk is full.
-    """
+    """Writes what a run with low-rank factors learned as PEFT writes an adapter, all or nothing."""
     check_unused(folder)
     opened = RunCheckpoint(run_dir, step, best)
     run, train = opened.saved, opened.config.train

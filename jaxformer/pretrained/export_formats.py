@@ -36,13 +36,7 @@ class ExportFormat(abc.ABC):
     def check(
         self, checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
     ) -> None:
-        """Raises a ConfigError if the format has no place for a model.
-
-        Args:
-            checkpoint: The model's description.
-            parameters: Its parameters.
-            placements: The tensors of PyTorch's file, and the parameters in each.
-        """
+        """Raises a ConfigError if the format has no place for a model."""
 
     @abc.abstractmethod
     def kept(self, checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
@@ -58,16 +52,7 @@ class ExportFormat(abc.ABC):
         kinds: Mapping[str, Tensor],
         max_bytes: int,
     ) -> None:
-        """Writes the files.
-
-        Args:
-            folder: An existing folder.
-            checkpoint: The model's description.
-            parameters: Its parameters.
-            placements: The tensors of PyTorch's file, and the parameters in each.
-            kinds: Their shapes and the dtypes they are cast to.
-            max_bytes: The largest size of a file.
-        """
+        """Writes the files."""
 
 
 class Safetensors(ExportFormat):
@@ -119,14 +104,7 @@ EXPORT_FORMATS: dict[str, ExportFormat] = {
 
 
 def export_format(name: str) -> ExportFormat:
-    """Returns a format by its name.
-
-    Args:
-        name: "hf" or "flax".
-
-    Raises:
-        ConfigError: There is no such format.
-    """
+    """Returns a format by its name."""
     if name not in EXPORT_FORMATS:
         known = " or ".join(map(repr, EXPORT_FORMATS))
         hint = did_you_mean(name, EXPORT_FORMATS)

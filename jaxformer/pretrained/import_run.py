@@ -32,23 +32,7 @@ def import_folder(
     strict: bool = False,
     architecture: str | None = None,
 ) -> Pretrained:
-    """Writes a run whose only checkpoint, of step 0, has the weights of a Hugging Face checkpoint.
-
-    Args:
-        folder: The folder of the Hugging Face checkpoint, or its name on the hub.
-        run_dir: The run's folder, which does not exist or is empty; it is written completely or
-            not at all.
-        dtype: The dtype the weights are cast to; None keeps that of the files.
-        strict: As for `jaxformer.load`.
-        architecture: The class; None: the one that config.json names.
-
-    Returns:
-        The model.
-
-    Raises:
-        ConfigError: The configuration is not supported, or the run's folder is in use.
-        DataError: The tensors do not fit, a file is a link out of the folder, or the disk is full.
-    """
+    """Writes a run whose one checkpoint, step 0, has the weights of a Hugging Face checkpoint."""
     check_unused(any_path(run_dir, "RUN_DIR"))
     run_dir = run_path(run_dir, "RUN_DIR")
     folder = model_folder(folder, "hf_dir", architecture=architecture)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import SWITCH, plain
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import SWITCH, check_argument, plain
+from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, Hooks, Names, as_tuple
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.weights.weight_file import tensors_of

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from jaxformer.errors import ConfigError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ConfigError
 from jaxformer.hub.peft.config import read_peft_config
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.hub.remote.selection import ADAPTER

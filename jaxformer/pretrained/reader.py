@@ -88,20 +88,6 @@ def open_folder(
     """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
 
     Warns where the files have a body alone and config.json names a class with heads.
-
-    Args:
-        folder: A folder with config.json, and safetensors or msgpack files.
-        may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
-        architecture: The class; None: the one that config.json names.
-        adapter: The folder of a PEFT adapter to merge into the weights, if any.
-        strict: Whether a field of config.json that transformers' class does not know is refused;
-            otherwise a warning names it.
-        **model_fields: Fields of our configuration that say how the model is computed:
-            `compute_dtype`, `scan_layers`, `attention`, `remat`.
-
-    Raises:
-        ConfigError: The system is unknown, or config.json has a value that is not supported.
-        DataError: The tensors are missing, damaged or do not fit.
     """
     checkpoint = read_folder(folder, strict, architecture)
     warn_of_ignored(checkpoint.hf_config)
@@ -155,18 +141,6 @@ def open_adapted(
     """Returns a reader of a model with an adapter of PEFT merged into its weights.
 
     Its structure may differ from the base's: a larger vocabulary, an untied head, other layers.
-
-    Args:
-        model: The base.
-        tensors: The shape and dtype of each of its tensors.
-        read: Returns a tensor.
-        adapter: The adapter's folder.
-        may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
-        weight: An additional factor of the adapter's scaled update.
-
-    Raises:
-        ConfigError: The adapter is of another kind, or has a setting that is not supported.
-        DataError: Its tensors do not fit the base.
     """
     checkpoint, placements = model.checkpoint, model.placements
     names = checkpoint.model_format.weight_map(checkpoint.config).names
@@ -203,21 +177,7 @@ def with_adapter(
     mesh: jax.sharding.Mesh | None = None,
     weight: float = 1.0,
 ) -> Loaded:
-    """Returns a model with an adapter of PEFT merged into its weights.
-
-    Args:
-        pretrained: The base.
-        adapter: The adapter's folder.
-        mesh: The mesh that each parameter is sharded over; None: one device.
-        weight: What multiplies the product of its factors, besides their scale.
-
-    Returns:
-        The model; it shares the weights that the adapter does not change.
-
-    Raises:
-        ConfigError: The adapter is of another kind, or has a setting that is not supported.
-        DataError: Its tensors do not fit the base.
-    """
+    """Returns a model with an adapter of PEFT merged into its weights."""
     opened = opened_with(pretrained, adapter, weight)
     structure, found = opened.abstract_model, pretrained.parameters
     shared = {

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
+from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import TEMPLATE, find_template
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import write_hf_config
@@ -70,22 +70,6 @@ def write_weights(
 
     A model that has the tensors of the files that it came from gets the same files: their names,
     order and dtypes.
-
-    Args:
-        folder: An existing folder.
-        checkpoint: The model's description.
-        parameters: Its parameters.
-        placements: The parameters in each tensor.
-        layout: The layout of the files that it came from, if there are such.
-        dtype: The dtype of the tensors; None: that of those files, or of the parameters.
-        max_bytes: The largest size of a file; None: as those files, or as usual for the format.
-        export_format: The format of the files; files of another format only have the same dtypes.
-
-    Returns:
-        The dtype of most values.
-
-    Raises:
-        DataError: A weight is not finite, perhaps only in its new dtype.
     """
     kept = layout if dtype is None else None
     placements = export_format.kept(checkpoint, placements)
@@ -136,11 +120,7 @@ def _is_new_classifier(
 
 
 def _named_padding(folder: Path) -> dict[str, int]:
-    """Gives a tokenizer without a padding token one that ends no row: transformers needs it.
-
-    Returns:
-        What config.json says of it; nothing where the tokenizer has no such token.
-    """
+    """Gives a tokenizer without a padding token one that ends no row: transformers needs it."""
     settings = read_object(folder, SETTINGS)
     if not settings or file_in(folder, TOKENIZER) is None:
         return {}
@@ -214,18 +194,7 @@ def keep_beside(
     layout: Layout | None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Keeps in a run's folder what an export of it needs besides its weights.
-
-    Args:
-        run: The run's folder, which exists.
-        home: The folder with the files of the checkpoint that it starts from.
-        checkpoint: The description of that.
-        layout: The layout of its weights, if it has one.
-        tokenizer: The run's tokenizer, where it is another than that of the checkpoint.
-
-    Raises:
-        DataError: A file is not an ordinary file of its folder, or cannot be written.
-    """
+    """Keeps in a run's folder what an export of it needs besides its weights."""
     kept = run / IMPORTED
     with temporary_folder(kept) as temporary:
         write_hf_config(temporary, config_values(checkpoint), home)

@@ -34,12 +34,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def explained(config: Config, checkpoints: AnyPath) -> Iterator[None]:
-    """Turns errors of the devices into OutOfMemory or ProcessLost; other errors pass unchanged.
-
-    Args:
-        config: The experiment.
-        checkpoints: The folder of the run's checkpoints.
-    """  # noqa: DOC501 (what passes unchanged is raised again)
+    """Turns errors of the devices into OutOfMemory or ProcessLost; other errors pass unchanged."""
     try:
         yield
     except (ArgumentError, DataError):

@@ -12,14 +12,16 @@ import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest, saved_config, saved_log
-from jaxformer.checkpoints.run_data import kept_digests, prepared_data
 from jaxformer.checkpoints.run_dir import (
     CHECKPOINTS,
     RunConfig,
+    kept_digests,
     locked,
     moved_away,
     open_run_folder,
+    prepared_data,
 )
+from jaxformer.checks import check_argument
 from jaxformer.config.experiment import (
     Config,
     check_heads,
@@ -28,9 +30,8 @@ from jaxformer.config.experiment import (
     load_config,
     writes_samples,
 )
-from jaxformer.config.metric import cost
 from jaxformer.config.shipped import config_spec
-from jaxformer.config.train import TrainConfig
+from jaxformer.config.train import TrainConfig, cost
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.ramp import Phase
 from jaxformer.data.shown_rows import RowReader
@@ -43,12 +44,11 @@ from jaxformer.distributed.processes import (
     local_rows,
 )
 from jaxformer.distributed.sharding import make_mesh
-from jaxformer.errors import DataError, check_argument
+from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.optim.schedules import FEW_STEPS
-from jaxformer.training.evaluation.conclusion import print_conclusion
-from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
+from jaxformer.training.evaluation.conclusion import EarlyStopping, check_metric, print_conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
 from jaxformer.training.logging.metrics_writer import read_metrics
@@ -110,17 +110,7 @@ def train(
 def train_resolved(
     resolved: ResolvedConfig, folder: AnyPath, fresh: bool, began: float
 ) -> TrainResult:
-    """Trains a resolved experiment; opens nothing by a name.
-
-    Args:
-        resolved: The experiment, with the models that it names.
-        folder: The run's folder.
-        fresh: As for `train`.
-        began: As for `train`.
-
-    Returns:
-        What `train` returns, and it raises the same errors but those of `resolve`.
-    """
+    """Trains a resolved experiment; opens nothing by a name."""
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(resolved, folder)
         settings = config.train
@@ -243,11 +233,7 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
 def _opened(
     config: Config, folder: AnyPath, fresh: bool
 ) -> Iterator[tuple[contextlib.ExitStack, Callable[[], None]]]:
-    """The run's folder, locked and with its config.json; device errors become sentences.
-
-    Yields:
-        What ends with the run, and what raises RunError once the lock is another process's.
-    """
+    """The run's folder, locked and with its config.json; device errors become sentences."""
     checks: list[Callable[[], None]] = []
 
     def check_lock() -> None:

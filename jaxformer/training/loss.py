@@ -1,4 +1,4 @@
-"""The training loss: terms that are means over the weights of a whole batch."""
+"""The training loss, whose terms are means over a whole batch, and the checks of a batch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.config.train import Distillation
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.losses.terms import without_terms
-from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions, Shapes
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -45,18 +46,7 @@ class Loss:
         options: LossOptions,
         key: jax.Array | None,
     ) -> Sums:
-        """Every term's sums over a part of a batch.
-
-        Args:
-            model: The model in training.
-            parameters: `self.parameters`, passed through the arguments of the jitted step.
-            batch: Arrays by name, rows first.
-            options: How token losses are computed.
-            key: The dropout key.
-
-        Returns:
-            The sums by the name of the term.
-        """
+        """Every term's sums over a part of a batch."""
         del parameters
         _, sums = model.loss(batch, options, key)
         return sums
@@ -72,25 +62,12 @@ class Loss:
     def evaluate(
         self, model: Model, batch: Batch, options: LossOptions
     ) -> tuple[Sums, dict[str, Predictions]]:
-        """What is measured on a validation batch, without dropout.
-
-        Args:
-            model: The model in training.
-            batch: Arrays by name, rows first.
-            options: How token losses are computed.
-
-        Returns:
-            Sums, and the predictions of the heads that make any: by the name of the head.
-        """
+        """What is measured on a validation batch, without dropout."""
         outputs, sums = model.loss(batch, options)
         return sums, model.predictions(outputs, batch)
 
     def validation(self, sums: Sums) -> dict[str, float] | None:
-        """The validation metrics; None where each head has its own, see `Head.metrics`.
-
-        Args:
-            sums: Those of `evaluate` over all validation rows, as Python numbers.
-        """
+        """The validation metrics; None where each head has its own, see `Head.metrics`."""
         del sums
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
@@ -117,15 +94,7 @@ class DistillationLoss(Loss):
         parameters: Parameters,
         common: Sequence[str],
     ):
-        """Takes the teacher.
-
-        Args:
-            heads: Names of the student's heads.
-            settings: The weights of the terms.
-            teacher: The structure of the teacher.
-            parameters: The teacher's, on the mesh.
-            common: Names of the heads whose predictions the student learns.
-        """
+        """Takes the teacher."""
         super().__init__(heads)
         self.parameters = parameters
         self._settings, self._teacher = settings, teacher
@@ -194,3 +163,46 @@ def _real_tokens(model: Model, batch: Batch) -> jax.Array:
         shape = jax.eval_shape(model.outputs, batch).hidden.shape[:2]
         return jnp.ones(shape, jnp.float32)
     return valid.astype(jnp.float32)
+
+
+def check_batch(config: ModelConfig, batch: Batch) -> None:
+    """Checks the names, the shapes and the dtypes of the arrays of a batch.
+
+    Args:
+        config: The model's configuration, with its heads.
+        batch: Arrays by name, rows first; those that the model does not read are ignored.
+
+    Raises:
+        ArgumentError: An array is missing, or has a wrong dtype; names it and what reads it.
+        AssertionError: An array has other axes than the model and the rest of the batch ask for.
+    """
+    readers = dict.fromkeys(config.required, "the model")
+    if "decoder_inputs" in readers:
+        readers["decoder_inputs"] = "the decoder"
+    for head in config.heads:
+        readers |= dict.fromkeys(head.reads(1, 1), f"the head {head.name}")
+    for name, reader in readers.items():
+        if name not in batch:
+            raise ArgumentError(
+                f"batch: {name}, which {reader} reads, is missing; there are {', '.join(batch)}"
+            )
+    sides = [name for name in config.required if name != "images"]
+    if sides:
+        assert_axes(**{name: (batch[name], f"B {name}") for name in sides})
+    lengths = {name: batch[name].shape[1] for name in sides} or {"inputs": 1}
+    for name, expected in config.batch_spec(len(batch[config.required[0]]), lengths).items():
+        if name in batch:
+            _check_array(name, batch[name], expected, readers.get(name, "the model"))
+
+
+def _check_array(name: str, array: jax.Array, expected: jax.ShapeDtypeStruct, reader: str) -> None:
+    what = f"batch: {name}, which {reader} reads,"
+    assert_axes(**{what: (array, " ".join(map(str, expected.shape)))})
+    kinds = (
+        (jnp.bool_, "true or false"),
+        (jnp.integer, "integers"),
+        (jnp.floating, "floating-point numbers"),
+    )
+    known, kind = next(pair for pair in kinds if jnp.issubdtype(expected.dtype, pair[0]))
+    if not jnp.issubdtype(array.dtype, known):
+        raise ArgumentError(f"{what} has dtype {array.dtype}: must be {kind}")

@@ -8,12 +8,11 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.config.train import DPO, KTO
 from jaxformer.data.chat.preferences.unpaired import DESIRABLE
+from jaxformer.functional.arrays import place, spec_of
 from jaxformer.functional.losses.preferences import dpo_loss, kto_loss
-from jaxformer.functional.placement import place, spec_of
-from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.model import Model
-from jaxformer.training.loss import Loss, mean, weighted
+from jaxformer.training.loss import Loss, check_batch, mean, weighted
 
 HEAD = "language_model"
 """The head whose log-probabilities are compared."""
@@ -137,14 +136,7 @@ class PreferenceLoss(Loss):
         return {name: float(value) for name, value in values.items()}
 
     def metrics(self, sums):
-        """The loss, and means over the pairs.
-
-        Returns:
-            "loss"; "accuracy", the share of pairs whose chosen answer has the larger reward;
-            "margin", its reward minus the other's; "chosen_reward" and "rejected_reward", beta
-            times the log-ratio of policy and reference; "chosen_logps" and "rejected_logps", the
-            answers' log-probabilities; "tokens", those of all answers.
-        """
+        """The loss, and means over the pairs."""
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         pairs, chosen, rejected = (sums[name] for name in (_PAIRS, _CHOSEN, _REJECTED))
         return {
@@ -217,15 +209,7 @@ class KTOLoss(PreferenceLoss):
         return means[_PAIRS]
 
     def metrics(self, sums):
-        """The loss, and means over the answers, those of desirable ones as "chosen".
-
-        Returns:
-            "loss"; "accuracy", the share of answers whose reward is on the right side of the
-            divergence; "margin", the mean reward of desirable answers minus that of others;
-            "chosen_reward" and "rejected_reward"; "chosen_logps" and "rejected_logps", the answers'
-            log-probabilities; "divergence", that of policy and reference; "tokens", those of all
-            answers.
-        """
+        """The loss, and means over the answers, those of desirable ones as "chosen"."""
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         chosen, rejected = sums[_CHOSEN], sums[_REJECTED]
         return {

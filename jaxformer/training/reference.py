@@ -28,10 +28,17 @@ from jaxformer.distributed.processes import (
 )
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.placement import place
-from jaxformer.io.digests import DIGESTS, check_digests, write_digests
-from jaxformer.io.files import move_into_place, ordinary_file, remove_folder, temporary_folder
-from jaxformer.io.json_files import read_json
+from jaxformer.functional.arrays import place
+from jaxformer.io.files import (
+    DIGESTS,
+    check_digests,
+    move_into_place,
+    ordinary_file,
+    read_json,
+    remove_folder,
+    temporary_folder,
+    write_digests,
+)
 from jaxformer.io.paths import AnyPath
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.lora import AbstractLoraModel
@@ -95,23 +102,6 @@ def with_references(
 
     They are kept in `folder/reference-FINGERPRINT`, where the fingerprint is that of the pairs, and
     computed where they are missing or damaged.
-
-    Args:
-        config: The experiment, of preferences.
-        opened: The reference that the experiment names, or else the model that it starts from;
-            None: neither is named, or a run that is continued has lost it.
-        folder: The run's folder.
-        data: The data.
-        program: What computes them, on its mesh.
-        start: Returns the parameters that the run starts from, which are the reference unless the
-            experiment names one.
-
-    Returns:
-        The data.
-
-    Raises:
-        ConfigError: The reference cannot be read, does not fit the model, or is another one now
-            than when the run was started.
     """
 
     @cache

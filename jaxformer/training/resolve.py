@@ -66,20 +66,7 @@ class ResolvedConfig:
         program: TrainProgram,
         initial: TrainState | None = None,
     ) -> Datasets:
-        """The data; preferences get the log-probabilities of their reference.
-
-        Args:
-            folder: The run's folder.
-            data: The data.
-            program: What computes them, on its mesh.
-            initial: The state that the run starts from, where it is at hand.
-
-        Returns:
-            The data.
-
-        Raises:
-            ConfigError: The reference is gone, or is another one now than when the run was started.
-        """
+        """The data; preferences get the log-probabilities of their reference."""
         if self.config.train.preference is None:
             return data
         from jaxformer.training.reference import with_references
@@ -97,20 +84,7 @@ class ResolvedConfig:
 
 
 def resolve(config: Config, folder: AnyPath, fresh: bool = False) -> ResolvedConfig:
-    """Opens every model that an experiment names, and finds every mismatch before data are read.
-
-    Args:
-        config: The experiment.
-        folder: The run's folder.
-        fresh: Whether the run starts anew, whatever is in its folder.
-
-    Returns:
-        The experiment with all that it leaves to the checkpoint it starts from, and the models.
-
-    Raises:
-        ConfigError: The configuration cannot work, or a model cannot be used for it.
-        DataError: The labels of the training data are needed and cannot be read.
-    """
+    """Opens every model that an experiment names, and finds every mismatch before data are read."""
     filled = fill(config, None if fresh else folder)
     config = filled.config
     validate(config, jax.device_count())
@@ -136,19 +110,6 @@ def fill(
     the checkpoint was trained with; a `sequence_length` that is None becomes as many tokens as
     model and tokenizer take; labels that are the checkpoint's keep their numbers. The name of a
     model on the hub gets the commit that it stands for.
-
-    Args:
-        config: The experiment.
-        folder: The run's; a run that is continued does not need the checkpoint any more.
-        labels_needed: Whether the labels of the training data must be there; False leaves the
-            number of labels to the checkpoint where they are not, for `--help`.
-
-    Returns:
-        The experiment, with the checkpoint that it starts from.
-
-    Raises:
-        ConfigError: The checkpoint cannot be used.
-        DataError: The labels of the training data are needed and cannot be read.
     """
     try:
         data = config.data.as_found()

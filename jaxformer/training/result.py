@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.training.evaluation.early_stopping import EarlyStopping
+from jaxformer.training.evaluation.conclusion import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
 
 if TYPE_CHECKING:
@@ -42,15 +42,7 @@ class TrainResult:
         stopping: EarlyStopping,
         metrics: Mapping[str, float] | None = None,
     ) -> "TrainResult":
-        """Returns the result of a run at a step.
-
-        Args:
-            folder: The run's folder.
-            step: Updates done.
-            finished: Whether the run is complete.
-            stopping: What knows the best evaluation.
-            metrics: The final metrics; None: the last that were measured.
-        """
+        """Returns the result of a run at a step."""
         best = None if stopping.best is None else stopping.best.step
         measured = _validation_rows(folder) if metrics is None else {}
         last = next(reversed(measured.values()), {}) if metrics is None else dict(metrics)
@@ -77,11 +69,7 @@ class TrainResult:
 
     @cached_property
     def model(self) -> "Pretrained":
-        """The trained model, as `jaxformer.load` returns it.
-
-        Raises:
-            ConfigError: The run was stopped before its first checkpoint.
-        """
+        """The trained model, as `jaxformer.load` returns it."""
         from jaxformer.pretrained.auto import load
 
         return load(self.folder, step=self.step)

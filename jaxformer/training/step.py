@@ -14,9 +14,9 @@ from jaxformer.distributed.compiler_options import compiler_options
 from jaxformer.distributed.copies import summed_over_copies
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.errors import ConfigError
+from jaxformer.functional.arrays import place
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.terms import Terms, collect_terms
-from jaxformer.functional.placement import place
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig

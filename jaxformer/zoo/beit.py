@@ -33,15 +33,7 @@ from jaxformer.zoo.system import System
 def beit(
     num_layers: int, model_dim: int, num_heads: int, patch: int, **changes: Any
 ) -> VisionConfig:
-    """Returns the architecture of the published classifiers in any size, for 224 x 224 pixels.
-
-    Args:
-        num_layers: Blocks.
-        model_dim: Width of the residual stream.
-        num_heads: Query heads.
-        patch: Height and width of a patch.
-        **changes: Other fields.
-    """
+    """Returns the architecture of the published classifiers in any size, for 224 x 224 pixels."""
     side = 224 // patch
     fields = {
         "position": NoPosition(),

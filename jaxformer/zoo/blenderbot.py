@@ -13,12 +13,7 @@ _blenderbot = partial(bart, residual=PreNorm(), embedding_norm=None)
 
 
 def blenderbot(num_layers: int, model_dim: int) -> EncoderDecoderConfig:
-    """Returns Blenderbot in any size.
-
-    Args:
-        num_layers: Blocks of the decoder; the encoder has two.
-        model_dim: Width of the residual stream.
-    """
+    """Returns Blenderbot in any size."""
     return _blenderbot(
         2,
         model_dim,

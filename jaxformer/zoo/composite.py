@@ -83,19 +83,7 @@ def _given(hf_config: HFConfig, name: str) -> Mapping[str, Any]:
 
 
 def _part_format(hf_config: HFConfig, name: str, formats: Formats) -> ModelFormat:
-    """The system of a part.
-
-    Args:
-        hf_config: The values of the composite's config.json.
-        name: The part.
-        formats: The known systems.
-
-    Returns:
-        The system.
-
-    Raises:
-        ConfigError: It is not known, or cannot be that part.
-    """
+    """The system of a part."""
     known = {
         kind: each
         for kind, each in formats.items()
@@ -124,19 +112,7 @@ def _class(model_format: ModelFormat, name: str) -> Architecture:
 def _read(
     hf_config: HFConfig, parts: Mapping[str, Part], encoder: type[ModelConfig]
 ) -> dict[str, Any]:
-    """The configurations of both parts.
-
-    Args:
-        hf_config: The values of the composite's config.json.
-        parts: The systems and classes of the parts.
-        encoder: What the encoder's configuration must be.
-
-    Returns:
-        Field of `CompositeConfig` -> configuration.
-
-    Raises:
-        ConfigError: A value is not supported, or the encoder reads something else.
-    """
+    """The configurations of both parts."""
     configs = {}
     for name, (model_format, architecture, _) in parts.items():
         values = _part_values(hf_config, name, model_format)
@@ -217,21 +193,7 @@ def _bind(
     config: ModelConfig | None,
     encoder: type[ModelConfig],
 ) -> ModelFormat:
-    """The format of one model.
-
-    Args:
-        unbound: That of all models with such an encoder.
-        hf_config: The values of the model's config.json.
-        formats: The known systems.
-        config: Our configuration, whose parts `hf_config` has as well.
-        encoder: What the encoder's configuration must be.
-
-    Returns:
-        The format.
-
-    Raises:
-        ConfigError: A part is missing, or is of a system that cannot be that part.
-    """
+    """The format of one model."""
     del config
     parts = {}
     for name in _PARTS:

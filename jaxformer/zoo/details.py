@@ -116,14 +116,7 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
 
 
 def parameters_by_part(config: ModelConfig) -> dict[str, int]:
-    """Returns how many parameters each part of a model has, without making its arrays.
-
-    Args:
-        config: The model.
-
-    Returns:
-        By the names of `PARTS`, and `OTHER`; parts without parameters are left out.
-    """
+    """Returns how many parameters each part of a model has, without making its arrays."""
     counts = dict.fromkeys(("embedding", *PARTS, OTHER), 0)
     for name, shape in AbstractModel(config.build).shapes.items():
         first, _, rest = name.partition(".")

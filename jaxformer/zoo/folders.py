@@ -77,31 +77,13 @@ RELATIVES = {
 def read_folder(
     folder: str | Path, strict: bool = False, architecture: str | None = None
 ) -> HFCheckpoint:
-    """Returns the description of the model in a folder.
-
-    Args:
-        folder: A folder with a config.json.
-        strict: Whether a field that transformers' class does not know is refused.
-        architecture: The class; None: the one that config.json names.
-
-    Raises:
-        ConfigError: There is no config.json, the system is unknown, or a field has a value that is
-            not supported.
-        DataError: It is no JSON object.
-    """
+    """Returns the description of the model in a folder."""
     hf_config, formats = text_alone(HFConfig.of_folder(folder), FORMATS)
     return read_checkpoint(hf_config, formats, RELATIVES, strict, architecture)
 
 
 def image_class(folder: Path) -> str | None:
-    """Returns the class of a dual encoder's checkpoint that labels images.
-
-    Args:
-        folder: The folder of a Hugging Face checkpoint.
-
-    Returns:
-        The name, such as CLIPForImageClassification; None for any other system.
-    """
+    """Returns the class of a dual encoder's checkpoint that labels images."""
     checkpoint = read_folder(folder)
     if not isinstance(checkpoint.config, DualEncoderConfig):
         return None

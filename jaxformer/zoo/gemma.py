@@ -78,13 +78,7 @@ _CAUSAL = Expect("use_bidirectional_attention", None, False)
 
 
 def read_alternating(hf_config: HFConfig, every: int, window: int | None = None) -> dict[str, Any]:
-    """Returns the fields of a model of which all layers but each `every`-th have a window.
-
-    Args:
-        hf_config: The values of a config.json.
-        every: That number.
-        window: The window; None: `sliding_window` of config.json.
-    """
+    """Returns the fields of a model of which all layers but each `every`-th have a window."""
     # Some files repeat the activation here.
     hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
     count = hf_config.number("num_hidden_layers")

@@ -31,12 +31,6 @@ def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
     """Returns the windows of successive layers.
 
     "attention_types" is [[kinds, how often they repeat], ...].
-
-    Args:
-        hf_config: The values of a config.json.
-
-    Raises:
-        ConfigError: It is something else, or there are not as many kinds as layers.
     """
     types = hf_config.take("attention_types")
     windows = {"global": None, "local": hf_config.number("window_size")}

@@ -46,13 +46,7 @@ SYSTEMS = (
 
 
 def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
-    """Returns the format of RoBERTa, perhaps under another name.
-
-    Args:
-        model_type: The system's name in config.json.
-        name: What its class names begin with: "Roberta".
-        vocab_size: The size of the vocabulary where config.json does not have it.
-    """
+    """Returns the format of RoBERTa, perhaps under another name."""
     return ModelFormat(
         model_type=model_type,
         config_map=ConfigMap(

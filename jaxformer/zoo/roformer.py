@@ -94,12 +94,7 @@ def _write_embedding(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
 
 
 def rotary_table(length: int, width: int) -> np.ndarray:
-    """Returns the sines of the angles of each position, then their cosines: `[length, width]`.
-
-    Args:
-        length: Positions.
-        width: Channels of a head.
-    """
+    """Returns the sines of the angles of each position, then their cosines: `[length, width]`."""
     angles = np.arange(length)[:, None] / 10_000.0 ** (np.arange(0, width, 2) / width)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 

@@ -69,14 +69,7 @@ class TextPart:
         return kind == self.kind or (bool(self.alone) and kind == self.section_type)
 
     def hf_config(self, whole: HFConfig) -> HFConfig:
-        """Returns the values of the text model.
-
-        Args:
-            whole: Those of the file.
-
-        Raises:
-            ConfigError: The text model is another one, or the class has no counterpart.
-        """
+        """Returns the values of the text model."""
         within, kind = section(whole, "text_config"), whole.values["model_type"]
         is_alone = kind == self.section_type
         classes = self.alone if is_alone else self.classes
@@ -193,13 +186,6 @@ def text_alone(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats
     """Returns the values of the text model of a config.json, and the systems; else both as given.
 
     Warns once that images are not read.
-
-    Args:
-        hf_config: The values of a file.
-        formats: The known systems.
-
-    Raises:
-        ConfigError: The text model is none that is known.
     """
     kind = hf_config.values.get("model_type")
     part = next((each for each in _ALL if each.is_in(kind)), None)

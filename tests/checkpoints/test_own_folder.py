@@ -64,6 +64,7 @@ PATHS = {
 
 @pytest.mark.more
 @pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.quick("a link in a link")
 def test_a_run_is_one_run_by_whatever_path_it_is_named(home, tmp_path, monkeypatch, capsys, kind):
     shutil.copy(home / "tiny.py", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -91,6 +92,7 @@ def test_a_run_is_one_run_by_whatever_path_it_is_named(home, tmp_path, monkeypat
 @pytest.mark.parametrize(
     "where", ["checkpoints/4", "checkpoints/4/files.json", "checkpoints/4/state/_METADATA"]
 )
+@pytest.mark.first("checkpoints/4")
 def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     """Some errors of a disk, and of rights, which the user of the tests may not lack."""
     before, refused = everything(place / "run" / "checkpoints"), str(place / "run" / where)
@@ -121,6 +123,7 @@ def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     "name",
     [".lock", "metrics.jsonl", "wall_time.jsonl", "config.json", "evaluation.json", "loss.png"],
 )
+@pytest.mark.first(".lock")
 def test_nothing_is_written_through_a_link(place, name):
     outside = place / "precious"
     outside.write_bytes((place / "run" / name).read_bytes() if name != ".lock" else b"")
@@ -144,6 +147,7 @@ def test_the_checkpoints_of_another_run_are_not_reached_through_a_link(place, ca
     assert everything(place / "run") == before
 
 
+@pytest.mark.more
 def test_a_step_that_is_a_link_is_removed_as_one(place):
     (place / "elsewhere").mkdir()
     os.rename("run/checkpoints/2", "elsewhere/2")
@@ -194,6 +198,7 @@ def test_a_changed_batch_size_of_steps_to_come_is_no_other_run(place):
 
 
 @pytest.mark.parametrize("what", ["run", ".lock", "another in its place"])
+@pytest.mark.more
 def test_a_run_that_was_removed_writes_nothing_more(place, capsys, what):
     """As the process would see it: the lock is asked before anything is committed."""
     seen = []

@@ -48,6 +48,7 @@ def either_folder(request):
     return any_path(f"{request.getfixturevalue(request.param)}/run/checkpoints", "folder")
 
 
+@pytest.mark.slow
 def test_a_step_counts_once_its_last_object_is_there(either_folder):
     folder = either_folder
     saver = Checkpointer(folder, {}, keep=2)
@@ -82,6 +83,7 @@ def test_a_damaged_step_is_set_aside(either_folder):
     assert (folder / "2.damaged" / COMMIT_FILE).is_file()
 
 
+@pytest.mark.slow
 def test_a_connection_that_comes_back_costs_nothing(proxy, folder, monkeypatch):  # noqa: F811
     monkeypatch.setenv(PATIENCE, "60")
     saver = Checkpointer(folder, {}, keep=2)
@@ -96,6 +98,7 @@ def test_a_connection_that_comes_back_costs_nothing(proxy, folder, monkeypatch):
     assert content_hash(read_arrays(folder / "2")) == hash_of(state(2))
 
 
+@pytest.mark.slow
 def test_a_connection_that_stays_away_is_one_sentence(proxy, folder, monkeypatch):  # noqa: F811
     monkeypatch.setenv(PATIENCE, "1")
     saver = Checkpointer(folder, {}, keep=2)

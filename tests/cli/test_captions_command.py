@@ -32,6 +32,7 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_images_and_folders_are_described(folder, images, tmp_path, capsys):
     output = tmp_path / "captions.jsonl"
     options = ["--max-new-tokens", "4", "--num-beams", "2", "--batch-size", "2"]

@@ -50,6 +50,7 @@ def ids_of(pretrained, text):
 
 
 @pytest.mark.parametrize("options", [[], ["--temperature", "1.5", "--top-p", "0.9", "--seed", "3"]])
+@pytest.mark.quick("options0")
 def test_what_is_shown_is_what_python_generates(folder, capsys, options):
     command("generate", folder, "--prompt", "the dog", "--max-new-tokens", "6", *options)
     model = jaxformer.load(folder)
@@ -61,6 +62,7 @@ def test_what_is_shown_is_what_python_generates(folder, capsys, options):
     assert capsys.readouterr().out.strip() == text.strip()
 
 
+@pytest.mark.slow
 def test_a_file_of_prompts_in_batches_and_again(folder, tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     asked = ["--prompts", tmp_path / "prompts.txt", "--max-new-tokens", 5, "--temperature", 2.0]
@@ -84,6 +86,7 @@ def test_a_file_of_prompts_in_batches_and_again(folder, tmp_path, capsys):
     assert texts == [row["text"] for row in rows]
 
 
+@pytest.mark.slow
 def test_beams_of_an_encoder_decoder(t5, capsys):
     options = ["--num-beams", "3", "--num-return-sequences", "2", "--length-penalty", "0.6"]
     command("generate", t5, "--prompt", "the dog", "--max-new-tokens", "5", *options)
@@ -142,6 +145,7 @@ def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypat
     assert asked[0].split().count("runs") == 1
 
 
+@pytest.mark.slow
 def test_a_chat_calls_tools_whose_answers_are_typed(tmp_path, capsys, monkeypatch):
     tokenizer = TOKENIZERS["bytes"]()
     folder = tmp_path / "model"

@@ -37,6 +37,7 @@ def glue(*arguments):
     return run("glue", command(*arguments), "jaxformer glue")
 
 
+@pytest.mark.slow
 def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, monkeypatch):
     data, folder = write_glue(tmp_path / "GLUE", "mnli"), tmp_path / "runs"
     options = ["--tasks", "mnli", "--train.steps", "2", "--batch-size", "8"]

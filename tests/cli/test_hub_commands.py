@@ -131,6 +131,7 @@ def test_forward_is_what_python_computes(which, folder, request, tmp_path, capsy
     assert [item.name for item in output.parent.iterdir()] == ["out.npz"]
 
 
+@pytest.mark.first("bert")
 def test_hidden_states_are_added(folder, tmp_path):
     np.savez(tmp_path / "in.npz", input_ids=np.arange(6).reshape(2, 3))
     files = ("--inputs", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
@@ -140,6 +141,7 @@ def test_hidden_states_are_added(folder, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.quick("llama")
 def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     command("export", run_folder, tmp_path / "out")
     command("verify", tmp_path / "out")

@@ -97,6 +97,7 @@ def test_a_model_of_images_reads_no_text(tmp_path, capsys):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_tables_are_for_people(tmp_path, capsys):
     bert = save_checkpoint("bert", tmp_path / "bert")
     status, text = printed(capsys, "fill-mask", bert, "the [MASK] boat", "--k", "2")

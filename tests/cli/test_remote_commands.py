@@ -52,6 +52,7 @@ def uploaded(folder, url):
     return url
 
 
+@pytest.mark.slow
 def test_predictions_go_to_a_store(bucket, classifier, tmp_path, capsys):
     run, table = uploaded(classifier, f"{bucket}/run"), any_path(f"{bucket}/in.csv", "url")
     table.write_text("text,id\na dog,1\na cat,2\n")

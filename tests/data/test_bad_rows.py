@@ -174,6 +174,7 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
+@pytest.mark.quick("reasoning_content", "reasoning")
 def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
     content = "<think>why</think>b" if name == "inline" else "b"
     fields = {} if name == "inline" else {name: "why"}

@@ -33,7 +33,7 @@ from jaxformer.data import (
 from jaxformer.data.files import find
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
-from jaxformer.data.text.progress import TokenisingProgress
+from jaxformer.data.text.staging import TokenisingProgress
 from jaxformer.data.tokenizers.pool import TokenizerPool
 from jaxformer.errors import DataError
 from jaxformer.io import scratch
@@ -146,6 +146,7 @@ def shards_in(folder):
 
 @pytest.mark.more
 @pytest.mark.parametrize(("num_proc", "kills"), [(1, 2), (2, 1)])
+@pytest.mark.quick("1-2")
 def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, kills):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     for kill in range(1, kills + 1):
@@ -168,6 +169,7 @@ def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, k
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_a_process_waits_for_another_and_takes_over(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     slow = SCRIPT.replace(
@@ -388,7 +390,7 @@ def test_a_process_that_dies_is_named(tmp_path):
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_progress_has_documents_tokens_speed_and_time(monkeypatch, is_terminal):
     now = [100.0]
-    monkeypatch.setattr("jaxformer.data.text.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("jaxformer.data.text.staging.time.monotonic", lambda: now[0])
     console = Console(file=StringIO(), force_terminal=is_terminal, width=80)
     with TokenisingProgress(100_000_000, console) as progress:
         progress.skip(10_000_000)

@@ -195,6 +195,7 @@ def test_an_answer_that_does_not_fit_stays_text(tmp_path, caplog):
     assert "response_template does not fit" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_expression_that_takes_for_ever_is_stopped(tmp_path, monkeypatch):
     pytest.importorskip("transformers.utils.chat_parsing")
     fields = {"content": {"close_pattern": r"(a|aa)+$", "content": "text"}}

@@ -73,6 +73,7 @@ def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PYTHON)
+@pytest.mark.quick("byt5", "byt5_names", "esm", "m2m_100_no_names", "siglip", "siglip_cased")
 def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
     folder = make(tmp_path / "model", kind)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), tokenizer_in(folder)
@@ -175,6 +176,11 @@ def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"x" * 99, None])
+@pytest.mark.quick(
+    "",
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    "None",
+)
 def test_a_damaged_answer_is_asked_for_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
     folder = make(tmp_path / "model", "gpt2_prefix")

@@ -5,8 +5,7 @@ import time
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from jaxformer.data.tokenizers.files import read_tokenizer
-from jaxformer.data.tokenizers.limits import check_growth
+from jaxformer.data.tokenizers.files import check_growth, read_tokenizer
 from jaxformer.data.tokenizers.pool import TokenizerPool
 from jaxformer.data.tokenizers.prompts import PromptEncoder
 from jaxformer.data.tokenizers.tokenizer import HuggingFaceTokenizer

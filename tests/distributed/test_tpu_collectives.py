@@ -15,8 +15,8 @@ from jaxformer.distributed.compiler_options import compiler_options
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.functional import causal
 from jaxformer.nn import Context, Linear, Stack
+from jaxformer.nn.config import RematNames
 from jaxformer.nn.layers import normal
-from jaxformer.nn.remat import RematNames
 from jaxformer.plan.compiler import topology_devices
 
 pytestmark = [

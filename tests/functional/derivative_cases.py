@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxformer import functional as F
 from jaxformer.functional import kernels, norms
-from jaxformer.functional import linear as lookup
 from jaxformer.functional.attention import reference
+from jaxformer.functional.linear import lookup
 from jaxformer.functional.losses import contrastive, distillation
 from jaxformer.functional.losses import cross_entropy as losses
 
@@ -397,7 +397,7 @@ CASES = {
         X,
     ),
     "lookup": Case(
-        lambda p: lookup.lookup(p["table"], tokens_of(IDS)),
+        lambda p: lookup(p["table"], tokens_of(IDS)),
         lambda p: np.eye(6)[IDS] @ p["table"],
         {"table": normal(6, 4)},
     ),

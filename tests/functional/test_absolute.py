@@ -114,6 +114,7 @@ def test_with_the_endpoint_it_equals_m2m_100():
     row=st.integers(0, 300),
     column=st.integers(0, 300),
 )
+@pytest.mark.slow
 def test_grid_code_channel_by_channel(quarter, theta, row, column):
     code = sinusoidal_grid_code(
         jnp.array([[row]]), jnp.array([[column]]), model_dim=4 * quarter, theta=theta

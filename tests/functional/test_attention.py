@@ -85,6 +85,7 @@ def test_blockwise_with_every_mask(kind, lengths):
     dropout_rate=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 9),
 )
+@pytest.mark.slow
 def test_blockwise_with_everything(kinds, lengths, heads, scale, softcap, bias, dropout_rate, seed):
     with jax.enable_x64(True):
         *inputs, cotangent = arrays(*lengths, heads, (3, 5), seed, np.float64)

@@ -26,7 +26,7 @@ from jaxformer.functional.attention import blockwise as attention_blockwise
 from jaxformer.functional.attention import cudnn as attention_cudnn
 from jaxformer.functional.attention import reference as attention_reference
 from jaxformer.functional.attention import splash as attention_splash
-from jaxformer.functional.attention.request import Request
+from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.dropout import Dropout
 
 pytestmark = pytest.mark.optimized
@@ -135,7 +135,7 @@ def test_a_kernel_that_cannot_run_here_says_so_once_per_call_site():
 
 
 def test_the_platform_is_that_of_the_mesh_in_use():
-    from jaxformer.functional.placement import platform
+    from jaxformer.functional.arrays import platform
 
     assert platform() == "cpu"
     with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))):

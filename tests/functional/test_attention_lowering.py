@@ -19,9 +19,9 @@ from jaxformer.functional import (
     KeyPadding,
     Prefix,
     Segments,
+    arrays,
     attention,
     causal,
-    placement,
     sliding_window,
 )
 from jaxformer.functional.attention import cudnn as attention_cudnn
@@ -228,4 +228,4 @@ def test_the_devices_of_a_mesh_that_is_not_here_decide(target):
     device = AbstractDevice(kind, None, PLATFORMS[target])
     mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Explicit,), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
-        assert placement.platform() == PLATFORMS[target]
+        assert arrays.platform() == PLATFORMS[target]

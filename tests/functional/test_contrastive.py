@@ -34,6 +34,7 @@ def test_sigmoid_loss_is_that_of_every_pair():
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.quick("sigmoid")
 def test_a_pair_without_weight_is_not_there(loss):
     x, weights = logits(6), np.array([1, 0, 1, 1, 0, 1], np.float32)
     some = x[np.ix_(weights > 0, weights > 0)]

@@ -29,7 +29,13 @@ from refusals import (
 )
 
 import jaxformer.functional as F
-from jaxformer.functional import assertions, feedforward, linear, masks, norms
+from jaxformer.functional import arrays as assertions
+from jaxformer.functional import (
+    feedforward,
+    linear,
+    masks,
+    norms,
+)
 from jaxformer.functional.linear import lookup
 from jaxformer.functional.losses import cross_entropy as losses
 from jaxformer.functional.losses.distillation import cosine_distance, soft_divergence

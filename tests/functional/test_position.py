@@ -175,6 +175,7 @@ def test_bias_is_the_pure_function(scheme):
     key_start=st.integers(0, 9),
     rows=st.sampled_from([1, 3]),
 )
+@pytest.mark.slow
 def test_block_is_a_slice_of_the_values(scheme, query_start, key_start, rows):
     queries = jax.random.randint(jax.random.key(1), (rows, 10), 0, 100)
     keys = jax.random.randint(jax.random.key(2), (1, 14), 0, 100)

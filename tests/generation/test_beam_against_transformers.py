@@ -145,7 +145,7 @@ def prompts():
 
 
 @pytest.mark.parametrize("kind", SYSTEMS)
-@pytest.mark.quick("gpt2", "t5", "bart")
+@pytest.mark.quick("gpt2", "t5")
 def test_every_system_finds_what_transformers_finds(pair, prompts, kind):
     both = pair(kind)
     both.check(prompts, **both.ending(prompts, **ALL | SYSTEMS[kind][1]))

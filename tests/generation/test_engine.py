@@ -48,6 +48,7 @@ def engine():
     ids=lambda position: type(getattr(position, "scaling", position)).__name__,
 )
 @pytest.mark.quick("NoScaling", "ALiBi")
+@pytest.mark.first("NoScaling")
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
@@ -69,6 +70,7 @@ def test_every_logit_is_that_of_the_full_pass(position):
 
 @pytest.mark.first("greedy")
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.quick("greedy")
 def test_a_row_is_what_it_is_alone(engine, decoding):
     together = generated(engine, PROMPTS, decoding)
     for row, prompt in enumerate(PROMPTS):
@@ -143,7 +145,7 @@ def test_few_programs_are_compiled():
 @pytest.mark.more
 @pytest.mark.parametrize("sizes", [{"data": 3}, {"fsdp": 3, "tensor": 2}, {"data": 3, "tensor": 2}])
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.quick("greedy-sizes2", "drawn-sizes1")
+@pytest.mark.quick("greedy-sizes2")
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
     abstract_model, parameters = structure_of(config), random_parameters(config)

@@ -62,6 +62,7 @@ def test_an_end_token_that_is_given_stays_alone(model, tokenizer):
     assert len(jaxformer.chat(model, ASKED, **options)["content"]) > len("So.x")
 
 
+@pytest.mark.slow
 def test_calls_are_answered_by_tools_and_the_dialogue_goes_on(model, tokenizer):
     messages = [*ASKED]
     for number in range(2):

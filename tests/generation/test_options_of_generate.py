@@ -40,6 +40,7 @@ def test_rules_and_ends_are_those_of_transformers(gpt2):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.quick("3")
 def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams):
     from transformers import GenerationConfig as TheirConfig
 
@@ -143,6 +144,7 @@ def test_a_window_slides_when_asked(gpt2):
 
 
 @pytest.mark.parametrize("storage", ["bfloat16", "int8"])
+@pytest.mark.quick("bfloat16")
 def test_a_narrow_cache_is_near(gpt2, storage):
     options = {"max_new_tokens": 2, "output_scores": True}
     wide = jaxformer.generate(gpt2, prompts(131), **options)["scores"]
@@ -154,6 +156,7 @@ def test_a_narrow_cache_is_near(gpt2, storage):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.quick("gpt2")
 def test_stop_strings_end_rows_as_in_transformers(kind, tmp_path):
     transformers = pytest.importorskip("transformers")
     from hf_checkpoints import save_checkpoint
@@ -194,6 +197,7 @@ def test_stop_strings_end_rows_as_in_transformers(kind, tmp_path):
         assert len(kept["scores"]) == kept["log_probs"].shape[1] == found["log_probs"].shape[1]
 
 
+@pytest.mark.slow
 def test_rows_end_at_their_own_stop_strings_and_files_may_recommend_them(tmp_path):
     from hf_checkpoints import save_checkpoint
 

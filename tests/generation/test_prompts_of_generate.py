@@ -32,6 +32,7 @@ def test_padding_on_the_right_is_the_same(gpt2):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
+@pytest.mark.quick("t5")
 def test_prompts_are_texts_ids_or_arrays(name, request):
     model = request.getfixturevalue(name)
     texts, rows = ["the dog runs", "dog"], [[1, 2, 4], [2]]

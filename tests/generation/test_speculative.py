@@ -212,6 +212,7 @@ def exact(decoding, prompt):
     [{}, {"temperature": 1.5, "top_k": 5, "repetition_penalty": 1.3, "eos_token_id": 3}],
     ids=["plain", "rules"],
 )
+@pytest.mark.quick("rules")
 def test_drawn_texts_are_distributed_as_the_targets(options):
     decoding, rows = GenerationConfig(max_new_tokens=PLACES, do_sample=True, **options), 4096
     prompt = np.array([1, 5], np.int32)
@@ -287,6 +288,7 @@ def test_encoder_decoders_propose_and_accept():
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_a_mesh_writes_the_same():
     config = tiny(**ONE_LAYER | {"vocab_size": 32, "num_heads": 2, "num_kv_heads": 2})
     mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), structure_of(config)

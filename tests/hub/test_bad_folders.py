@@ -82,7 +82,7 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
         ({"num_hidden_layers": -1}, ["num_layers = -1"]),
         ({"num_attention_heads": 5}, ["num_heads"]),
         ({"vocab_size": None}, ["vocab_size = None"]),
-        ({"attention_bias": "yes"}, ["attention_bias = 'yes'"]),
+        ({"attention_bias": "yes"}, ["DotProductAttention.bias = 'yes'"]),
         ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "True or False"]),
         ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "10,000 at most"]),
         ({"num_hidden_layers": 1.5}, ["num_layers = 1.5"]),

@@ -49,6 +49,7 @@ def test_states_are_those_of_transformers(padding, tmp_path):
 @pytest.mark.parametrize(
     "inputs", [partial(LONG, padding="left"), partial(LONG, padding="right")], ids=["left", "right"]
 )
+@pytest.mark.quick("right")
 def test_a_classifier_reads_the_last_token(inputs, tmp_path):
     check_variant(tmp_path, "gemma3_text", BOTH_WAYS, "SequenceClassification", inputs)
 

@@ -91,17 +91,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick(
-    "albert with groups*",
-    "ernie*",
-    "electra*",
-    "modernbert with another*",
-    "modernbert without biases",
-    "dinov2*",
-    "eurobert*",
-    "esm with learned positions",
-    "roformer*",
-)
+@pytest.mark.quick("ernie*", "electra*", "modernbert without biases", "dinov2*", "roformer*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -110,6 +100,7 @@ def test_variants(model_type, changes, tmp_path):
     ("model_type", "pooling"),
     [("modernbert", "cls"), ("eurobert", "bos"), ("eurobert", "mean"), ("eurobert", "late")],
 )
+@pytest.mark.quick("eurobert-late")
 def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
     def padded(checkpoint):
         return example_inputs(checkpoint, "right")
@@ -119,6 +110,7 @@ def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
+@pytest.mark.quick("roberta")
 def test_padding_that_no_mask_hides_is_seen_and_not_counted(model_type, tmp_path):
     def unhidden(checkpoint):
         inputs = example_inputs(checkpoint, "left")
@@ -127,6 +119,7 @@ def test_padding_that_no_mask_hides_is_seen_and_not_counted(model_type, tmp_path
     check_variant(tmp_path, model_type, {}, inputs=unhidden)
 
 
+@pytest.mark.slow
 def test_labels_of_several_kinds(tmp_path):
     """Several labels for each row, and a number."""
     for labels, values in ((3, np.eye(3, dtype=np.float32)), (1, np.array([0.5, -1, 2], "f4"))):

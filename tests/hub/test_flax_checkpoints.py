@@ -126,6 +126,7 @@ def test_several_files_and_dtypes_come_back(gpt2, dtype, tmp_path):
     assert load(tmp_path / "a").parameters.keys() == again.parameters.keys()
 
 
+@pytest.mark.slow
 def test_a_run_remembers_its_flax_files(gpt2, tmp_path):
     save(load(gpt2 / "flax"), tmp_path / "a", format="flax", max_shard_bytes=20_000)
     assert main(["import", str(tmp_path / "a"), str(tmp_path / "run")]) == 0

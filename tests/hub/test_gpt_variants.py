@@ -85,12 +85,13 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("gpt2*", "opt 350m", "mpt*", "bloom*", "falcon 2*")
+@pytest.mark.quick("mpt without bounds")
 def test_a_variant_computes_the_same(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
 
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForQuestionAnswering"])
+@pytest.mark.quick("ForQuestionAnswering")
 def test_heads_read_the_narrow_states_of_opt(kind, tmp_path):
     ours = check_variant(tmp_path, "opt", VARIANTS["opt 350m"][1], kind)
     assert ours.config.output_width == 20
@@ -217,6 +218,7 @@ def test_hub_files_of_opt_are_understood():
         config_of("opt", values | {"_remove_final_layer_norm": True})
 
 
+@pytest.mark.slow
 def test_no_rotary_dim_of_gpt_j_is_lost_to_rounding():
     sizes = {"n_layer": 1, "n_head": 1}
     for head_dim in range(2, 257):

@@ -48,7 +48,7 @@ def images(model, size, rows=2):
 
 
 @each_model
-@pytest.mark.quick("vit", "beit", "beit-shared", "dinov3")
+@pytest.mark.quick("vit", "beit-shared", "dinov3")
 def test_outputs_equal_those_of_transformers(name, tmp_path):
     model, reference = case(name, tmp_path)
     asked = {} if name in ("dinov2", "dinov3") else {"interpolate_pos_encoding": True}
@@ -63,6 +63,7 @@ def test_outputs_equal_those_of_transformers(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deit", "beit"])
+@pytest.mark.quick("deit")
 def test_gradients_reach_the_table_of_the_file(name, tmp_path):
     model, reference = case(name, tmp_path)
     inputs = images(model, (16, 20)) | {"labels": np.array([1, 0])}

@@ -66,6 +66,7 @@ def test_gradients_of_a_batch_of_many_shapes(head, tmp_path):
     assert max(gradient_differences(found, wanted).values()) <= 2e-5
 
 
+@pytest.mark.slow
 def test_on_a_mesh(tmp_path):
     model = load(save_tiny("siglip2", tmp_path, "ForImageClassification"))
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
@@ -74,6 +75,7 @@ def test_on_a_mesh(tmp_path):
     assert max(gradient_differences(actual, expected).values()) <= 2e-5
 
 
+@pytest.mark.slow
 def test_texts_alone_and_images_alone(tmp_path):
     model = load(save_tiny("siglip2", tmp_path))
     inputs = example_inputs(model.checkpoint, "right")

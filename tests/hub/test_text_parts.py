@@ -163,12 +163,13 @@ def bare(name):
 
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.quick("*-left")
+@pytest.mark.quick("qwen2_5_vl-left")
 def test_texts_are_read_as_by_the_whole(kind, padding, tmp_path):
     compared(save_whole(kind, tmp_path), CLASSES[kind], padding)
 
 
 @pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.quick("qwen2_5_vl")
 def test_the_other_way_of_tying(kind, tmp_path):
     tied = not load(save_whole(kind, tmp_path / "one")).config.tie_embeddings
     folder = save_whole(kind, tmp_path / "other", tie_word_embeddings=tied)

@@ -49,7 +49,7 @@ def untied(kind, folder, alike=True):
 
 
 @pytest.mark.parametrize("kind", BIASES)
-@pytest.mark.quick("bert", "mpnet")
+@pytest.mark.quick("bert")
 def test_outputs_and_files_are_those_of_transformers(kind, tmp_path):
     ours, theirs = models(untied(kind, tmp_path / "theirs"))
     inputs = example_inputs(ours.checkpoint, "left")

@@ -12,10 +12,10 @@ from variants import check_outputs, check_variant, models
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Learned
 from jaxformer.models import AbstractModel, MaskedAutoencoder
-from jaxformer.models.batch import check_batch
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
+from jaxformer.training.loss import check_batch
 
 torch_only = pytest.mark.torch
 
@@ -26,6 +26,7 @@ torch_only = pytest.mark.torch
     [{"norm_pix_loss": False, "hidden_act": "gelu_new"}, {"mask_ratio": 0.2, "qkv_bias": False}],
     ids=str,
 )
+@pytest.mark.quick("{'mask_ratio': 0.2, 'qkv_bias': False}")
 def test_variants(changes, tmp_path):
     check_variant(tmp_path, "vit_mae", changes)
 

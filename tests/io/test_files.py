@@ -1,4 +1,4 @@
-"""Files that a user names: what is no ordinary file is refused, and writing is all or nothing."""
+"""Files that a user names: ordinary, with JSON of the right type, written whole or not at all."""
 
 import errno
 import hashlib
@@ -7,8 +7,14 @@ import os
 import pytest
 
 from jaxformer.errors import DataError
-from jaxformer.io.digests import sha256_of
-from jaxformer.io.files import ordinary_file, read_bytes, replacing
+from jaxformer.io.files import (
+    ordinary_file,
+    parse_json,
+    read_bytes,
+    read_json,
+    replacing,
+    sha256_of,
+)
 
 
 def test_the_bytes_of_a_file(tmp_path):
@@ -68,3 +74,37 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert path.read_text() == "old"
     with pytest.raises(DataError, match="b cannot be written: No such file or directory"):
         replace(tmp_path / "absent" / "b", "")
+
+
+def test_json_values_of_each_kind(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": [1, 2.5, null, "\xc3\xa9"]}')
+    assert read_json(path) == {"a": [1, 2.5, None, "é"]}
+    assert parse_json("[1]", "here", list) == [1]
+    assert parse_json("3", "here", object) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not valid JSON: Expecting value at column 1$"),
+        (b'{"a": 1', "not valid JSON: .* at column 8$"),
+        (b'{"a": 1,\n\n"b"}', "not valid JSON: .* at column 4 of line 3$"),
+        (b'{"a": "\xff"}', "not UTF-8 at byte 7 of the line"),
+        (b'{"a":\n"\xff"}', "not UTF-8 at byte 1 of line 2"),
+        (b'{\x00"\x00a\x00"\x00', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON: nested too deeply"),
+        (b'{"a":' * 100_000, "not valid JSON: nested too deeply"),
+        (b'{"a": %s}' % (b"9" * 4301), "not valid JSON: a number has too many digits"),
+        (b"[1]", "expected a JSON object, found a list"),
+        (b"true", "expected a JSON object, found a boolean"),
+        (b"null", "expected a JSON object, found null"),
+        (b"NaN", "expected a JSON object, found a number"),
+    ],
+)
+def test_json_that_is_no_object_is_refused(tmp_path, text, message):
+    with pytest.raises(DataError, match=rf"^b\.jsonl:7: {message}"):
+        parse_json(text, "b.jsonl:7")
+    (tmp_path / "a.json").write_bytes(text)
+    with pytest.raises(DataError, match=rf"a\.json: {message}"):
+        read_json(tmp_path / "a.json")

@@ -12,12 +12,12 @@ from object_store import (  # noqa: F401 (fixtures)
 )
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.digests import sha256_of
 from jaxformer.io.files import (
     check_unused,
     read_bytes,
     remove_folder,
     replacing,
+    sha256_of,
     temporary_folder,
     write_whole,
 )

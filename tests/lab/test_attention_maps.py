@@ -71,6 +71,7 @@ def theirs(folder, kind, **inputs):
 
 @torch_needed
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.quick("gpt2")
 def test_the_maps_are_those_of_transformers(kind, folders):
     from transformers import AutoTokenizer
 
@@ -248,6 +249,7 @@ def printed(capsys, *arguments):
 
 
 @torch_needed
+@pytest.mark.slow
 def test_the_command_on_a_text_and_on_an_image(folders, picture, tmp_path, capsys):
     target = ["--target", "the lake", "--layers", "1", "--format", "svg", "--out", tmp_path / "a"]
     status, text = printed(capsys, folders["t5"], "--text", TEXT, *target)

@@ -94,6 +94,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
+@pytest.mark.quick("t5")
 def test_identical_tokens_are_one_without_positions(kind, folders):
     model = jaxformer.load(folders[kind])
     found = twin_outputs(model, "the red boat sells the boat")
@@ -146,6 +147,7 @@ def test_the_convolution_is_its_formula():
 
 
 @pytest.mark.parametrize("number", range(4))
+@pytest.mark.quick("1", "2", "3")
 def test_every_layer_is_causal(number):
     mixer = mixers(num_heads=2, kernel_size=3)[number]
     parameters = mixer.init(jax.random.key(0), 8)
@@ -200,6 +202,7 @@ def printed(capsys, *arguments):
         ),
     ],
 )
+@pytest.mark.quick("softmax-options0-The variance of q.k grows as d_k")
 def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_path, capsys):
     status, text = printed(capsys, "lab", name, *options, "--out", tmp_path)
     assert status == 0

@@ -98,6 +98,7 @@ def test_training_starts_from_the_very_same_model():
         assert np.std(a) * inputs**0.5 == pytest.approx(1.0, abs=4 / a.size**0.5), name
 
 
+@pytest.mark.slow
 def test_the_first_scores_have_the_bits_of_the_model():
     config = tiny_encoder(scan_layers=False)
     base, abstract_model = structure_of(config), lora_of(config)
@@ -112,6 +113,7 @@ def test_the_first_scores_have_the_bits_of_the_model():
 
 
 @each_model
+@pytest.mark.quick("grouped heads", "a head of its own", "encoder-decoder", "vision")
 def test_factors_multiply_out_as_in_the_paper(config):
     abstract_model = lora_of(config)
     parameters = random_factors(config, abstract_model)
@@ -124,6 +126,7 @@ def test_factors_multiply_out_as_in_the_paper(config):
         assert (name in expected) == (np.asarray(value) != parameters[name]).any()
 
 
+@pytest.mark.slow
 def test_gradients_of_the_factors_follow_from_that_of_the_kernel():
     config = tiny(num_layers=4, windows=(3, None))
     abstract_model = lora_of(config)

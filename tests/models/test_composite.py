@@ -27,6 +27,7 @@ def model_of(config):
 
 
 @BOTH
+@pytest.mark.quick("captions")
 def test_cached_decoding_is_the_full_pass(config):
     batch = batch_for(config, rows=3)
 
@@ -54,6 +55,7 @@ def test_padding_of_the_source_changes_nothing():
     np.testing.assert_array_equal(actual["language_model"], expected["language_model"])
 
 
+@pytest.mark.slow
 def test_only_the_unused_pooler_learns_nothing():
     config = tiny_composite(TEXT.encoder.with_fields(pooler="tanh"))
     batch = batch_for(config, rows=4)

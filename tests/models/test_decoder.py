@@ -44,12 +44,14 @@ PARALLEL = tiny(
 
 @pytest.mark.more
 @pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "dots"), (False, "full")])
+@pytest.mark.quick("True-dots")
 def test_scan_and_remat_change_nothing(scan, remat):
     assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
+@pytest.mark.quick("position1")
 def test_blockwise_attention_changes_nothing(position):
     config = tiny(
         num_layers=1,
@@ -155,6 +157,7 @@ def test_logits_are_float32_and_hidden_states_of_the_compute_dtype(untied):
 
 
 @pytest.mark.parametrize("name", ["dropout", "self_attention.dropout"])
+@pytest.mark.first("dropout")
 def test_dropout(name, untied):
     parameters, inputs, plain = untied
     config = UNTIED.with_fields(**{name: 0.3})

@@ -56,7 +56,7 @@ def derivatives(config, parameters, batch, along):
     }
 
 
-@pytest.mark.quick("decoder")
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_models_have_every_derivative(family, monkeypatch):
     config = FAMILIES[family](attention="blockwise", scan_layers=True)

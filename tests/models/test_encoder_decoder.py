@@ -57,7 +57,7 @@ def influences(config, parameters):
 
 @pytest.mark.first("*t5")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("t5")
 def test_the_encoder_sees_all_and_the_decoder_what_came_before(scheme):
     config = with_positions(scheme, share_embeddings=False)
     by_source, by_target, encoder_outputs = influences(config, random_parameters(config))
@@ -108,13 +108,15 @@ def padded(inputs, length, left, seed):
     return {"inputs": filled, "segments": segments, "positions": positions}
 
 
-@pytest.mark.first("*t5*")
+@pytest.mark.first("True-False-reference-t5")
 @with_scheme
 @pytest.mark.parametrize(
     ("left", "decoder_left", "attention"),
     [(True, False, "reference"), (False, True, "blockwise")],
 )
-@pytest.mark.quick("*learned*", "*t5*")
+@pytest.mark.quick(
+    "True-False-reference-learned", "True-False-reference-t5", "False-True-blockwise-t5"
+)
 def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, attention):
     config = with_positions(scheme, attention=attention)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
@@ -142,7 +144,7 @@ def test_padding_of_the_source_alone_changes_nothing(scheme):
 
 @pytest.mark.first("*learned")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("t5", "learned")
 def test_packed_pairs_are_as_separate_ones(scheme):
     config = with_positions(scheme)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
@@ -173,6 +175,7 @@ def test_without_positions_the_decoder_is_blind_to_the_order_of_the_source():
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_shared_embeddings_are_two_equal_tables():
     """The shared table learns from the source, the target and the output."""
     shared = tiny_encoder_decoder()

@@ -39,7 +39,7 @@ def loss_and_gradients(config, scale=0.4):
 
 @pytest.mark.more
 @each_family
-@pytest.mark.quick("encoder-decoder", "vision")  # of the decoder: test_decoder.py
+@pytest.mark.quick("encoder-decoder")  # of the decoder: test_decoder.py
 def test_scan_and_remat_change_nothing(config):
     config = config.with_fields(**RANDOM)
     loss, gradients = loss_and_gradients(config)
@@ -51,7 +51,7 @@ def test_scan_and_remat_change_nothing(config):
 
 @pytest.mark.more
 @each_family
-@pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
+@pytest.mark.quick("shared encoder")
 def test_compilation_changes_nothing(config):
     fewest = max(stack.layer_repeats * len(stack.windows) for stack in config.stacks)
     config = config.with_fields(num_layers=fewest)
@@ -65,7 +65,7 @@ def test_compilation_changes_nothing(config):
 
 @pytest.mark.more
 @each_family
-@pytest.mark.quick("decoder", "vision")
+@pytest.mark.quick("vision")
 def test_bfloat16_is_close_to_float32(config):
     """Parameters and gradients stay float32; the rest of the way is in half the bits."""
     config = config.with_fields(**RANDOM)

@@ -154,6 +154,7 @@ def test_pooling(pooling, dtype):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_a_dense_layer_before_the_output():
     """`out(norm(tanh(x W + b)))`, of one state and of all."""
     dense = Dense("tanh", norm=True)

@@ -25,7 +25,7 @@ from jaxformer.distributed.sharding import MeshConfig, make_mesh, on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import Mask, RoPE, Sinusoidal, causal, per_device
 from jaxformer.functional.activations import with_cache
-from jaxformer.functional.placement import spec_of
+from jaxformer.functional.arrays import spec_of
 from jaxformer.hub.describe import describe
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.models.heads.base import LossOptions, class_loss
@@ -91,7 +91,7 @@ def test_steps_with_a_cache_give_the_states_of_whole_rows(part):
 
 
 @each_part
-@pytest.mark.quick("differential", "gru")
+@pytest.mark.quick("gru")
 def test_beams_take_their_caches_along(part):
     model = model_with(tiny_with(part))
     inputs = tokens(4, 5)
@@ -115,6 +115,7 @@ def test_every_kernel_counts_as_flops(part):
     assert sum(sizes) == products
 
 
+@pytest.mark.slow
 def test_activations_of_own_parts_have_names():
     config = tiny_with("macaron", self_attention=OWN.AdditiveAttention())
     model = model_with(config)
@@ -400,6 +401,7 @@ def test_rows_may_be_cut_over_devices(part):
     )
 
 
+@pytest.mark.slow
 def test_heads_may_be_cut_where_each_device_treats_its_own():
     config = sharded_with("differential")
     np.testing.assert_allclose(
@@ -420,6 +422,7 @@ class Reshaped(SelfAttentionConfig):
         return jaxformer.nn.SelfAttention(key, config, position, window, Reshaping)
 
 
+@pytest.mark.slow
 def test_what_a_mesh_refuses_says_what_to_write():
     config = replace(sharded_with("gated"), self_attention=Reshaped())
     assert np.isfinite(losses_on(config, (1, 1, 1))).all()

@@ -131,6 +131,7 @@ def experiment(tmp_path_factory):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_every_parameter_that_a_part_declares_learns(experiment):
     config = load_config(str(experiment))
     names = structure_of(config.model).shapes
@@ -157,6 +158,7 @@ def test_every_parameter_that_a_part_declares_learns(experiment):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_a_run_of_them_is_saved_restored_and_inspected(experiment, tmp_path, capsys):
     once, twice = str(tmp_path / "once"), str(tmp_path / "twice")
     assert main(["train", str(experiment), "--run-dir", once, "--train.steps", "4"]) == 0

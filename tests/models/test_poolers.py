@@ -84,6 +84,7 @@ def test_a_projection(pooling, state):
     close(scores, np.asarray(read @ kernel) + np.asarray(bias))
 
 
+@pytest.mark.slow
 def test_a_decoder_projects_its_last_real_token():
     config = tiny(heads=(Projection(9, "last"),))
     module = structure_of(config).module(random_parameters(config))

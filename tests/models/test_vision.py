@@ -110,6 +110,7 @@ def test_with_positions_the_place_of_a_patch_matters(position):
 
 @pytest.mark.first("position0")
 @pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.quick("position2", "position0")
 def test_positions_are_added_token_by_token(position):
     """The class token is number 0, and the patches follow row by row."""
     config = tiny_vision(position=position, num_layers=1)

@@ -338,6 +338,7 @@ def test_where_nothing_is_asked_the_program_is_the_same(kind, monkeypatch):
     assert program() == named == again
 
 
+@pytest.mark.slow
 def test_the_usual_kernel_runs_unless_probabilities_are_wanted(monkeypatch):
     x = jax.random.normal(jax.random.key(0), (1, 5, 2, 4))
     chosen = []

@@ -158,6 +158,7 @@ def path_of(keys) -> str:
 
 
 @pytest.mark.parametrize(("case", "build"), [(POST, bert_layer), (PRE, gpt2_block)])
+@pytest.mark.quick("case1-gpt2_block")
 def test_outputs_and_all_gradients_are_theirs(case, build):
     random = np.random.default_rng(0)
     x, cotangent = random.normal(size=(2, B, T, D)) * 1.5

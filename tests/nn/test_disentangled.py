@@ -69,6 +69,7 @@ def test_padding_changes_nothing(config, side):
 
 
 @each_config
+@pytest.mark.quick("shared", "no buckets", "blocks")
 def test_packed_documents_are_separate_documents(config):
     inputs, ids = tokens(2, 16), np.repeat([1, 2, 0], [6, 7, 3])
     segments = jnp.asarray(np.tile(ids, (2, 1)))
@@ -102,6 +103,7 @@ def test_the_scale_counts_the_terms():
     assert attention.sublayers[0].attention.scale == 0.25
 
 
+@pytest.mark.slow
 def test_a_scan_and_remat_change_nothing():
     config = disentangled(
         self_attention=SHARED,

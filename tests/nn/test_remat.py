@@ -14,7 +14,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.functional import causal
 from jaxformer.io.serialization import from_json, to_json
 from jaxformer.nn import Context, Stack
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 
 B, T, L = 2, 9, 3
 POLICIES = {
@@ -51,6 +51,7 @@ def gradients(remat):
 
 @pytest.mark.first("full", "kernel")
 @pytest.mark.parametrize("remat", POLICIES.values(), ids=POLICIES)
+@pytest.mark.quick("host", "kernel")
 def test_gradients_are_those_without_remat(remat):
     for actual, expected in zip(gradients(remat), gradients("none"), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

@@ -7,7 +7,7 @@ import pytest
 from plan_cases import tiny, traced
 
 from jaxformer.distributed.slices import parse_chips
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 from jaxformer.plan.closed_form import (
     layer_products,
     recomputed_products,

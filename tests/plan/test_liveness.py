@@ -158,6 +158,7 @@ def test_less_is_kept_where_more_is_computed_again():
     assert none.peak >= full.peak
 
 
+@pytest.mark.slow
 def test_cutting_the_state_never_needs_more():
     peaks = [estimate(traced(mesh)).peak for mesh in ((4, 1, 1), (2, 2, 1), (1, 4, 1))]
     assert peaks == sorted(peaks, reverse=True)

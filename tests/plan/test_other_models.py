@@ -16,7 +16,7 @@ from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.models import DualEncoderConfig
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.nn.remat import RematNames
+from jaxformer.nn.config import RematNames
 from jaxformer.plan import report, search
 from jaxformer.plan.closed_form import work_of
 from jaxformer.plan.layout import layout_of
@@ -61,6 +61,7 @@ def dual_encoder(rows=64, remat="none"):
     return replace(config, model=model, data=data)
 
 
+@pytest.mark.slow
 def test_a_teacher_that_is_here_is_counted(larger):
     folder, model = larger
     config = tiny((1, 4, 1))
@@ -119,6 +120,7 @@ def test_preferences_are_traced_as_pairs(larger):
     assert "time and memory are not counted" in next(notes_of(trace_step(unknown, SLICE)))
 
 
+@pytest.mark.slow
 def test_a_dual_encoder_is_planned(monkeypatch):
     monkeypatch.setattr(search, "MOST_TRACES", 1)
     monkeypatch.setattr(search, "largest_batch", lambda *_: 64)
@@ -129,6 +131,7 @@ def test_a_dual_encoder_is_planned(monkeypatch):
     assert made.best_options.endswith(f"--model.text.remat {remat} --model.image.remat {remat}")
 
 
+@pytest.mark.slow
 def test_rows_that_are_compared_are_not_cut_into_parts(monkeypatch):
     monkeypatch.setattr(search, "MOST_TRACES", 3)
     config = dual_encoder(2**14)
@@ -146,6 +149,7 @@ def test_the_largest_batch_of_compared_rows_is_found_though_memory_grows_with_th
     assert 0.8 * 2e9 < evaluate(dual_encoder(rows), SLICE).memory.peak <= 2e9
 
 
+@pytest.mark.slow
 def test_a_composite_is_planned(monkeypatch):
     config = tiny((1, 4, 1))
     even = EVEN | {"vocab_size": 2048}
@@ -164,6 +168,7 @@ def test_a_composite_is_planned(monkeypatch):
         (RematNames(), "remat full"),
     ],
 )
+@pytest.mark.quick("remat1-remat offload mlp_hidden")
 def test_activations_that_are_named(remat, words, monkeypatch):
     monkeypatch.setattr(search, "MOST_TRACES", 1)
     config = tiny((1, 4, 1), remat)

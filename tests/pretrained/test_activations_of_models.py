@@ -89,6 +89,7 @@ def test_vmap_over_inputs_and_jit(gpt2, plain):
     close(cache[Z][:, 0], plain[1][Z])
 
 
+@pytest.mark.slow
 def test_gradients_by_parameters_and_by_a_steering_vector(gpt2):
     name = next(name for name in gpt2.parameters if name.endswith("query.kernel"))
 
@@ -127,6 +128,7 @@ def squares(outputs):
     return jnp.square(outputs["logits"]).mean()
 
 
+@pytest.mark.slow
 def test_sharded_is_unsharded(tmp_path):
     folder = save_tiny("gpt2", tmp_path, n_embd=32, n_head=4, vocab_size=32)
     whole = jaxformer.load(folder)

@@ -196,6 +196,14 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("kind", SYSTEMS)
 @pytest.mark.parametrize("mode", ["mean", "lasttoken"])
+@pytest.mark.quick(
+    "mean-xlm-roberta",
+    "mean-t5",
+    "lasttoken-mpnet",
+    "lasttoken-xlm-roberta",
+    "lasttoken-t5",
+    "lasttoken-qwen3",
+)
 def test_other_systems_are_those_of_sentence_transformers(kind, mode, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     import torch

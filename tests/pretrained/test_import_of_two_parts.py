@@ -19,6 +19,7 @@ COLOURS = {"vision_config": TINY["clip"]["vision_config"] | {"num_channels": 3}}
     ("kind", "changes", "data"),
     [("vision-encoder-decoder", {}, DataConfig), ("clip", COLOURS, ImageTextPairs)],
 )
+@pytest.mark.quick("vision-encoder-decoder-changes0-DataConfig")
 def test_a_run_has_data_for_its_model_and_exports_the_same_weights(kind, changes, data, tmp_path):
     save_tiny(kind, tmp_path / "hf", **changes)
     import_folder(tmp_path / "hf", tmp_path / "run")

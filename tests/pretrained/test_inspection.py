@@ -119,7 +119,7 @@ def test_a_word_of_several_tokens_names_its_pieces(folders):
 
 
 def test_a_folder_without_a_tokenizer(tmp_path):
-    with pytest.raises(DataError, match="has no tokenizer: a model of images reads none"):
+    with pytest.raises(ConfigError, match=r"config\.json does not exist"):
         tokenize(tmp_path, "a")
     with pytest.raises(ArgumentError, match="must be the folder of a run or of a Hugging Face"):
         tokenize(tmp_path / "missing", "a")

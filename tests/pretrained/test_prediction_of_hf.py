@@ -219,6 +219,7 @@ def test_a_long_context_is_read_in_windows(saved):
 
 
 @pytest.mark.parametrize("kind", ["bert_base", "llama", "gpt2", "t5"])
+@pytest.mark.quick("llama", "gpt2", "t5")
 def test_embeddings_are_the_pooled_states(saved, kind):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved(kind)

@@ -78,6 +78,7 @@ def test_an_export_has_the_bytes_of_a_local_one(bucket, run, exported, capsys):
     same(jaxformer.load(f"{bucket}/model"), jaxformer.load(exported))
 
 
+@pytest.mark.slow
 def test_a_run_is_loaded_with_its_tokenizer(bucket, run):
     url = uploaded(run, f"{bucket}/runs/one")
     for folder in (url, f"{url}/checkpoints/3"):
@@ -111,6 +112,7 @@ def test_an_export_without_its_configuration_is_not_there(bucket, exported, monk
     assert "config.json" not in names
 
 
+@pytest.mark.slow
 def test_import_forward_and_generate(bucket, exported, capsys, tmp_path):
     hf, run = uploaded(exported, f"{bucket}/hf"), f"{bucket}/imported"
     command("import", hf, run)

@@ -125,6 +125,7 @@ def images(tmp_path_factory):
     return files
 
 
+@pytest.mark.quick("clip", "siglip", "siglip with Gemma's tokenizer", "siglip2")
 def test_as_the_pipeline_of_transformers(model, images):
     from transformers import pipeline
 
@@ -140,6 +141,7 @@ def test_as_the_pipeline_of_transformers(model, images):
         np.testing.assert_allclose([score.score for score in ours], theirs, rtol=2e-5)
 
 
+@pytest.mark.quick("clip", "siglip", "siglip with Gemma's tokenizer", "siglip2")
 def test_several_images_at_a_time_give_the_same(model, images):
     one, all_ = (
         zero_shot(load(model), [*images, images[0]], LABELS, batch_size=size) for size in (1, 2)
@@ -150,6 +152,7 @@ def test_several_images_at_a_time_give_the_same(model, images):
     assert one[0] == one[2]
 
 
+@pytest.mark.quick("clip", "siglip", "siglip with Gemma's tokenizer", "siglip2")
 def test_the_command(model, images, capsys):
     arguments = ["zero-shot", str(model), *map(str, images), "--labels", *LABELS]
     assert cli.main([*arguments, "--json"]) == 0

@@ -7,8 +7,8 @@ from tiny_models import batch_for, tiny, tiny_encoder, tiny_encoder_decoder, tin
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError
-from jaxformer.models.batch import check_batch
 from jaxformer.optim import SGD, Constant
+from jaxformer.training.loss import check_batch
 from jaxformer.training.step import TrainProgram
 
 MODELS = {

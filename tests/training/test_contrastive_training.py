@@ -62,7 +62,7 @@ def a_batch(model, reads_padding):
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 4)], ids=["one device", "eight devices"])
-@pytest.mark.quick("eight devices-*")
+@pytest.mark.quick("eight devices-siglip")
 def test_loss_and_gradients_are_transformers(kind, sizes, tmp_path):
     name = {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind]
     text = TINY[kind]["text_config"] | {"vocab_size": 132}
@@ -153,6 +153,7 @@ def metrics_of(folder):
     return [row for row in rows if row["split"] == "validation"][-1]
 
 
+@pytest.mark.slow
 def test_a_run_learns_which_belong_together(run):
     found = metrics_of(run)
     # By chance one in sixteen is right, and the loss is log 16.
@@ -181,6 +182,7 @@ def test_a_run_goes_out_and_comes_back(run, tmp_path):
     assert "logit_scale" in load_file(tmp_path / "hf" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_run_tells_the_labels_of_an_image(run, pairs, tmp_path):
     """From its own folder, and from that of its export."""
     save(load(run), tmp_path / "hf")
@@ -191,6 +193,7 @@ def test_a_run_tells_the_labels_of_an_image(run, pairs, tmp_path):
         assert [scores[0].label for scores in found] == ["red square", "blue frame"]
 
 
+@pytest.mark.slow
 def test_the_scale_is_cut_off(pairs):
     config = replace(config_for(pairs).model, logit_scale=5.0)
     rng, rows = np.random.default_rng(0), 4

@@ -178,10 +178,10 @@ def reference():
     return jax.tree.map(np.asarray, state.params), metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "parts"), [((8, 1, 1), 1), ((2, 2, 2), 1), ((2, 1, 2), 4), ((1, 1, 1), 8)]
 )
-@pytest.mark.quick("mesh2-4")
 def test_every_mesh_and_all_parts_make_the_same_update(mesh, parts):
     _, state, metrics = run(MESHED, COMMON["encoder"], mesh, steps=2, gradient_accumulation=parts)
     expected, values = reference()
@@ -221,6 +221,7 @@ def test_the_teacher_is_an_argument_of_the_step_and_stays_as_it_is():
     assert set(state.params) == set(program.abstract_model.shapes)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_students_alone():
     model = replace(MESHED, dropout=0.5)
     _, _, one = run(model, COMMON["encoder"])
@@ -243,6 +244,7 @@ def test_dropout_is_the_students_alone():
         (replace(SETTINGS, soft_weight=0.0), {"cosine_loss", "total_loss"}),
     ],
 )
+@pytest.mark.quick("settings1-terms1")
 def test_a_weight_of_zero_leaves_its_term_out(settings, terms):
     model = STUDENTS["decoder"]
     _, _, metrics = run(model, COMMON["decoder"], settings=settings)
@@ -265,6 +267,7 @@ def student_config(teacher, settings=None, **changes):
     return replace(config, model=model)
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     before = hash_of(teacher, 6)
     train(student_config(teacher), tmp_path / "one")

@@ -10,10 +10,10 @@ from tiny_run import hash_of, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.cli import main as cli
-from jaxformer.config.metric import cost, lower_is_better
+from jaxformer.config.train import cost, lower_is_better
 from jaxformer.errors import ConfigError
 from jaxformer.training import loop
-from jaxformer.training.evaluation.early_stopping import EarlyStopping
+from jaxformer.training.evaluation.conclusion import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 
@@ -149,6 +149,7 @@ def state_of(folder):
     return steps, hashes, validation
 
 
+@pytest.mark.slow
 def test_a_run_ends_early_and_stays_ended(scripted, tmp_path, capsys):
     folder = tmp_path / "run"
     train(config_with(), folder)
@@ -190,6 +191,7 @@ def test_an_interrupted_run_ends_at_the_same_step(scripted, tmp_path, interrupti
     assert state_of(tmp_path / "parts") == state_of(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_the_best_by_the_metric(scripted, tmp_path, capsys):
     config = config_with(metric="accuracy", patience=None, checkpoint_interval=2)
     train(config, tmp_path / "run")

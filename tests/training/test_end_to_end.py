@@ -313,7 +313,7 @@ def assert_same_batch(actual, expected):
         np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
-@pytest.mark.first("causal", "masked words", "span corruption")
+@pytest.mark.first("causal", "masked words")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.quick(
     "causal",
@@ -414,6 +414,7 @@ def logits_of(program, params, batch):
 
 @pytest.mark.more
 @pytest.mark.parametrize("content", [b"no image", b""])
+@pytest.mark.quick("")
 def test_an_image_that_does_not_decode(files, tmp_path, content):
     shutil.copytree(files / "images", tmp_path / "images")
     broken = tmp_path / "images" / "light" / "7.png"

@@ -156,7 +156,7 @@ def expected_metrics(arrays):
 
 @pytest.mark.first("mesh3-2")
 @each_mesh
-@pytest.mark.quick("mesh0-1", "mesh3-2")
+@pytest.mark.quick("mesh3-2")
 def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
     arrays = everything()
     data = Arrays(batch_size=8)

@@ -76,6 +76,7 @@ def test_a_killed_run_accounts_for_the_time_that_was_measured(runs, tmp_path, ca
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_a_run_accounts_for_all_of_its_time(tmp_path):
     before = time.time()
     train(tiny_config(steps=6, eval_interval=3), tmp_path / "run", began=before - 5)

@@ -186,6 +186,7 @@ def test_layers_need_a_run():
         validate(replace(tiny_config(), init_layers=(0,)), 1)
 
 
+@pytest.mark.slow
 def test_a_run_starts_with_the_layers_it_names(tmp_path, capsys):
     train(tiny_config(steps=3), tmp_path / "teacher")
     config = tiny_config(steps=3)

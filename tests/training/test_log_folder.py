@@ -7,8 +7,8 @@ from jaxformer.config.loggers import LoggedRun, TensorBoard
 from jaxformer.errors import StorageError
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
-from jaxformer.training.logging.log_folder import LogFolder
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
+from jaxformer.training.logging.run_logger import LogFolder
 from jaxformer.training.logging.wall_time import WallTime, read_wall_time
 
 

@@ -219,6 +219,7 @@ def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_fresh_keeps_the_old_run_under_another_name(tmp_path):
     train(tiny_config(steps=6), tmp_path / "run")
     before = hash_of(tmp_path / "run", 6)
@@ -281,6 +282,7 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
 @pytest.mark.parametrize(
     ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
 )
+@pytest.mark.quick("bad2-False")
 def test_a_run_of_which_most_updates_were_skipped_is_no_success(
     tmp_path, monkeypatch, capsys, bad, fails
 ):

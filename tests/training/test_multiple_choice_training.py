@@ -95,6 +95,7 @@ def batch_of(rows):
     return {name: np.stack([row[name] for row in read]) for name in read[0]}
 
 
+@pytest.mark.slow
 def test_choices_side_by_side_score_as_apart():
     """The row of a batch against each choice as a row of its own."""
     batch = batch_of([texts(), texts(1), texts(2)])

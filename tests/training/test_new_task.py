@@ -14,7 +14,7 @@ import jaxformer
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes
 from jaxformer.data.files.tables import read_records
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.models import Classification as LibraryClassification
 from jaxformer.models import MultipleChoice
 from jaxformer.models.heads.base import head_class

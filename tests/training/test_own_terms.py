@@ -93,6 +93,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("changes", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.quick("scanned")
 def test_the_gradient_is_that_of_a_loss_written_by_hand(changes):
     config = config_with(**changes)
     before, after, metrics = stepped(config)
@@ -118,6 +119,7 @@ MESHES = {
 
 
 @pytest.mark.parametrize(("sizes", "parts"), MESHES.values(), ids=MESHES)
+@pytest.mark.quick("in parts")
 def test_accumulation_and_meshes_change_nothing(sizes, parts):
     config = config_with(scan_layers=True, remat="full")
     _, expected, whole = stepped(config)
@@ -165,6 +167,7 @@ def test_what_cannot_be_added_is_named():
         stepped(config_with(feed_forward=Penalised(name="loss")))
 
 
+@pytest.mark.slow
 def test_a_run_logs_them(tmp_path, capsys):
     config = tiny_config(steps=2, loggers=())
     config = replace(config, model=replace(config.model, feed_forward=Penalised()))

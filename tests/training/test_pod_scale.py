@@ -97,7 +97,7 @@ def custom_calls(text):
 
 @pytest.mark.first("t5:11b")
 @each_recipe
-@pytest.mark.quick(*QUICK)
+@pytest.mark.quick("gemma", "gpt2", "llama:llama3-405b", "mistral", "vit:22b", "t5:11b")
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
     config, program = on_pod(recipe)
     state = program.state_shapes
@@ -137,7 +137,7 @@ def test_distillation_lowers_with_its_teacher():
     [Adafactor(), AdamW(), LAMB(), Lion(), Muon()],
     ids=lambda each: type(each).__name__,
 )
-@pytest.mark.quick("Adafactor", "Muon")
+@pytest.mark.quick("Muon")
 def test_every_optimizer_lowers_for_a_pod(optimizer):
     config, _ = on_pod("tiny_decoder.py")
     config = replace(config, optimizer=optimizer)
@@ -162,6 +162,7 @@ def test_a_tpu_pod_gets_the_splash_kernel():
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_no_device_ever_holds_a_whole_parameter_while_initialising():
     config = load_config(str(CONFIGS / "llama3_8b.py"))
     mesh = make_mesh(MeshConfig(fsdp=4, tensor=2))

@@ -149,6 +149,7 @@ def test_padding_changes_nothing():
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_dropout_is_the_models_where_that_is_asked_for():
     model = replace(MODEL, dropout=0.5)
     module, batch = structure_of(model).module(random_parameters(model, 1)), pairs()
@@ -241,6 +242,7 @@ def rows_of(folder, split):
     return [row for row in read_metrics(folder) if row["split"] == split]
 
 
+@pytest.mark.more
 def test_a_run_prefers_what_was_chosen(finished):
     config, folder = finished
     rows, validations = rows_of(folder, "train"), rows_of(folder, "validation")
@@ -278,6 +280,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_referenc
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_evaluate_measures_what_training_measured(finished, tmp_path):
     _, folder = finished
     output = tmp_path / "found.json"
@@ -306,6 +309,7 @@ def continued(finished, tmp_path_factory):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_the_reference_is_the_model_that_a_run_starts_from(continued):
     row = rows_of(continued[1], "train")[0]
     assert row["loss"] == pytest.approx(np.log(2), abs=1e-5)
@@ -378,6 +382,7 @@ def kto_config(folder, **settings):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_a_run_learns_what_is_desirable(tmp_path):
     config = kto_config(tmp_path, gradient_accumulation=1)
     train(config, tmp_path / "run")

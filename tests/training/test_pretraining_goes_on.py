@@ -107,6 +107,7 @@ def test_it_trains_from_the_checkpoints_parameters(tmp_path, checkpoint, text, k
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_it_trains_adapters(tmp_path, checkpoint, text):
     config = experiment(checkpoint("llama"), text)
     config = replace(config, train=replace(config.train, lora=LoRA()))

@@ -63,6 +63,7 @@ def rows_of(folder):
     ]
 
 
+@pytest.mark.slow
 def test_it_equals_steps_made_by_hand(finished, tmp_path):
     config = ramped()
     plain = replace(config.data, ramp=(), batch_size=1).prepare(tmp_path / "data").train

@@ -198,6 +198,7 @@ def test_a_model_that_no_system_is_gets_its_head_too(own, head, there):
     assert model_for(checkpoint, head, 3) == replace(model, heads=(there,))
 
 
+@pytest.mark.slow
 def test_a_head_of_the_same_size_is_kept_with_its_names(tmp_path, checkpoint):
     origin = checkpoint("bert_classifier")
     theirs = ("Positive", "neutral", "NEGATIVE")
@@ -225,6 +226,7 @@ def test_numbers_are_the_checkpoints_labels_and_other_names_are_the_datas(
     assert tuple(values["id2label"].values()) == names
 
 
+@pytest.mark.slow
 def test_a_head_of_another_size_starts_fresh_and_that_is_said(tmp_path, checkpoint, capsys):
     origin, file = checkpoint("bert_classifier"), table(tmp_path / "a.jsonl", ("x", "y"))
     config = experiment("classification", origin, file)

@@ -63,6 +63,7 @@ def test_its_parameters_are_those_that_load_reads(folder):
         np.testing.assert_array_equal(array, model.parameters[name])
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_body_and_the_tokenizer(experiment, folder, tmp_path, capsys):
     train(experiment, tmp_path / "run")
     output = capsys.readouterr().out

@@ -140,6 +140,7 @@ def test_rows_that_nobody_labelled_are_left_out(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_checkpoint_learns_and_exports_them(tmp_path):
     transformers, torch = (pytest.importorskip(name) for name in ("transformers", "torch"))
     origin = save_checkpoint("bert", tmp_path / "origin")

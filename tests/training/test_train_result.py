@@ -27,6 +27,7 @@ def trained(tmp_path_factory):
     return jaxformer.train(tiny_config(steps=6, eval_interval=2), folder)
 
 
+@pytest.mark.slow
 def test_a_run_returns_its_metrics_and_its_model(trained):
     assert isinstance(trained, TrainResult)
     assert trained.finished
@@ -164,6 +165,7 @@ def test_a_missing_library_is_an_error_before_training(tmp_path, monkeypatch):
         jaxformer.train(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_weights_and_biases_continues_the_same_run(tmp_path):
     pytest.importorskip("wandb")
     logger = WeightsAndBiases(project="tests", mode="offline")

@@ -36,6 +36,7 @@ def program_of(mesh=(1, 1, 1), train=None, **changes) -> TrainProgram:
 
 @pytest.mark.more
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+@pytest.mark.quick("mesh1")
 def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     program = program_of(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
     fresh = program.init(seed=5).params
@@ -55,6 +56,7 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
 
 
 @pytest.mark.more
+@pytest.mark.slow
 def test_models_that_differ_in_more_are_refused(run_dir):
     wider, deeper = program_of(mlp_dim=80), program_of(num_layers=4)
     for program in (wider, deeper):
@@ -140,6 +142,7 @@ def batch_of(program, size=8, length=12):
 
 @pytest.mark.more
 @pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.quick("2")
 def test_frozen_parameters_keep_their_bits_and_have_no_moments(parts):
     settings = TrainConfig(frozen=("embedding.*", "*.attention.*"), gradient_accumulation=parts)
     program = program_of(train=settings, dropout=0.0)

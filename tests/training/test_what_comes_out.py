@@ -123,6 +123,7 @@ def test_files_travel_from_run_to_run(tmp_path, cut):
     assert json.loads((as_float / "config.json").read_text())["dtype"] == "float32"
 
 
+@pytest.mark.slow
 def test_only_what_is_changed_changes_in_config_json(tmp_path):
     origin = save_checkpoint("gpt2", tmp_path / "theirs")
     theirs = json.loads((origin / "config.json").read_text())

@@ -357,6 +357,7 @@ def test_the_parameters_are_as_many_as_in_transformers(name):
 # The command ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_row_for_each_system(capsys):
     assert cli.main(["zoo"]) == 0
     lines = capsys.readouterr().out.splitlines()

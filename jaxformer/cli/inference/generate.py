@@ -23,8 +23,7 @@ from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.inputs import reads_images
 from jaxformer.generation.text import GenerationOutput, TextGenerator
-from jaxformer.io.files import check_store, ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import check_store, ordinary_file, read_json
 from jaxformer.io.mirror import mirrored
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged

@@ -11,8 +11,7 @@ from typing import Any
 
 import jax
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import KEPT, read_config
+from jaxformer.checkpoints.run_dir import KEPT, kept_files, read_config
 from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.cli.options import CheckpointChoice, split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate

@@ -15,8 +15,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import CONFIG_FILE, KEPT
+from jaxformer.checkpoints.run_dir import CONFIG_FILE, KEPT, kept_files
 from jaxformer.checks import at_least, check_fields
 from jaxformer.cli.training.train import Launch, launched
 from jaxformer.config.experiment import Config

@@ -14,8 +14,8 @@ import numpy as np
 from jaxformer.checkpoints import checkpointer, files, manifest, run_dir, saved_run
 from jaxformer.checkpoints.restore import read_arrays, saved_config
 from jaxformer.cli.options import CheckpointChoice, OutDir, RunDir, RunDirs
-from jaxformer.config.metric import cost
 from jaxformer.config.overrides import parse
+from jaxformer.config.train import cost
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.hub.remote.names import read_source
 from jaxformer.io.serialization import summary

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.data.chat.template import ChatTemplate, Conversation, Message, RenderRequest
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json
 from jaxformer.io.notices import warn_once
 
 _NAME = "weather"

@@ -57,12 +57,6 @@ def check_template_name(name: str | None) -> None:
     """Checks the name of a template, as far as no file has to be there.
 
     A run keeps its template, so that the file that it was read from may be gone later.
-
-    Args:
-        name: That of a template, a path with a slash or an ending, or None.
-
-    Raises:
-        ConfigError: It is neither.
     """
     if name is not None and not (os.sep in name or Path(name).suffix):
         template_file(name)
@@ -71,20 +65,7 @@ def check_template_name(name: str | None) -> None:
 def run_template(
     folder: str | os.PathLike, name: str | None, spec: TokenizerSpec
 ) -> ChatTemplate | None:
-    """Returns the chat template of a run, which `keep_template` keeps beside the tokenizer.
-
-    Args:
-        folder: The run's folder, which has its tokenizer.
-        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
-        spec: The tokenizer, whose folder may be a checkpoint.
-
-    Returns:
-        The template; None if the checkpoint has none.
-
-    Raises:
-        ConfigError: There is no such template.
-        DataError: The template is invalid or cannot be read.
-    """
+    """Returns the chat template of a run, which `keep_template` keeps beside the tokenizer."""
     home = Path(folder, "tokenizer")
     kept = read_chat_template(home) if (home / TEMPLATE).exists() else None
     if kept is not None and name is not None and not _is_there(name):
@@ -117,13 +98,6 @@ def keep_template(
     """Keeps the template of a run beside the tokenizer, where no earlier start did.
 
     A template that refuses the rows of a first start is not kept, so that another one may be named.
-
-    Args:
-        folder: The run's folder, which has its tokenizer.
-        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
-        spec: The tokenizer, whose folder may be a checkpoint.
-        tokenizer: The tokenizer.
-        chats: The conversations, all of which it has rendered.
     """
     home = Path(folder, "tokenizer")
     formatted = [chat for chat in chats if not chat.plain]
@@ -156,21 +130,7 @@ def encoders(
     spec: TokenizerSpec,
     tokenizer: Tokenizer,
 ) -> Iterator[tuple[ChatEncoder, list[Conversation]]]:
-    """Yields an encoder for those that the chat template formats, and one for plain texts.
-
-    Args:
-        chats: The conversations of a run.
-        folder: The run's folder, which has its tokenizer.
-        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
-        spec: The tokenizer, whose folder may be a checkpoint.
-        tokenizer: The tokenizer.
-
-    Yields:
-        Each encoder that is needed, with the conversations that it encodes, in their order.
-
-    Raises:
-        DataError: There are conversations and no template.
-    """
+    """Yields an encoder for those that the chat template formats, and one for plain texts."""
     formatted = [chat for chat in chats if not chat.plain]
     if formatted:
         template = run_template(folder, name, spec)
@@ -185,13 +145,7 @@ def encoders(
 def _warn_about(
     template: ChatTemplate, tokenizer: Tokenizer, chats: Sequence[Conversation]
 ) -> None:
-    """Warns of what a template writes or leaves out in silence.
-
-    Args:
-        template: The template.
-        tokenizer: The tokenizer; it may lack a special token of a named template.
-        chats: The conversations; the template may have no place for tools.
-    """
+    """Warns of what a template writes or leaves out in silence."""
     wanted = [name for name in _SPECIAL if name in template.source]
     if lacking := [name for name in wanted if tokenizer.find_id(name) is None]:
         _log.warning(

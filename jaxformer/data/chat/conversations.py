@@ -83,18 +83,7 @@ class ConversationData(RowData[Row]):
     def render(
         self, rows: Sequence[Row], tokenizer: Tokenizer, folder: str | os.PathLike, bad: BadRows
     ) -> Rendered:
-        """Renders and tokenises rows.
-
-        Args:
-            rows: The rows.
-            tokenizer: The run's.
-            folder: The run's folder, where the template is kept.
-            bad: Takes the rows that the template refuses, or of which it writes no answer.
-
-        Raises:
-            ConfigError: There is no such template.
-            DataError: The template is missing, or a row is bad or too long; names the line.
-        """
+        """Renders and tokenises rows."""
 
     @abc.abstractmethod
     def examples(self, rendered: Rendered, tokenizer: Tokenizer) -> ExampleSource:
@@ -104,19 +93,7 @@ class ConversationData(RowData[Row]):
         return read_rows(source, self.read_record, self.on_bad_row)
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads, renders and tokenises the rows; keeps the tokenizer and the template.
-
-        Args:
-            folder: The run's folder.
-
-        Returns:
-            Both sides of the data, with the tokenizer.
-
-        Raises:
-            ConfigError: There is no such template.
-            DataError: A table cannot be read, a row is wrong or too long, or the template is
-                missing or refuses it; names the file and the line.
-        """
+        """Reads, renders and tokenises the rows; keeps the tokenizer and the template."""
         train, validation = self.split()
         tokenizer = self.run_tokenizer(folder, train)
         rendered = self._rendered((train, validation), tokenizer, folder)

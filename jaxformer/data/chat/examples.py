@@ -115,10 +115,6 @@ def answer_weights(answers: np.ndarray, per: LossPer) -> np.ndarray:
         per token: w[t] = 1 in an answer,  per answer: w[t] = 1 / (tokens of its answer)
 
     The first token of a conversation is never predicted.
-
-    Args:
-        answers: int [tokens], the number of the answer that each token belongs to; 0 for none.
-        per: What has the same weight as any other of its kind.
     """
     counted = answers.copy()
     counted[0] = 0

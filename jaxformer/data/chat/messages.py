@@ -11,7 +11,7 @@ from jaxformer.data.chat.template import Conversation
 from jaxformer.data.files.lines import encodable
 from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 """The roles that published templates know."""

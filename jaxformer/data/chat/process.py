@@ -17,20 +17,7 @@ _PATIENCE = 60
 
 
 def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compiles a template and renders chats with it.
-
-    Args:
-        source: The template.
-        requests: One for each chat, see `renderer.answers`.
-
-    Returns:
-        The answer about the template, and one for each chat. After one with "error" that ended the
-        process there are no more.
-
-    Raises:
-        TypeError: A request cannot be written as JSON.
-        ValueError: A request contains itself.
-    """
+    """Compiles a template and renders chats with it."""
     lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
     modules = (jinja2, jinja2.utils.markupsafe)
     limit = _PATIENCE + len(requests) * renderer.CPU_SECONDS

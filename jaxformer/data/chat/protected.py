@@ -84,11 +84,7 @@ class ProtectedTokenizer:
         return False
 
     def disguised(self, values: Any) -> Disguise:
-        """Returns values with another first character in each special token spelled out in them.
-
-        Args:
-            values: A text, or lists and dictionaries of texts, numbers and None.
-        """
+        """Returns values with another first character in each special token spelled out in them."""
         text = json.dumps(values, ensure_ascii=False)
         used = {ord(letter) >> 8 for letter in text}
         base = next((start for start in _STAND_INS if start >> 8 not in used), _STAND_INS[0])

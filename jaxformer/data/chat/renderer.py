@@ -39,18 +39,7 @@ def main() -> None:
 
 
 def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Yields what was made of the template, and of each chat.
-
-    Args:
-        lines: The template, then chats: {"variables", "prefixes"}, where a prefix [n, prompt] asks
-            for the first n messages, with the header of an answer or not.
-
-    Yields:
-        {} for the template; {"text", "spans", "prefixes", "tails"} for a chat, which are the text,
-        the (start, end) of each `{% generation %}` in it, the length of each prefix, or None where
-        the text does not begin with it, and what each prefix has from its last mark on, or None
-        without marks. Or {"error", "line"}.
-    """
+    """Yields what was made of the template, and of each chat."""
     template = None
     for line in lines:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process

@@ -10,7 +10,7 @@ from jaxformer.data.chat.messages import conversation, messages_in, wrong_value
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json
 
 _PAIRS = "a list of [question, answer]"
 _SYSTEM = ("system", "system_prompt")

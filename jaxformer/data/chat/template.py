@@ -247,16 +247,7 @@ def read_template_file(file: Path) -> str:
 
 
 def special_tokens_of(folder: Path) -> dict[str, str]:
-    """Returns the special tokens of a tokenizer by their names: "bos_token", ...
-
-    Args:
-        folder: Holds a tokenizer, whose class may add special tokens; or else
-            tokenizer_config.json, or special_tokens_map.json, which an older version of
-            transformers wrote.
-
-    Raises:
-        DataError: A file is not a JSON object.
-    """
+    """Returns the special tokens of a tokenizer by their names: "bos_token", ..."""
     with suppress(UnreadError):
         if (answer := ask_about(folder)) is not None:
             return dict(answer.special_tokens)

@@ -9,8 +9,7 @@ from typing import Any
 from jaxformer.data.files.record import Record, table_row
 from jaxformer.errors import DataError, StorageError
 from jaxformer.extras import optional_module
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import ordinary_file, read_json
 from jaxformer.io.streams import readable
 
 _BATCH_ROWS = 1024
@@ -18,16 +17,7 @@ _INFO = "dataset_info.json"
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Yields the rows of an Apache Parquet file, holding one row group in memory.
-
-    Args:
-        path: The file.
-        columns: The columns to read, if the file has them all; None reads all.
-
-    Raises:
-        DataError: The file cannot be read.
-        MissingExtra: pyarrow is not installed.
-    """
+    """Yields the rows of an Apache Parquet file, holding one row group in memory."""
     parquet = optional_module("pyarrow.parquet", f"reading {path}")
     with _reported(path, "a Parquet"), parquet.ParquetFile(readable(path)) as file:
         schema = file.schema_arrow
@@ -37,16 +27,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[R
 
 
 def read_arrow(path: Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Yields the rows of an Arrow IPC file or stream, which is mapped into memory.
-
-    Args:
-        path: The file.
-        columns: The columns to read, if the file has them all; None reads all.
-
-    Raises:
-        DataError: The file cannot be read.
-        MissingExtra: pyarrow is not installed.
-    """
+    """Yields the rows of an Arrow IPC file or stream, which is mapped into memory."""
     arrow = optional_module("pyarrow", f"reading {path}")
     with _reported(path, "an Arrow"), arrow.memory_map(str(ordinary_file(path))) as file:
         is_file = file.read(6) == b"ARROW1"

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from jaxformer.errors import DataError
-from jaxformer.io.digests import sha256_of
-from jaxformer.io.files import object_info, ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import object_info, ordinary_file, read_json, sha256_of
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:
@@ -58,15 +56,7 @@ def ending_of(path: AnyPath) -> str:
 
 
 def find_matching(path: str | os.PathLike, pattern: str) -> list[FoundFile]:
-    """Returns the files of a folder whose names match a pattern, ordered by name.
-
-    Args:
-        path: A file, a folder (searched recursively) or a glob.
-        pattern: Which files of a folder to take; has no effect on a file or a glob.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Returns the files of a folder whose names match a pattern, ordered by name."""
     root = any_path(path, "path")
     if not is_folder(root):
         return _file_or_glob(root)
@@ -87,9 +77,6 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
     Of a folder, these are the files with a known ending, also compressed, at any depth. Hidden
     files and files that only describe data are left out. Of a data set that
     `datasets.save_to_disk` wrote, these are the files that it lists, in its order.
-
-    Raises:
-        DataError: There are none, or they belong to several splits.
     """
     root, endings = any_path(path, "path"), sorted(endings)
     if not is_folder(root):
@@ -112,9 +99,6 @@ def digests(files: Iterable[FoundFile]) -> list[tuple[str | int, ...]]:
 
     Files of more than `_WHOLE` bytes together are sampled; their paths and modification times
     stand for what is not read. Of an object, the store's version is the digest.
-
-    Raises:
-        DataError: A file cannot be read.
     """
     stats = [(file, file.stat()) for file in files]
     is_whole = sum(stat.st_size for file, stat in stats if file.info is None) <= _WHOLE

@@ -11,23 +11,14 @@ from jaxformer.data.files.lines import byte_lines, opened
 from jaxformer.data.files.malformed import Malformed, attempted
 from jaxformer.data.files.record import Record, table_line, table_row
 from jaxformer.errors import DataError
-from jaxformer.io.json_files import json_type, parse_json
+from jaxformer.io.files import json_type, parse_json
 
 _CHUNK = 1 << 16
 _FORM = "a .json table is a list of objects, or has an object on each line"
 
 
 def read_json_lines(path: Path, malformed: Malformed | None = None) -> Iterator[Record]:
-    """Yields the objects of a file that has one on each line; blank lines are skipped.
-
-    Args:
-        path: The file.
-        malformed: Receives a message for each line that is not an object, which is left out; None:
-            such a line is an error.
-
-    Raises:
-        DataError: The file cannot be read, or a line is not an object; names the line.
-    """
+    """Yields the objects of a file that has one on each line; blank lines are skipped."""
 
     def row(numbered: tuple[int, bytes]) -> Record:
         number, line = numbered
@@ -38,16 +29,7 @@ def read_json_lines(path: Path, malformed: Malformed | None = None) -> Iterator[
 
 
 def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record]:
-    """Yields the objects of a list, or of a file that has one on each line.
-
-    Args:
-        path: The file.
-        malformed: Receives a message for each line or item that is not an object, and is left out;
-            None: such a one is an error.
-
-    Raises:
-        DataError: The file cannot be read, or has another form; names the line or the row.
-    """
+    """Yields the objects of a list, or of a file that has one on each line."""
     with opened(path) as file:
         start = file.read(_CHUNK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"["):

@@ -45,16 +45,7 @@ def text_lines(path: str | os.PathLike) -> Iterator[str]:
 def numbered_lines(
     path: str | os.PathLike, malformed: Malformed | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a text file, which end only at a newline, with their numbers from 1.
-
-    Args:
-        path: The file.
-        malformed: Receives a message for each line that is not text, and is left out; None: such
-            a line is an error.
-
-    Raises:
-        DataError: The file cannot be read, or a line is not text; names the line.
-    """
+    """Yields the lines of a text file, which end only at a newline, with their numbers from 1."""
 
     def decoded(numbered: tuple[int, bytes]) -> tuple[int, str]:
         number, line = numbered

@@ -15,17 +15,7 @@ Made = TypeVar("Made")
 def attempted(
     make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
 ) -> Iterator[Made]:
-    """Yields what a function makes of each item.
-
-    Args:
-        make: Makes something of an item, or raises DataError.
-        items: The items.
-        malformed: Receives the message about each of which nothing can be made, which is left out;
-            None: it is an error.
-
-    Raises:
-        DataError: Nothing can be made of an item, and nobody receives the message.
-    """
+    """Yields what a function makes of each item."""
     for item in items:
         try:
             made = make(item)

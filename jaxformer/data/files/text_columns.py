@@ -21,17 +21,7 @@ IMAGE_COLUMNS = (
 def recognised(
     record: Record, choices: Sequence[tuple[str, ...]], option: str, besides: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the columns to read: the first of the choices that a table has, or its only one.
-
-    Args:
-        record: A row of the table.
-        choices: The names of columns that are read together. Pairs come before single columns.
-        option: The option that names the columns, for the message.
-        besides: The columns that hold something else.
-
-    Raises:
-        DataError: There is none of them.
-    """
+    """Returns the columns to read: the first of the choices that a table has, or its only one."""
     columns = tuple(name for name in record.values if name not in besides)
     found = [choice for choice in choices if set(choice) <= set(columns)]
     pairs = [choice for choice in found if len(choice) == 2]

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_field, check_types
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError
 
 RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
 

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_fields, check_types
+from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import check_field
 
 _SENTENCE_ENDS = (".", "!", "?", "\n")
 
@@ -95,13 +94,7 @@ def ends_of_sentences(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def permute_sentences(tokens: np.ndarray, ends: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns the sentences in random order.
-
-    Args:
-        tokens: int [n].
-        ends: bool [n], the last token of each sentence; what follows the last is one too.
-        rng: The row's generator.
-    """
+    """Returns the sentences in random order."""
     sentences = np.split(tokens, np.flatnonzero(ends[:-1]) + 1)
     return np.concatenate([sentences[i] for i in rng.permutation(len(sentences))])
 
@@ -120,13 +113,6 @@ def infill(
     Span lengths are drawn until they hold round(ratio n) tokens, the last cut to fit; then the
     spans and the tokens that stay are laid out in an order drawn from all. Spans of no token
     only add a mask; there are at most as many spans as hidden tokens, so the text never grows.
-
-    Args:
-        tokens: int [n].
-        ratio: The share that is hidden.
-        mean_span: The mean of the Poisson distribution of span lengths.
-        mask_id: The mask token.
-        rng: The row's generator.
     """
     budget = round(ratio * len(tokens))
     lengths: list[int] = []

@@ -6,13 +6,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_field, check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective
 from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import check_field
 
 # Success probability of the geometric span lengths in SpanBERT.
 _GEOMETRIC_P = 0.2

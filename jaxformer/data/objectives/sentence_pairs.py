@@ -72,11 +72,7 @@ class PairExamples(ExampleSource):
     def __init__(
         self, objective: SentencePairs, stream: TokenStream, length: int, tokenizer: Tokenizer
     ):
-        """Cuts the documents into stretches that leave room for three special tokens.
-
-        Raises:
-            DataError: No document has two tokens, or there is none to take another piece from.
-        """
+        """Cuts the documents into stretches that leave room for three special tokens."""
         self.stream, self._objective, self._length = stream, objective, length
         self._mask = objective.masking.masker(tokenizer)
         self._cls, self._sep = (int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep"))

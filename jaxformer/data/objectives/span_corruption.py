@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_field, check_types
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import NUM_SENTINELS, Role
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,6 @@ def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, in
         noise = round(density * length),  spans = round(noise / mean_span)
 
     at least one each, with one token at least that stays before every span.
-
-    Args:
-        length: The tokens of the text.
-        density: The share of them that go.
-        mean_span: The mean length of a span.
     """
     if length < 2:
         return 0, 0
@@ -128,12 +123,6 @@ def noise_mask(
 
     The text is cut into stretches that stay and go in turn, beginning with one that stays and
     ending with one that goes.
-
-    Args:
-        length: The tokens of the text.
-        density: The share of them that go.
-        mean_span: The mean length of a span.
-        rng: The row's generator.
     """
     noise, spans = noise_counts(length, density, mean_span)
     if not spans:
@@ -147,14 +136,7 @@ def noise_mask(
 def corrupt(
     tokens: np.ndarray, noise: np.ndarray, sentinels: np.ndarray, final_sentinel: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the text with a sentinel for each span that goes, and the spans behind theirs.
-
-    Args:
-        tokens: int [length].
-        noise: bool [length], the tokens that go.
-        sentinels: int [sentinels], in the order of their use.
-        final_sentinel: Whether one more follows the last span.
-    """
+    """Returns the text with a sentinel for each span that goes, and the spans behind theirs."""
     starts = noise & ~np.concatenate([[False], noise[:-1]])
     used = sentinels[: starts.sum()]
     source = tokens.copy()

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, one_of
+from jaxformer.checks import at_least, check_field, check_fields, one_of
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.objectives.base import after_prefix, padded, teacher_forced
-from jaxformer.errors import ConfigError, check_field, did_you_mean
+from jaxformer.errors import ConfigError, did_you_mean
 
 SYMBOLS = ("<pad>", "=", "<end>", "+", "?", "_", "0", "1", "2", "3", "4")
 """The text of each token: padding, the end of the input, the end of a sum, the sign between two
@@ -88,15 +88,7 @@ RULES = {
 
 
 def check_task(task: str, name: str) -> None:
-    """Checks the name of a task.
-
-    Args:
-        task: What was given.
-        name: The field that it was given for.
-
-    Raises:
-        ConfigError: The task is unknown; the message names the nearest one.
-    """
+    """Checks the name of a task."""
     if task not in RULES:
         advice = did_you_mean(task, RULES) or f": must be one of {', '.join(RULES)}"
         raise ConfigError(f"{name} = {task!r}{advice}")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.checks import at_least, check_field, check_fields, optional
 from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
@@ -17,7 +17,7 @@ from jaxformer.data.tasks.sequences import (
     model_inputs,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import DataError
 
 
 class ChoiceRow(NamedTuple):

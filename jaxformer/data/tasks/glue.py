@@ -78,13 +78,6 @@ class GlueFolder:
         do, and a warning says how many: QQP has some with a line break in a question. Of
         Microsoft's table of MRPC, the rows that mrpc_dev_ids.tsv names are the split "dev" and the
         others "train"; without that file all are "train".
-
-        Args:
-            split: "train", "dev", "dev_mismatched", ...
-            on_bad_row: What becomes of a row that cannot be used, such as one without a label.
-
-        Raises:
-            DataError: The files are missing or cannot be read, or a label is none of the task's.
         """
         tables = self._needed(split)
         header = self.task.title != "CoLA" or tables[0].suffix != ".tsv"
@@ -103,14 +96,7 @@ class GlueFolder:
         return LabelledRow(record.where, self._texts(record), self._label(record))
 
     def query_rows(self, split: str) -> list[QueryRow]:
-        """Returns the rows of a split whose labels are to be predicted.
-
-        Args:
-            split: "test", "test_matched", ...
-
-        Raises:
-            DataError: The files are missing or cannot be read.
-        """
+        """Returns the rows of a split whose labels are to be predicted."""
         rows: list[QueryRow] = []
         for table in (tables := self._needed(split)):
             for record in read_records(table):

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.checks import at_least, check_field, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.label_sets import is_set, label_set_of, names_in
@@ -19,7 +19,6 @@ from jaxformer.data.tasks.sequences import (
     SequenceExamples,
 )
 from jaxformer.data.tokenizers.specs import Tokenizer
-from jaxformer.errors import check_field
 
 
 class LabelledRow(NamedTuple):

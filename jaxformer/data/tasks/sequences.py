@@ -114,15 +114,7 @@ class RowEncoder:
         self._field, self._truncate = field, truncate
 
     def encode(self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()) -> list[EncodedText]:
-        """Returns texts, or pairs of texts, as rows.
-
-        Args:
-            rows: One text or two each.
-            where: The place of each row ("file:line"), where rows that are cut are reported.
-
-        Raises:
-            DataError: A row with a place is too long and may not be cut.
-        """
+        """Returns texts, or pairs of texts, as rows."""
         columns = zip(*rows, strict=True)
         pieces = [encode_each(column, self._tokenizer) for column in columns]
         texts = [[found[text] for found, text in zip(pieces, row, strict=True)] for row in rows]
@@ -132,15 +124,7 @@ class RowEncoder:
     def encode_words(
         self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
     ) -> list[EncodedWords]:
-        """Returns texts that are split into words as rows; each word is encoded on its own.
-
-        Args:
-            rows: The words of each text, with a blank in front where one belongs there.
-            where: As for `encode`.
-
-        Raises:
-            DataError: As for `encode`.
-        """
+        """Returns texts that are split into words as rows; each word is encoded on its own."""
         pieces = encode_each((word for words in rows for word in words), self._tokenizer)
         parts = [[pieces[word] for word in words] for words in rows]
         texts = [[np.concatenate([np.zeros(0, np.int32), *each])] for each in parts]
@@ -195,11 +179,7 @@ class SequenceData(TaskData[Row]):
         return {"inputs": self.sequence_length}
 
     def encoder(self, tokenizer: Tokenizer) -> RowEncoder:
-        """Returns what encodes the rows of these data.
-
-        Args:
-            tokenizer: The run's tokenizer.
-        """
+        """Returns what encodes the rows of these data."""
         special = SpecialTokens.of(tokenizer, self.special_tokens)
         return RowEncoder(tokenizer, special, self.sequence_length, truncate=self.truncate)
 
@@ -278,18 +258,7 @@ class SequenceExamples(ExampleSource):
 def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
-    """Reports rows that are too long, which is an error unless they may be cut.
-
-    Args:
-        sizes: The tokens of each row, special tokens included.
-        places: The place of each row ("file:line"), for the message.
-        limit: The most tokens that a row may have.
-        field: What the limit is called: "data.sequence_length".
-        truncate: Whether longer rows are to be cut.
-
-    Raises:
-        DataError: A row is too long and may not be cut; names it, its length and what to do.
-    """
+    """Reports rows that are too long, which is an error unless they may be cut."""
     long = [number for number, size in enumerate(sizes) if size > limit]
     if not long:
         return

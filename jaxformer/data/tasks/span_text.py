@@ -27,7 +27,7 @@ from jaxformer.data.tasks.sequences import (
 )
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import any_path
 from jaxformer.models.heads.base import HeadResult
@@ -54,14 +54,6 @@ def read_questions(path: str | os.PathLike, on_bad_row: OnBadRow = "stop") -> li
     "question", "answers": [{"text", "answer_start"}]}]}]}]}. In a .jsonl or .parquet file each row
     has "context", "question" and "answers", which is such a list or {"text": [...],
     "answer_start": [...]}, as in `datasets`; a .json file may hold such rows too.
-
-    Args:
-        path: The file.
-        on_bad_row: What becomes of a question that cannot be used.
-
-    Raises:
-        DataError: The file cannot be read, lacks a field or has an answer that is not at its
-            stated place; names the file and the line or question.
     """
     path = any_path(path, "path")
     records = partial(_squad, path) if path.suffix.lower() == ".json" else None
@@ -306,9 +298,6 @@ class SpanExamples(ExampleSource):
 
         Of a question's windows the one whose span scores highest answers; there is no answer where
         even that is less than what each of them gives to having none.
-
-        Args:
-            result: The results of the span head on these rows.
         """
         best: dict[int, tuple[float, str]] = {}
         nothing: dict[int, float] = {}

@@ -12,15 +12,7 @@ class TextMetric(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        """The scores of some texts.
-
-        Args:
-            texts: The generated texts.
-            references: The references of each: one, or for questions any number.
-
-        Returns:
-            The scores by name.
-        """
+        """The scores of some texts."""
 
 
 @dataclass(frozen=True)

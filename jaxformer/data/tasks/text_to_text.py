@@ -28,14 +28,7 @@ class TextPair(NamedTuple):
     """Pairs with the same one are held out together; None: those with the same source."""
 
     def checked(self, *names: str) -> "TextPair | None":
-        """Returns the pair if both texts are there; None if neither is.
-
-        Args:
-            names: What the two are called.
-
-        Raises:
-            DataError: One of them is empty; names its place.
-        """
+        """Returns the pair if both texts are there; None if neither is."""
         empty = [not text.strip() for text in self.texts]
         if any(empty) and not all(empty):
             place, name = (pair[empty.index(True)] for pair in (self.places, names))

@@ -22,16 +22,20 @@ from jaxformer.data.text.corpus_files import (
     read_corpus,
 )
 from jaxformer.data.text.packing import TokenStream
-from jaxformer.data.text.progress import TokenisingProgress
 from jaxformer.data.text.remote_corpus import share_corpus
 from jaxformer.data.text.sources import TextSource, digest_of
-from jaxformer.data.text.staging import Staging, remove_others, set_aside, staging
+from jaxformer.data.text.staging import (
+    Staging,
+    TokenisingProgress,
+    remove_others,
+    set_aside,
+    staging,
+)
 from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 from jaxformer.data.tokenizers.training import cut
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, add_digests
-from jaxformer.io.files import move_into_place, temporary_folder
+from jaxformer.io.files import DIGESTS, add_digests, move_into_place, temporary_folder
 from jaxformer.io.mirror import store_path_of
 from jaxformer.io.paths import any_path, is_remote
 
@@ -84,19 +88,6 @@ def load_or_tokenise(
     at all. If several processes build at once, one does the work and the others wait for it. If it
     is killed, the next one keeps the shards that are whole. The files are the same for any number
     of processes and interruptions. Those of a remote run are in the store too, for other machines.
-
-    Args:
-        split: The documents and their sides.
-        tokenizer: The tokenizer.
-        folder: Where to keep the tokens, or a link to them if there is a `cache_dir`.
-        options: How tokens are made and where they are kept.
-        begin: The tokens that each document begins with.
-
-    Returns:
-        Both sides of the documents, memory-mapped.
-
-    Raises:
-        DataError: There is no text, it cannot be read, or the tokens cannot be written.
     """
     own = _own_folder(Path(folder), split, tokenizer, options, begin)
     run = store_path_of(own.parent) or own.parent
@@ -136,12 +127,7 @@ def load_or_tokenise(
 def load_corpus(
     folder: str | os.PathLike, run_dir: str | os.PathLike | None = None
 ) -> Corpus | None:
-    """Returns the corpus in a folder; None where there is none, or more than one.
-
-    Args:
-        folder: The folder in which `corpus-FINGERPRINT` is.
-        run_dir: The folder in which the tokenizer is; None: the same.
-    """
+    """Returns the corpus in a folder; None where there is none, or more than one."""
     homes = list(Path(folder).glob("corpus-*"))
     if len(homes) != 1:
         return None

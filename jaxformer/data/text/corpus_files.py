@@ -20,9 +20,7 @@ import numpy as np
 from jaxformer.data.text.packing import Tokens, TokenShards, TokenStream
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, check_digests, write_digests
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import DIGESTS, check_digests, ordinary_file, read_json, write_digests
 
 SIZES = "corpus.json"
 _SIDES = ("train", "validation")
@@ -186,14 +184,7 @@ class ShardWriter:
     def append(
         self, tokens: np.ndarray, num_bytes: int, is_validation: bool, ends_document: bool
     ) -> None:
-        """Adds the tokens of a document, or of a part of one.
-
-        Args:
-            tokens: int [tokens].
-            num_bytes: The size of the text in UTF-8.
-            is_validation: Which side the document is on.
-            ends_document: Whether the document has no further part.
-        """
+        """Adds the tokens of a document, or of a part of one."""
         side = self._validation if is_validation else self._train
         side.append(tokens, num_bytes, ends_document)
 

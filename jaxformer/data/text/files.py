@@ -24,8 +24,7 @@ from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import TABLES, TableOptions, read_table
 from jaxformer.data.text.sources import Document, TextSource, digest_of
 from jaxformer.errors import DataError
-from jaxformer.io.files import read_bytes
-from jaxformer.io.json_files import json_type
+from jaxformer.io.files import json_type, read_bytes
 
 # About how many bytes of text are in a byte of these files.
 _DENSE, _RATIO = (*COMPRESSED, ".parquet"), 3
@@ -37,19 +36,11 @@ class FileSource(TextSource, abc.ABC):
 
     @abc.abstractmethod
     def files(self) -> list[FoundFile]:
-        """Returns the files, ordered by name.
-
-        Raises:
-            DataError: There are none.
-        """
+        """Returns the files, ordered by name."""
 
     @abc.abstractmethod
     def read(self, file: FoundFile) -> Iterator[Document]:
-        """Yields the documents of one file.
-
-        Raises:
-            DataError: It cannot be read, or holds something else; names the line or the row.
-        """
+        """Yields the documents of one file."""
 
     def parts(self):
         return [partial(self.read, file) for file in self.files()]

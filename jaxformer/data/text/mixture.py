@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxformer.checks import POSITIVE, check_fields, check_types
+from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
 from jaxformer.data.dataset import ExampleSource
 from jaxformer.data.mixing import MixedExamples
 from jaxformer.data.text.sources import Document, TextSource, digest_of
-from jaxformer.errors import check_field
 
 
 @dataclass(frozen=True)

@@ -184,15 +184,7 @@ class Cut(Packing):
 
 
 def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """Packs items into as few rows as best-fit decreasing finds.
-
-    Args:
-        lengths: int [items], each between 1 and `capacity`.
-        capacity: The space of a row.
-
-    Returns:
-        int64 [items], the row of each item, rows numbered from 0 without gaps.
-    """
+    """Packs items into as few rows as best-fit decreasing finds."""
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")
     row_of = np.empty(len(lengths), np.int64)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.data.text.corpus_files import shard_name
-from jaxformer.io.digests import DIGESTS
-from jaxformer.io.files import move_into_place, remove_folder, upload_folder
+from jaxformer.io.files import DIGESTS, move_into_place, remove_folder, upload_folder
 from jaxformer.io.staging import fetch
 
 if TYPE_CHECKING:

@@ -1,14 +1,19 @@
-"""Where a corpus is built: finished shards survive the end of the process that builds."""
+"""Where a corpus is built, and how far it is: finished shards survive the process that builds."""
 
 import fcntl
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxformer.data.text.corpus_files import is_sharded, read_shards, shard_name, write_record
 from jaxformer.data.text.packing import TokenStream
@@ -22,6 +27,9 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 _log = logging.getLogger(__name__)
+_SECONDS_BEFORE_FIRST = 2.0
+_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_UPDATES = 0.2
 
 
 class Staging:
@@ -55,11 +63,7 @@ class Staging:
             share_shards(self._kept, self._folder, {0, number})
 
     def check(self, number: int, documents: int, num_bytes: int) -> None:
-        """Checks that a finished shard is of the documents that are there now.
-
-        Raises:
-            DataError: It is of others.
-        """
+        """Checks that a finished shard is of the documents that are there now."""
         self._numbers.add(number)
         if (documents, num_bytes) != self.finished[number]:
             raise self._other_documents()
@@ -102,18 +106,6 @@ def staging(
 
     A process that finds another at work waits until that one is done, or takes over what it leaves
     if it ends. Where a file system has no locks, processes may do the same work twice.
-
-    Args:
-        home: The folder of the corpus.
-        tokenizer: The tokenizer of its tokens.
-        kept: Where the store of a remote run keeps the corpus; if it is complete there, it is
-            copied from there.
-
-    Yields:
-        The shards so far; None if the corpus is complete.
-
-    Raises:
-        DataError: The folder cannot be written to.
     """
     folder = _staging_of(home)
     lock = _acquired(folder, home)
@@ -177,3 +169,81 @@ def _wait_for(lock: IO, home: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError:
         pass  # a file system without locks
+
+
+class TokenisingProgress:
+    """Shows documents, tokens, speed and the time left, once it takes more than a moment.
+
+    It writes to the standard error, since some commands print their results.
+
+    Args:
+        total: About how many bytes of text there are; None if that is not known.
+        console: Where to write; None is the standard error.
+    """
+
+    def __init__(self, total: int | None, console: Console | None = None):
+        self._total, self._console = total, console or Console(stderr=True)
+        self._start, self._next = time.monotonic(), time.monotonic() + _SECONDS_BEFORE_FIRST
+        self._documents = self._tokens = self._bytes = self._known = 0
+        self._bar: Progress | None = None
+        self._is_shown = False
+
+    def __enter__(self) -> "TokenisingProgress":
+        return self
+
+    def skip(self, num_bytes: int) -> None:
+        """Counts text whose tokens an earlier process has left."""
+        self._known += num_bytes
+        self._start = time.monotonic()
+        self._show()
+
+    def add(self, documents: int, tokens: int, num_bytes: int) -> None:
+        """Counts text that was tokenised."""
+        self._documents += documents
+        self._tokens += tokens
+        self._bytes += num_bytes
+        self._show()
+
+    def __exit__(self, *exception) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._is_shown and exception[0] is None:
+            took = timedelta(seconds=round(time.monotonic() - self._start))
+            self._print(f"tokenised {self._counts()} in {took}")
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._is_shown = True
+        if not self._console.is_terminal:
+            self._next = now + _SECONDS_BETWEEN_LINES
+            self._print(f"tokenising: {self._counts()}  {self._left()}")
+            return
+        self._next = now + _SECONDS_BETWEEN_UPDATES
+        if self._bar is None:
+            columns = TextColumn("tokenising"), BarColumn(16), TextColumn("{task.description}")
+            self._bar = Progress(*columns, console=self._console)
+            self._bar.add_task("", total=self._total)
+            self._bar.start()
+        text = f"{self._counts()}  {self._left()}"
+        self._bar.update(self._bar.task_ids[0], completed=self._done(), description=text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _done(self) -> int:
+        return self._known + self._bytes
+
+    def _rate(self) -> float:
+        return self._bytes / max(time.monotonic() - self._start, 1e-9)
+
+    def _counts(self) -> str:
+        millions = f"{self._tokens / 1e6:,.1f}M tokens"
+        return f"{self._documents:,} documents  {millions}  {self._rate() / 1e6:.1f} MB/s"
+
+    def _left(self) -> str:
+        if self._total is None or self._done() >= self._total or not self._bytes:
+            return "eta ?"
+        seconds = round((self._total - self._done()) / self._rate())
+        return f"eta {timedelta(seconds=seconds)}"

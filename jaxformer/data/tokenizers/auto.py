@@ -21,8 +21,7 @@ from tokenizers import Tokenizer
 from jaxformer.data.tokenizers import auto_process, python_classes
 from jaxformer.errors import DataError
 from jaxformer.extras import EXTRAS, MissingExtra
-from jaxformer.io.digests import sha256_of
-from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.files import read_bytes, replacing, sha256_of
 from jaxformer.io.model_files import SIDE_FILES, read_object, small_file_in
 from jaxformer.io.scripts import run_script
 from jaxformer.io.staging import cache_folder
@@ -66,16 +65,7 @@ class Answer(NamedTuple):
 
 
 def ask(folder: str | os.PathLike) -> Answer:
-    """Returns what transformers makes of a folder.
-
-    Returns:
-        The answer; one that was kept, if the same was asked before.
-
-    Raises:
-        UnreadError: transformers finds no tokenizer in it.
-        DataError: One of its files is not an ordinary file.
-        MissingExtra: transformers is not installed.
-    """
+    """Returns what transformers makes of a folder."""
     files = {name: file for name in _FILES if (file := small_file_in(folder, name)) is not None}
     config = _reduced(read_object(folder, _CONFIG))
     asked = [config, _versions(), sorted((name, sha256_of(file)) for name, file in files.items())]

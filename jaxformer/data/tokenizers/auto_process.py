@@ -26,17 +26,7 @@ CLEANED = (
 
 
 def main(folder: str, answer: str) -> None:
-    """Writes what transformers makes of a folder.
-
-    Args:
-        folder: The folder.
-        answer: The file to write: a line of JSON, {"class", "padding_side", "special_tokens",
-            "split_special_tokens"}; then tokenizer.json. A class that is Python code has none, but
-            its `description` under "python".
-
-    Raises:
-        ValueError: The folder has no vocabulary for its class.
-    """
+    """Writes what transformers makes of a folder."""
     sys.modules["torch"] = None
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
     from transformers import AutoTokenizer
@@ -60,11 +50,7 @@ def main(folder: str, answer: str) -> None:
 
 
 def description(found) -> dict[str, Any]:
-    """Returns what `python_classes.py` builds a tokenizer from.
-
-    Args:
-        found: A tokenizer of transformers that is Python code.
-    """
+    """Returns what `python_classes.py` builds a tokenizer from."""
     frames = [found.build_inputs_with_special_tokens(*ids) for ids in ([[-1]], [[-1], [-2]])]
     around = {id_ for frame in frames for id_ in frame if id_ >= 0}
     added = {id_: token.__getstate__() for id_, token in sorted(found.added_tokens_decoder.items())}

@@ -1,21 +1,23 @@
-"""The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it."""
+"""The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it.
+
+A file may ask for texts of a bounded length, and for matches that take a bounded time.
+"""
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, normalizers
 
 from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask
-from jaxformer.data.tokenizers.limits import check_growth
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.files import ordinary_file, read_bytes, replacing
-from jaxformer.io.json_files import check_no_pointer
+from jaxformer.io.files import check_no_pointer, ordinary_file, read_bytes, replacing
 from jaxformer.io.model_files import TOKENIZER, read_object, small_file_in
 from jaxformer.io.notices import warn_once
 
@@ -38,6 +40,8 @@ _OTHER_FILES = (
 )
 # Published vocabularies leave some ids unused, never most of them.
 _MOST_UNUSED = 1 << 16
+MOST_GROWTH = 1000
+"""The most characters that the replacements of a tokenizer may make of one."""
 
 
 def tokenizer_file(folder: str | os.PathLike) -> Path | None:
@@ -56,19 +60,7 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone.
-
-    Args:
-        file: The file, such as `tokenizer_file` finds in a folder. transformers is asked if there
-            is config.json or tokenizer_config.json beside it, unless a run wrote them.
-        pattern: For a tiktoken file, see `tiktoken_tokenizer`; the file alone is read then.
-
-    Returns:
-        The tokenizer, of the `tokenizers` package.
-
-    Raises:
-        DataError: It is missing or damaged, or one of its ids is far beyond the others.
-    """
+    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone."""
     if not file.exists():
         raise DataError(
             f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
@@ -117,16 +109,7 @@ def _read(file: Path) -> Tokenizer:
 
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
-    """Returns what transformers makes of a folder, if that is for it to say.
-
-    Returns:
-        The answer; None for the tokenizer of a run, and for one without a file beside it.
-
-    Raises:
-        UnreadError: transformers cannot read it.
-        DataError: One of its files is not an ordinary file.
-        MissingExtra: transformers is not installed.
-    """
+    """Returns what transformers makes of a folder, if that is for it to say."""
     settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
     return ask(folder) if asks and _OWN not in settings else None
@@ -169,32 +152,14 @@ def tokenizer_in(folder: str | os.PathLike) -> Tokenizer:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Reads the tokenizer_config.json of a folder.
-
-    Returns:
-        Its fields; empty if there is no such file.
-
-    Raises:
-        DataError: It is not a JSON object, or leads out of the folder.
-    """
+    """Reads the tokenizer_config.json of a folder."""
     return read_object(folder, SETTINGS) or {}
 
 
 def write_tokenizer(
     folder: str | os.PathLike, tokenizer: Tokenizer, end_of_text: str, pad: str, kind: str
 ) -> None:
-    """Writes a tokenizer and the names of its special tokens.
-
-    Args:
-        folder: The folder; made if missing.
-        tokenizer: The tokenizer.
-        end_of_text: The token between documents.
-        pad: The padding token.
-        kind: Which subclass of `Tokenizer` reads it: "bytes" or "huggingface".
-
-    Raises:
-        DataError: The disk is full or cannot be written to.
-    """
+    """Writes a tokenizer and the names of its special tokens."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -211,3 +176,92 @@ def write_tokenizer(
     for name, text in zip(TOKENIZER_FILES, texts, strict=True):
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+class _Step(NamedTuple):
+    """A step of a normalizer, or of a decoder."""
+
+    apply: Callable[[str], str]
+    inserted: str
+    """What a replacement inserts; empty where the step is none."""
+    replaced: str
+    """The text that it replaces, or a regular expression."""
+
+
+def check_growth(tokenizer: Tokenizer, where: str) -> None:
+    """Raises an error if replacements make texts so long that they would fill the memory.
+
+    Each character and text that a replacement names goes through the whole chain, since a chain
+    multiplies what an earlier step has inserted.
+    """
+    parts = {"normalizer": _normalizer(tokenizer), "decoder": _decoder(tokenizer)}
+    for part, steps in parts.items():
+        named = {text for step in steps for text in (step.inserted, step.replaced)}
+        if any(_grows(start, steps) for start in named | set("".join(named))):
+            raise DataError(
+                f"{where}: the replacements of its {part} make a text more than {MOST_GROWTH} "
+                "times as long, which would fill the memory"
+            )
+
+
+@contextmanager
+def bounded_matches() -> Iterator[None]:
+    """Turns the library's end of a match that never comes to an end into an error of ours."""
+    try:
+        yield
+    except BaseException as error:
+        # The Rust library panics, and does not export the class of that.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"the tokenizer has given up on a text: {error}; a regular expression of its "
+            "tokenizer.json tries too many ways to match it"
+        ) from None
+
+
+def _normalizer(tokenizer: Tokenizer) -> list[_Step]:
+    if tokenizer.normalizer is None:
+        return []
+    states = _flat(json.loads(tokenizer.normalizer.__getstate__()), "normalizers")
+    if not any(state["type"] == "Replace" for state in states):
+        return []
+    whole = tokenizer.normalizer
+    steps = whole if isinstance(whole, normalizers.Sequence) else [whole]
+    return [_step(step.normalize_str, state) for step, state in zip(steps, states, strict=True)]
+
+
+def _decoder(tokenizer: Tokenizer) -> list[_Step]:
+    if tokenizer.decoder is None:
+        return []
+    states = _flat(json.loads(tokenizer.decoder.__getstate__()), "decoders")
+    found = [state for state in states if state["type"] == "Replace"]
+    return [_step(_replacement(state).normalize_str, state) for state in found]
+
+
+def _replacement(state: dict[str, Any]) -> normalizers.Replace:
+    ((kind, text),) = state["pattern"].items()
+    return normalizers.Replace(Regex(text) if kind == "Regex" else text, state["content"])
+
+
+def _flat(state: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    if state["type"] != "Sequence":
+        return [state]
+    return [inner for part in state[name] for inner in _flat(part, name)]
+
+
+def _step(apply: Callable[[str], str], state: dict[str, Any]) -> _Step:
+    if state["type"] != "Replace":
+        return _Step(apply, "", "")
+    (text,) = state["pattern"].values()
+    return _Step(apply, state["content"], text)
+
+
+def _grows(start: str, steps: list[_Step]) -> bool:
+    most, text = MOST_GROWTH * max(1, len(start)), start
+    with bounded_matches():
+        for step in steps:
+            # Before each character and at the end: no replacement can insert more.
+            if len(text) > most or (len(text) + 1) * len(step.inserted) > most * MOST_GROWTH:
+                return True
+            text = step.apply(text)
+    return len(text) > most

@@ -50,18 +50,7 @@ class TokenizerPool:
     def map(
         self, batches: Iterable[T], texts: Callable[[T], Sequence[str]]
     ) -> Iterator[tuple[T, list[np.ndarray]]]:
-        """Tokenises batches side by side, a few of them ahead of the one that is taken.
-
-        Args:
-            batches: The batches.
-            texts: Returns the texts of a batch.
-
-        Yields:
-            Each batch, in order, with the ids of its texts, int32 [tokens].
-
-        Raises:
-            DataError: A process has ended, or a text cannot be tokenised.
-        """
+        """Tokenises batches side by side, a few of them ahead of the one that is taken."""
         pending: deque[tuple[T, Future]] = deque()
         for batch in batches:
             pending.append((batch, self._threads.submit(self._encode, texts(batch))))

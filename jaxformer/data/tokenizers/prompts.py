@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers.files import SETTINGS, read_settings, tokenizer_in
-from jaxformer.data.tokenizers.limits import bounded_matches
+from jaxformer.data.tokenizers.files import SETTINGS, bounded_matches, read_settings, tokenizer_in
 from jaxformer.data.tokenizers.special_tokens import names_as_text
 from jaxformer.errors import DataError
 
@@ -64,18 +63,7 @@ class PromptEncoder:
 
 
 def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
-    """Reads the tokenizer of a model.
-
-    Args:
-        folder: Holds tokenizer.json or an older file, and tokenizer_config.json, which says
-            whether a run of this library wrote it.
-
-    Returns:
-        The encoder of prompts.
-
-    Raises:
-        DataError: There is no tokenizer, or one of the files cannot be read.
-    """
+    """Reads the tokenizer of a model."""
     tokenizer = tokenizer_in(folder)
     # A saved tokenizer may truncate or pad, as it was last used.
     tokenizer.no_truncation()

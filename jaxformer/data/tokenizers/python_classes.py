@@ -36,14 +36,7 @@ Said = Mapping[str, Any]
 
 
 def rebuilt(said: Said, files: Mapping[str, Path]) -> Tokenizer | None:
-    """Returns the tokenizer that gives the ids of a class.
-
-    Returns:
-        The tokenizer; None for a class that is not known, or if it gives other ids.
-
-    Raises:
-        DataError: Its file is damaged.
-    """
+    """Returns the tokenizer that gives the ids of a class."""
     if said["class"] not in _CLASSES:
         return None
     tokenizer = _CLASSES[said["class"]](said, files)

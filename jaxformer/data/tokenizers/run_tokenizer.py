@@ -11,9 +11,17 @@ from jaxformer.data.tokenizers.files import TOKENIZER_FILES
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, load_tokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, add_digests, check_digests, write_digests
-from jaxformer.io.files import move_into_place, read_bytes, remove_folder, temporary_folder
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import (
+    DIGESTS,
+    add_digests,
+    check_digests,
+    move_into_place,
+    read_bytes,
+    read_json,
+    remove_folder,
+    temporary_folder,
+    write_digests,
+)
 
 _SPEC = "spec.json"
 _log = logging.getLogger(__name__)

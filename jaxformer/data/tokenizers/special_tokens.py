@@ -21,11 +21,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
-    """Returns the special tokens that a tokenizer's post-processor puts around its texts.
-
-    Returns:
-        The frame; None if there is no post-processor.
-    """
+    """Returns the special tokens that a tokenizer's post-processor puts around its texts."""
     if rust.post_processor is None:
         return None
     # Several tokens tell a text from what is around it, whatever the tokens are.
@@ -55,16 +51,7 @@ _NAMES: dict[Role, tuple[tuple[str, ...], ...]] = {
 
 
 def ids_of(role: Role, token_id: Callable[[str], int | None]) -> list[int]:
-    """Returns the ids of a role's tokens, in their order.
-
-    Args:
-        role: The purpose of the tokens: "cls" opens a row, "sep" ends a part of it, "mask"
-            replaces a hidden token, and the 100 "sentinels" hidden spans.
-        token_id: Returns a token's id, or None where the tokenizer lacks it.
-
-    Raises:
-        ConfigError: The tokenizer lacks one of them, under all its usual names.
-    """
+    """Returns the ids of a role's tokens, in their order."""
     found = [_first_id(names, token_id) for names in _NAMES[role]]
     if None in found:
         names = " or ".join(_NAMES[role][found.index(None)])
@@ -114,9 +101,6 @@ def names_as_text(rust: Tokenizer) -> Tokenizer:
 
     The tokenizers library does not look for special tokens in a text if it is told so, but a
     model that has one among its pieces may find it there.
-
-    Raises:
-        DataError: The ids of its added tokens are not those that the library gives them.
     """
     rust.encode_special_tokens = True
     unknown = getattr(rust.model, "unk_token", None)

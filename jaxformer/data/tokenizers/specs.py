@@ -28,7 +28,7 @@ from jaxformer.data.tokenizers.tokenizer import (
 )
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.digests import DIGESTS, check_digests
+from jaxformer.io.files import DIGESTS, check_digests
 from jaxformer.io.model_files import is_side_file
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged

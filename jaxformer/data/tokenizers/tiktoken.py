@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from jaxformer.checks import check_argument
 from jaxformer.data.tokenizers.training import END_OF_TEXT, byte_alphabet
-from jaxformer.errors import DataError, check_argument, did_you_mean
+from jaxformer.errors import DataError, did_you_mean
 from jaxformer.io.files import read_bytes
 
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
@@ -78,19 +79,7 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def tiktoken_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a file of ranks; the tokenizer gives the ids that tiktoken gives.
-
-    Args:
-        path: The file.
-        pattern: The name of an encoding, or a regular expression; None finds an encoding by the
-            name of the file, and is "llama3" for tokenizer.model and "cl100k_base" for others.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        DataError: It is not such a file.
-    """
+    """Reads a file of ranks; the tokenizer gives the ids that tiktoken gives."""
     encoding = _encoding(path, pattern)
     ranks = _read_ranks(path)
     character = byte_alphabet()

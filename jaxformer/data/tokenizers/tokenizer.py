@@ -13,8 +13,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
-from jaxformer.data.tokenizers.files import write_tokenizer
-from jaxformer.data.tokenizers.limits import bounded_matches
+from jaxformer.data.tokenizers.files import bounded_matches, write_tokenizer
 from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_as_text
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, did_you_mean

@@ -45,19 +45,7 @@ class Launcher(Protocol):
 
 
 def number(variables: Variables, name: str, least: int = 0) -> int | None:
-    """Reads an integer.
-
-    Args:
-        variables: The environment.
-        name: Of the variable.
-        least: The smallest value that can be.
-
-    Returns:
-        None where the variable is not set or empty.
-
-    Raises:
-        ConfigError: It is not an integer, or too small.
-    """
+    """Reads an integer."""
     text = variables.get(name, "").strip()
     if not text:
         return None
@@ -87,11 +75,6 @@ def host_of(address: str) -> str:
 
 
 def job_port(job: int, variables: Variables) -> str:
-    """Returns a port that jobs beside this one hardly have: JAX's own rule for job numbers.
-
-    Args:
-        job: The number of the job.
-        variables: The environment; JAX_COORDINATOR_PORT comes first.
-    """
+    """Returns a port that jobs beside this one hardly have: JAX's own rule for job numbers."""
     last = 65535
     return variables.get("JAX_COORDINATOR_PORT") or str(last - 4095 + job % 4096)

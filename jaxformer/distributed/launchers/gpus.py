@@ -10,20 +10,7 @@ _DEVICE_FILES = Path("/dev")
 
 
 def local_gpus(local: int, here: int | None, variables: Variables) -> tuple[int, ...] | None:
-    """Returns the GPUs of one of the processes on a node, each of which has as many.
-
-    Args:
-        local: The index of the process on its node.
-        here: How many processes of the job run on the node; None: not known.
-        variables: The environment.
-
-    Returns:
-        Indices into the GPUs that the process sees; None: all of them, because it is alone on the
-        node, or the launcher shows each process its own.
-
-    Raises:
-        ConfigError: All processes see the same GPUs, which cannot be shared evenly.
-    """
+    """Returns the GPUs of one of the processes on a node, each of which has as many."""
     given = variables.get("JAX_LOCAL_DEVICE_IDS") or variables.get("JAX_PLATFORMS") == "cpu"
     if given or here == 1:
         return None

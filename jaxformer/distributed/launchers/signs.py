@@ -30,9 +30,6 @@ def refuse_ranks(variables: Variables, launched: Processes | None) -> None:
     """Refuses processes that a launcher numbered in a way that nothing else confirms.
 
     Without this, N processes train alone, or several take the same place in a job of fewer.
-
-    Raises:
-        ConfigError: There are such processes.
     """
     for rank in RANKS:
         size, index = number(variables, rank.size), number(variables, rank.index)

@@ -72,11 +72,7 @@ class CloudTpuVm(Launcher):
 
 
 def read_metadata(attribute: str) -> str | None:
-    """Reads an attribute of this virtual machine from Google's metadata server.
-
-    Returns:
-        None where there is no such attribute, or no such server.
-    """
+    """Reads an attribute of this virtual machine from Google's metadata server."""
     request = urllib.request.Request(_METADATA + attribute, headers={"Metadata-Flavor": "Google"})
     for attempt in range(3):
         try:

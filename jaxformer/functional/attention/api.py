@@ -6,29 +6,32 @@ implementation and runs it, in a mesh on each device's own rows and heads.
 
 import importlib
 import warnings
+from dataclasses import replace
 from typing import Literal, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import FINITE, POSITIVE, RATE
-from jaxformer.errors import check_argument
+from jaxformer.checks import FINITE, POSITIVE, RATE, check_argument
 from jaxformer.functional.activations import is_wanted
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_keys,
     attended,
     check_choice,
+    place,
+    platform,
+    spec_of,
     static,
 )
 from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.distances import DistanceTerms
-from jaxformer.functional.attention.request import AttentionBias, Request
+from jaxformer.functional.attention.reference import AttentionBias, Request
 from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.masks import DenseMask, Mask
-from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.positions.base import Bias
 
 Implementation = Literal["auto", "reference", "blockwise", "cudnn", "splash"]
@@ -197,8 +200,34 @@ def _per_device(attend, query, key, value, request):
     batch, _, heads, _ = spec
     of_query = PartitionSpec(batch, None, heads, None)
     of_key = PartitionSpec(batch, None, heads if key.shape[2] > 1 else None, None)
-    of_request = request.partition_specs(query.shape[0], query.shape[2], batch, heads)
+    of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, heads)
     in_specs = (of_query, of_key, of_key, of_request)
     arguments = jax.tree.map(place, (query, key, value, request), in_specs)
     on_each = jax.shard_map(attend, in_specs=in_specs, out_specs=of_query, check_vma=False)
     return on_each(*arguments)
+
+
+def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, heads) -> Request:
+    """Returns the partition specs of a request's arrays, from those of the batch and head axes."""
+
+    def of(x, head_axis=None):
+        entries = [None] * jnp.ndim(x)
+        if entries and x.shape[0] == batch_size and head_axis != 0:
+            entries[0] = batch
+        if head_axis is not None and x.shape[head_axis] == num_heads:
+            entries[head_axis] = heads
+        return PartitionSpec(*entries)
+
+    bias, dropout, distances = request.bias, request.dropout, request.distances
+    if isinstance(bias, Bias):
+        rows = jax.tree.map(of, replace(bias, heads=()))
+        bias = replace(rows, heads=PartitionSpec(*[None] * (bias.heads.ndim - 1), heads))
+    elif bias is not None:
+        bias = of(bias, head_axis=1)
+    if dropout is not None:
+        rows, own = PartitionSpec(batch), PartitionSpec(heads)
+        dropout = replace(dropout, key=PartitionSpec(), rows=rows, heads=own)
+    if distances is not None:
+        distances = distances.partition_specs(heads)
+    mask = jax.tree.map(of, request.mask)
+    return replace(request, mask=mask, bias=bias, dropout=dropout, distances=distances)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.activations import saveable
 from jaxformer.functional.attention import reference
-from jaxformer.functional.attention.request import Request
+from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
 from jaxformer.functional.linear import dot
 from jaxformer.functional.masks import KeyPadding

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax.extend.backend import get_backend
 
 from jaxformer.functional.activations import saveable
+from jaxformer.functional.arrays import platform
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.request import Request
+from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import All, Band, Mask, causal, terms_of
-from jaxformer.functional.placement import platform
 
 
 def unsupported(query, key, value, request: Request) -> str | None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.arrays import assert_axes, assert_floating
 from jaxformer.functional.linear import dot
 
 

@@ -4,7 +4,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import at_least
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers, static
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    static,
+)
 
 
 def block_numbers(segments: jax.Array, size: int) -> jax.Array:

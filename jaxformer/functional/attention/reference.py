@@ -1,12 +1,38 @@
-"""The reference implementation of attention, which defines what the others compute."""
+"""`Request`, what is asked of attention, and the reference, which defines what others compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.activations import tap
-from jaxformer.functional.attention.request import Request
+from jaxformer.functional.attention.distances import DistanceTerms
+from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.linear import dot
+from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Bias
+
+AttentionBias = jax.Array | Bias
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("mask", "bias", "dropout", "distances"),
+    meta_fields=("scale", "softcap"),
+)
+@dataclass(frozen=True)
+class Request:
+    """Mask, bias, dropout, distances, scale and soft-cap of one call of attention."""
+
+    mask: Mask
+    bias: AttentionBias | None
+    dropout: Dropout | None
+    scale: float
+    softcap: float | None
+    distances: DistanceTerms | None = None
 
 
 def unsupported(query, key, value, request) -> None:

@@ -18,11 +18,11 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 
 from jaxformer.functional.activations import saveable
+from jaxformer.functional.arrays import platform
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.request import Request
+from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import Band, KeyPadding, Mask, Segments, terms_of
-from jaxformer.functional.placement import platform
 
 # The kernel works on tiles of 128 lanes, so lengths are padded to a multiple of them.
 _LANES = 128

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_numbers
+from jaxformer.functional.arrays import assert_axes, assert_floating, assert_numbers, place, spec_of
 from jaxformer.functional.losses.cross_entropy import LossSums, cross_entropy
-from jaxformer.functional.placement import place, spec_of
 
 _NEVER = -1e9
 

@@ -9,18 +9,20 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.checks import NOT_NEGATIVE, POSITIVE, PROBABILITY, at_least
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,
     assert_integers,
     assert_numbers,
+    mesh_axes,
+    place,
+    spec_of,
     static,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.kernels import Kernel, as_array
 from jaxformer.functional.linear import dot, gathered, linear
-from jaxformer.functional.placement import mesh_axes, place, spec_of
 
 
 class LossSums(NamedTuple):

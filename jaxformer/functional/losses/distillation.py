@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import POSITIVE
-from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers
+from jaxformer.functional.arrays import assert_axes, assert_floating, check_numbers
 
 
 def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: float) -> jax.Array:

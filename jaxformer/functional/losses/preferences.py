@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, Rule
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
     assert_floating,

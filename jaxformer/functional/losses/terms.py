@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 
-from jaxformer.checks import FINITE
-from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.functional.assertions import static
+from jaxformer.checks import FINITE, check_argument
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.arrays import static
 
 Kind = Literal["loss", "weighted", "metric", "count"]
 Terms = dict[tuple[Kind, str], jax.Array]

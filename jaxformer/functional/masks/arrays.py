@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.assertions import assert_axes, assert_integers, attended
+from jaxformer.functional.arrays import assert_axes, assert_integers, attended
 from jaxformer.functional.masks.base import Mask, check_distance, spec
 
 

@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, between
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_integers, static
+from jaxformer.checks import at_least, between, check_argument
+from jaxformer.functional.arrays import assert_axes, assert_integers, static
 
 
 @dataclass(frozen=True)

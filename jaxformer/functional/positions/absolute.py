@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import SWITCH, Rule, above, at_least, is_integer, multiple_of
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,

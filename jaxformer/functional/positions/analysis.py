@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import NOT_NEGATIVE
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers
+from jaxformer.checks import NOT_NEGATIVE, check_argument
+from jaxformer.functional.arrays import assert_axes, assert_floating, check_numbers
 from jaxformer.functional.positions.base import Position
 
 _ROWS = 256

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.functional.assertions import check_result
+from jaxformer.functional.arrays import check_result
 from jaxformer.functional.norms import Norm
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxformer.checks import at_least
-from jaxformer.errors import ArgumentError, check_field
-from jaxformer.functional.assertions import assert_integers, static
+from jaxformer.checks import at_least, check_field
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.arrays import assert_integers, static
 from jaxformer.functional.norms import Norm
 from jaxformer.functional.positions.base import Position
 

@@ -8,15 +8,15 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.checks import at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
+    spec_of,
     static,
     static_pair,
 )
 from jaxformer.functional.patches import resize_offsets
-from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias
 from jaxformer.functional.positions.schemes import OnGrid
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, at_least
-from jaxformer.errors import ConfigError, check_argument, check_field
-from jaxformer.functional.assertions import (
+from jaxformer.checks import POSITIVE, at_least, check_argument, check_field
+from jaxformer.errors import ConfigError
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,

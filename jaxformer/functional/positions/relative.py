@@ -9,8 +9,13 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.checks import POSITIVE, SWITCH, at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers, static
-from jaxformer.functional.placement import spec_of
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    spec_of,
+    static,
+)
 
 
 def alibi_slopes(num_heads: int, *, max_exponent: float = 8.0) -> jax.Array:

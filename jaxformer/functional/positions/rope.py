@@ -12,16 +12,16 @@ import numpy as np
 
 from jaxformer.checks import FINITE, above, check_types, multiple_of
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
     check_choice,
     check_numbers,
+    platform,
     static,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero, pulled, pushed
-from jaxformer.functional.placement import platform
 
 Frequencies = np.ndarray | jax.Array
 

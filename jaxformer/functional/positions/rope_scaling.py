@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_fields
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.checks import POSITIVE, check_field, check_fields
+from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope import Scaling, inverse_frequencies
 
 

@@ -8,8 +8,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ConfigError, check_field
-from jaxformer.functional.assertions import assert_integers
+from jaxformer.checks import check_field
+from jaxformer.errors import ConfigError
+from jaxformer.functional.arrays import assert_integers
 from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positions.absolute import (
     binary_code,

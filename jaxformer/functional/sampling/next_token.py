@@ -8,16 +8,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import PROBABILITY, Rule, at_least, is_integer, is_number, plain
-from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.functional.assertions import (
+from jaxformer.checks import (
+    PROBABILITY,
+    Rule,
+    at_least,
+    check_argument,
+    is_integer,
+    is_number,
+    plain,
+)
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,
     check_numbers,
+    place,
+    spec_of,
     static,
 )
-from jaxformer.functional.placement import place, spec_of
 
 _TEMPERATURE = Rule(
     lambda value: is_number(value) and 1e-30 <= value < math.inf,

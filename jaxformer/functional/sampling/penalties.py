@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import FINITE, POSITIVE, at_least
-from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import (
+from jaxformer.checks import FINITE, POSITIVE, at_least, check_argument
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
     assert_floating,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.functional.arrays import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.sampling.next_token import greedy, sample
 
 

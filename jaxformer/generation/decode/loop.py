@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.distributed.sharding import on_rows, spec
-from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.placement import place, spec_of
+from jaxformer.functional.arrays import assert_axes, place, spec_of
 from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
 from jaxformer.generation.decode.processors import History, Processor, process
 from jaxformer.models.decoder import GenerativeModel

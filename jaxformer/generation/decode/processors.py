@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import Rule, at_least, check_fields, is_integer, is_number
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.sampling.next_token import ban_tokens, force_token
 from jaxformer.functional.sampling.penalties import (
     ban_sequences,

@@ -83,9 +83,6 @@ class PeftConfig:
         PEFT adapts every module that `targets` name, so no layer may lack factors for a module
         that has them in other layers. `adapted` are the modules with factors, and `modules` all
         modules of the base.
-
-        Raises:
-            DataError: A layer lacks factors.
         """
         places = {_without_layer(module) for module in adapted}
         lacking = [
@@ -179,11 +176,7 @@ def task_of(architecture: str) -> str | None:
 
 
 def read_peft_config(folder: Path) -> PeftConfig:
-    """Returns the fields of adapter_config.json.
-
-    Raises:
-        ConfigError: The file is missing, or its peft_type or a setting is not supported.
-    """
+    """Returns the fields of adapter_config.json."""
     path, values = folder / ADAPTER_CONFIG, read_object(folder, ADAPTER_CONFIG)
     if values is None:
         raise ConfigError(f"{folder}: must have {ADAPTER_CONFIG} and adapter_model.safetensors")

@@ -46,18 +46,6 @@ def write_adapter(
 
     If one tensor of the file stores several of our kernels (GPT-2's c_attn), their factors are put
     side by side: A has the columns of each, and B is zero outside of their blocks.
-
-    Args:
-        folder: An existing folder.
-        adapter: The adapter.
-        placements: The tensors of the model and our parameters in each.
-        config: The base, task and dropout, and the rank and alpha of a kernel.
-
-    Returns:
-        The configuration that was written, with the modules.
-
-    Raises:
-        ConfigError: PEFT cannot express a change.
     """
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}

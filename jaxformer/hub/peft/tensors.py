@@ -105,14 +105,6 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     r"""Returns the tensors of a base with those of an adapter merged in.
 
     .. math:: W' = W + w \lambda B A
-
-    Args:
-        folder: The adapter's folder, with both files.
-        base: The base.
-        weight: w, for the factors of a LoRA.
-
-    Raises:
-        DataError: The adapter's tensors do not fit the base.
     """
     config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
     sources = _replicated(folder, config, base)
@@ -181,16 +173,7 @@ class _Names:
 def weighted(
     adapters: Mapping[str, Path], weights: str | Mapping[str, float]
 ) -> list[tuple[Path, float]]:
-    """Returns the folders of some adapters with their weights.
-
-    Args:
-        adapters: The folders of all adapters, by name.
-        weights: The name of one adapter, or the weights of some.
-
-    Raises:
-        ConfigError: There is no such adapter; or, if there are weights, an adapter has more than
-            low-rank factors and whole modules, or two adapters replace the same module.
-    """
+    """Returns the folders of some adapters with their weights."""
     chosen = {weights: 1.0} if isinstance(weights, str) else weights
     if not chosen or not chosen.keys() <= adapters.keys():
         raise ConfigError(

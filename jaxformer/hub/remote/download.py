@@ -19,7 +19,7 @@ from jaxformer.hub.remote.errors import (
 )
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
-from jaxformer.io.digests import sha256_of
+from jaxformer.io.files import sha256_of
 from jaxformer.io.model_files import ADAPTER_CONFIG, CONFIG, read_object
 
 _log = logging.getLogger(__name__)
@@ -43,22 +43,6 @@ def fetch(
 
     Each new file is compared with the size and the hash that the hub has for it. Without network,
     or with HF_HUB_OFFLINE, what the cache has is taken if it is complete.
-
-    Args:
-        name: The model.
-        field: What the user calls it, for messages: "init_from".
-        token: Who asks; None: HF_TOKEN, or that of `hf auth login`.
-        cache_dir: The cache; None: that of HF_HOME.
-        weights: Whether the weights are needed, besides the configuration and the tokenizer.
-        check: Looks at the folder before the weights are downloaded, and raises what is wrong.
-
-    Returns:
-        The folder of the commit: .../models--ORG--NAME/snapshots/COMMIT.
-
-    Raises:
-        ConfigError: There is no such model, it has no weights that can be read, it may not be
-            read, or the hub cannot be reached and the cache has no complete copy.
-        DataError: A file did not arrive as it is on the hub.
     """
     request = HubRequest(field, name)
     hub = hub_library(str(request))

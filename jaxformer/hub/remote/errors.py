@@ -57,13 +57,6 @@ def explained(hub: ModuleType, request: HubRequest) -> Iterator[None]:
     """Raises what ``huggingface_hub`` raises as one sentence that says what to do.
 
     Its warnings of each retry are not shown, nor its progress bars unless a terminal shows them.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ConfigError: There is no such model, it may not be read, or the hub cannot be reached.
-        DataError: A file did not arrive as it is on the hub, or cannot be written.
     """
     log = logging.getLogger("huggingface_hub")
     level = log.level
@@ -141,10 +134,5 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
 
 
 def cache_folder(hub: ModuleType, cache_dir: str | os.PathLike | None = None) -> str:
-    """Returns the folder of the hub's cache.
-
-    Args:
-        hub: The library.
-        cache_dir: The one that was asked for; None: that of HF_HOME or HF_HUB_CACHE.
-    """
+    """Returns the folder of the hub's cache."""
     return os.fspath(hub.constants.HF_HUB_CACHE if cache_dir is None else cache_dir)

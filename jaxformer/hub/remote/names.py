@@ -38,9 +38,6 @@ def hub_name(text: object) -> HubName | None:
 
     What begins with a dot, a slash or a tilde, or has two slashes, is the path of a folder; so is
     any `Path`.
-
-    Returns:
-        The name; None for what can only be a path.
     """
     if not isinstance(text, str):
         return None
@@ -54,11 +51,7 @@ def hub_name(text: object) -> HubName | None:
 
 
 def source_of(folder: Path) -> HubName | None:
-    """Returns the model and the commit whose files a folder of the hub's cache holds.
-
-    Returns:
-        The name at that commit; None for a folder that is not in a cache.
-    """
+    """Returns the model and the commit whose files a folder of the hub's cache holds."""
     repo, commit = folder.parent.parent.name, folder.name
     if folder.parent.name != "snapshots" or not repo.startswith("models--"):
         return None
@@ -67,12 +60,7 @@ def source_of(folder: Path) -> HubName | None:
 
 
 def write_source(folder: Path, home: Path) -> None:
-    """Keeps the name and the commit of the model whose files a run starts from.
-
-    Args:
-        folder: Where to write `SOURCE`.
-        home: The folder with the model's files; nothing is written unless it is in a cache.
-    """
+    """Keeps the name and the commit of the model whose files a run starts from."""
     source = source_of(home)
     if source is not None:
         text = json.dumps({"repo": source.repo, "commit": source.revision})

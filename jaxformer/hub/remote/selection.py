@@ -32,11 +32,7 @@ def settings_of(names: Collection[str]) -> list[str]:
 
 
 def index_of(names: Collection[str]) -> str | None:
-    """Returns the index of the weights, if they are in several files.
-
-    Returns:
-        The name of the index, or None.
-    """
+    """Returns the index of the weights, if they are in several files."""
     first = _first(names)
     return first if first is not None and first.endswith(".json") else None
 
@@ -44,14 +40,7 @@ def index_of(names: Collection[str]) -> str | None:
 def weights_of(
     names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str] | None:
-    """Returns the files with the weights, in the format that is preferred.
-
-    Returns:
-        Safetensors if there are any, or else Flax's msgpack; None: there are neither.
-
-    Raises:
-        DataError: The index names a file that is not there.
-    """
+    """Returns the files with the weights, in the format that is preferred."""
     if CONFIG not in names and ADAPTER_CONFIG in names:
         return [ADAPTER] if ADAPTER in names else None
     index = index_of(names)

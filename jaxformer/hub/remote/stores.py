@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.remote.selection import check_has_weights, settings_of, weights_of
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.staging import staged
@@ -18,23 +18,7 @@ if TYPE_CHECKING:
 def remote_model(
     folder: "RemotePath", field: str, weights: bool, check: Callable[[Path], object]
 ) -> AnyPath:
-    """Returns the folder of a model in an object store.
-
-    Args:
-        folder: That of a run, of one of its checkpoints, of a Hugging Face checkpoint, or of an
-            adapter of PEFT.
-        field: What the user calls it, for messages: "init_from".
-        weights: Whether the weights are needed, besides the configuration and the tokenizer.
-        check: Looks at the configuration before the weights are copied, and raises what is wrong.
-
-    Returns:
-        The folder of a run as it is; of another model, a copy on this machine.
-
-    Raises:
-        ConfigError: There is nothing, or no weights that can be read.
-        DataError: A file does not arrive whole.
-        StorageError: The store cannot be reached, or refuses.
-    """
+    """Returns the folder of a model in an object store."""
     try:
         is_model = is_adapter(folder) or is_hf_checkpoint(folder)
         files = folder.files() if is_model else folder.entries()

@@ -23,19 +23,6 @@ def upload(
     The repository and the branch are created if they do not exist. Weights that are there in
     other files are removed in the same commit, since a reader would take those of them that it
     prefers.
-
-    Args:
-        folder: The checkpoint, which is complete.
-        name: The repository, and the branch (None: main).
-        private: Whether a repository that is created is private.
-        message: The message of the commit.
-        token: Who uploads; None: HF_TOKEN, or that of `hf auth login`.
-
-    Returns:
-        The address of the model's page.
-
-    Raises:
-        ConfigError: The token may not do this, or the hub cannot be reached.
     """
     request = HubRequest("NAME", name, writes=True)
     hub = hub_library(str(request))

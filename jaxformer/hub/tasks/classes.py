@@ -61,12 +61,7 @@ class Task:
         return kind in [head.kind() for head in self.head_types]
 
     def heads_for(self, kind: str, hf_config: HFConfig) -> tuple[Head, ...]:
-        """Returns the heads of the class for data that ask for a kind of head.
-
-        Args:
-            kind: The kind, one that the class teaches.
-            hf_config: The values of config.json.
-        """
+        """Returns the heads of the class for data that ask for a kind of head."""
         del kind
         return self.heads(hf_config)
 
@@ -76,12 +71,7 @@ class Task:
         return ()
 
     def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
-        """Returns the inputs as the body of the model reads them, one text in a row.
-
-        Args:
-            inputs: Arrays by their names in transformers.
-            hf_config: The values of config.json.
-        """
+        """Returns the inputs as the body of the model reads them, one text in a row."""
         del hf_config
         return inputs
 
@@ -101,14 +91,7 @@ class Task:
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
-        """Returns the scores and, where `inputs` has labels, the loss.
-
-        Args:
-            model: The model, with these heads.
-            states: The states of the body.
-            inputs: Arrays by their names in transformers.
-            hf_config: The values of config.json.
-        """
+        """Returns the scores and, where `inputs` has labels, the loss."""
         del hf_config
         if self.logits_of is None:
             return {}
@@ -272,12 +255,7 @@ class QuestionAnsweringTask(Task):
         return (Span(),)
 
     def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
-        """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None.
-
-        Args:
-            inputs: Arrays by their names in transformers.
-            hf_config: The values of config.json.
-        """
+        """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None."""
         del inputs, hf_config
 
     def outputs(self, model, states, inputs, hf_config):

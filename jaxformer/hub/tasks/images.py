@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxformer.errors import DataError
-from jaxformer.functional.placement import spec_of
+from jaxformer.functional.arrays import spec_of
 from jaxformer.hub.tasks.classes import Task, num_labels, token_loss
 from jaxformer.models import Classification, MaskedAutoencoder, MaskedPixels, VisualTokens
 from jaxformer.models.heads.base import DEFAULT_OPTIONS

@@ -10,15 +10,7 @@ _REGRESSION = "regression"
 
 
 def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of a checkpoint's labels in the order of their numbers.
-
-    Args:
-        values: Those of its config.json.
-
-    Returns:
-        The names, LABEL_0 and LABEL_1 if it does not name them as transformers does with two; ()
-        if its class has no labels.
-    """
+    """Returns the names of a checkpoint's labels in the order of their numbers."""
     if names := values.get("id2label"):
         return tuple(str(names[number]) for number in sorted(names, key=int))
     named = values.get("architectures") or [""]
@@ -40,13 +32,7 @@ def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
 def label_settings(
     model: ModelConfig, names: Sequence[str], kept: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the fields of config.json that name a model's labels, where they say something else.
-
-    Args:
-        model: The model.
-        names: The names of its labels; () if nothing names them.
-        kept: The values of the config.json of the checkpoint that it started from.
-    """
+    """The fields of config.json that name a model's labels, where they say something else."""
     heads = [each for each in model.heads if each.problem_type and each.name in ("label", "tags")]
     if not heads:
         return {}

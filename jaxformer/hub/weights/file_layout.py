@@ -23,7 +23,7 @@ from jaxformer.hub.weights.tensors import (
     write_with_header,
 )
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 
 _LARGEST_ARANGE = 2**20

@@ -17,7 +17,7 @@ from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
 from jaxformer.hub.weights.tensors import DTYPES, Tensor
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 
 _DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}

@@ -57,12 +57,7 @@ def weight_names_in(folder: Path) -> WeightNames:
 
 
 def other_weights(names: Collection[str], load: str) -> str | None:
-    """Returns which weights in another format are there and the remedy; None if there are none.
-
-    Args:
-        names: The paths of all files in the folder.
-        load: The call that loads it in transformers, without the ")": 'from_pretrained("org/name"'.
-    """
+    """Returns which weights in another format are there and the remedy; None if there are none."""
     if any(PurePosixPath(name).parts[0] == OLD_FOLDER for name in names):
         return (
             f"an old folder of sentence-transformers: its model is in {OLD_FOLDER}; name that "

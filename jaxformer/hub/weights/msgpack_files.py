@@ -34,14 +34,7 @@ class MsgpackFiles:
     unused = computed = ()
 
     def __init__(self, folder: str | os.PathLike):
-        """Finds all arrays, and reads none.
-
-        Args:
-            folder: The folder.
-
-        Raises:
-            DataError: A file is damaged, missing, or holds anything but arrays.
-        """
+        """Finds all arrays, and reads none."""
         self.folder = Path(folder)
         self.files: dict[str, list[Leaf]] = {}
         self.tensors: dict[str, Tensor] = {}

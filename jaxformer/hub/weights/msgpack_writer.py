@@ -29,18 +29,7 @@ class Array(NamedTuple):
 def write_tree(
     path: Path, described: Sequence[Array], arrays: Iterable[np.ndarray], chunk: int = CHUNK
 ) -> None:
-    """Writes a file.
-
-    Args:
-        path: The file.
-        described: The arrays in their order; those below one key come one after the other.
-        arrays: The arrays, in the same order.
-        chunk: The bytes of the largest array that is written in one piece.
-
-    Raises:
-        DataError: A weight is not finite, or not in its new dtype.
-        ValueError: An array has another shape.
-    """
+    """Writes a file."""
     tree: dict[str, Any] = {}
     for array in described:
         inner = tree

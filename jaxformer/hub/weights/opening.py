@@ -13,7 +13,7 @@ from jaxformer.hub.weights.found import weight_names_in
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
 from jaxformer.hub.weights.tensors import TensorFiles, Tensors
 from jaxformer.hub.weights.wrappers import unwrapped
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 from jaxformer.io.notices import warn_once
 

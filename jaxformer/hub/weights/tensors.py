@@ -17,7 +17,7 @@ from jaxformer.errors import DataError
 from jaxformer.hub.weights.arrays import check_finite, copy_into
 from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights_in
 from jaxformer.hub.weights.layouts import Shape
-from jaxformer.io.json_files import check_no_pointer
+from jaxformer.io.files import check_no_pointer
 from jaxformer.io.model_files import file_in, read_object
 from jaxformer.io.notices import warn_once
 
@@ -160,21 +160,7 @@ def write_tensors(
     tensors: Iterable[tuple[str, np.ndarray]],
     max_bytes: int,
 ) -> int:
-    """Writes tensors to one file, or to several with an index if they are too large.
-
-    Args:
-        folder: An existing folder.
-        described: The shapes of the tensors and the dtypes to cast them to, known in advance so
-            that only one tensor at a time has to be in memory.
-        tensors: Pairs of name and tensor, in the same order.
-        max_bytes: The largest size of a file, unless a single tensor is larger.
-
-    Returns:
-        The number of bytes of all tensors.
-
-    Raises:
-        DataError: A weight is not finite, or too large for its new dtype.
-    """
+    """Writes tensors to one file, or to several with an index if they are too large."""
     shards: list[dict[str, Tensor]] = [{}]
     held = total = 0
     for name, tensor in described.items():

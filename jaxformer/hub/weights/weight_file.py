@@ -59,18 +59,7 @@ class WeightFile:
         *,
         may_lack_parts: bool = False,
     ):
-        """Finds every tensor.
-
-        Args:
-            files: The tensors.
-            model_format: The format.
-            placements: The parameters in each tensor.
-            absent: Patterns of tensors that are left out if they are there, see `absent_parts`.
-            may_lack_parts: Whether whole heads and poolers may be missing, see `missing_parts`.
-
-        Raises:
-            DataError: Tensors are missing, unused, integers, or of a wrong shape (lists them).
-        """
+        """Finds every tensor."""
         self._files = files
         known = KnownNames(files.tensors, model_format)
         self.names = known.find_all([each.tensor for each in placements])

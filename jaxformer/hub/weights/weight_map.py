@@ -154,13 +154,7 @@ class WeightMap:
 
 
 def block(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Returns the names of a stack's modules: `block("transformer", "h.{}", {"norms.0": "ln"})`.
-
-    Args:
-        ours: The transformer with the stack: "transformer", "encoder" or "decoder".
-        theirs: The prefix of the names in the file, with "{}" for the number of the layer.
-        names: Our path within a block -> the name in the file.
-    """
+    """Returns the names of a stack's modules: `block("transformer", "h.{}", {"norms.0": "ln"})`."""
     return {f"{ours}.stack.group.*.{own}": f"{theirs}.{name}" for own, name in names.items()}
 
 

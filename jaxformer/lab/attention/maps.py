@@ -7,7 +7,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError
 from jaxformer.generation.api import generate
 from jaxformer.pretrained.inspection.tokens import check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
@@ -56,15 +57,7 @@ class AttentionMaps:
     def select(
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> "AttentionMaps":
-        """Returns some of the layers and heads.
-
-        Args:
-            layers: The numbers of layers, from 0; None: all.
-            heads: The numbers of heads, from 0; None: all.
-
-        Raises:
-            ArgumentError: The model has no such layer or head.
-        """
+        """Returns some of the layers and heads."""
         rows = _chosen("layers", layers, self.layers)
         columns = _chosen("heads", heads, self.heads)
         return replace(
@@ -78,25 +71,7 @@ class AttentionMaps:
 def text_maps(
     pretrained: Pretrained, text: str, target: str | None = None, *, max_new_tokens: int = 32
 ) -> list[AttentionMaps]:
-    """Returns the attention weights of a model on a text.
-
-    Args:
-        pretrained: A model of text, as `jaxformer.load` returns it.
-        text: The text; for an encoder-decoder that of the encoder.
-        target: What the decoder of an encoder-decoder reads, behind its start token. None: what it
-            writes itself, greedily.
-        max_new_tokens: The most tokens that it writes.
-
-    Returns:
-        One for a decoder or an encoder; for an encoder-decoder those of the encoder, those of the
-        decoder and the cross-attention. The row of a decoder's token belongs to the prediction of
-        the next one.
-
-    Raises:
-        ArgumentError: The model reads images, or has no decoder for a target.
-        DataError: There is no tokenizer, the text is longer than the model's positions, or the
-            model has no attention weights.
-    """
+    """Returns the attention weights of a model on a text."""
     check_pretrained("pretrained", pretrained)
     config = pretrained.config
     if "images" in config.required:
@@ -131,20 +106,7 @@ def text_maps(
 
 
 def image_maps(pretrained: Pretrained, reader: ImageReader, file: str | Path) -> AttentionMaps:
-    """Returns the attention weights of a model on an image.
-
-    Args:
-        pretrained: A model of images.
-        reader: How it reads images, see `open_predictor`.
-        file: The image.
-
-    Returns:
-        The weights, with the patches of the image as tokens.
-
-    Raises:
-        ArgumentError: The model reads text.
-        DataError: The image cannot be read, or the model has no attention weights.
-    """
+    """Returns the attention weights of a model on an image."""
     check_pretrained("pretrained", pretrained)
     config = pretrained.config
     if "images" not in config.required:

@@ -20,12 +20,6 @@ def overview(maps: AttentionMaps) -> Any:
 
     Each query is scaled to its own largest weight, so that all patterns can be seen. Where the keys
     are patches of an image, a map shows what the first token, or else the mean of all, attends to.
-
-    Args:
-        maps: The maps.
-
-    Returns:
-        The figure.
     """
     if maps.grid is None:
         tiles = maps.weights / np.maximum(maps.weights.max(axis=-1, keepdims=True), 1e-9)
@@ -59,13 +53,6 @@ def layer_page(maps: AttentionMaps, layer: int) -> Any:
 
     Where the keys are patches, a map lies where the image does, and shows what the first token, or
     else the mean of all, attends to.
-
-    Args:
-        maps: The maps.
-        layer: The number of the layer, one of `maps.layers`.
-
-    Returns:
-        The figure.
     """
     row = maps.layers.index(layer)
     if maps.grid is None:

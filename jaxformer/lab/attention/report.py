@@ -19,21 +19,7 @@ Format = Literal["png", "pdf", "svg"]
 def write_maps(
     folder: Path, title: str, maps: Sequence[AttentionMaps], media: Format = "png"
 ) -> list[Path]:
-    """Writes attention maps: an overview and a picture for each layer, and a page to browse them.
-
-    Args:
-        folder: Where; made if missing.
-        title: The heading of the page.
-        maps: What to show.
-        media: The format of the pictures.
-
-    Returns:
-        The files, the page first.
-
-    Raises:
-        ArgumentError: The page would be too large for a browser.
-        DataError: The files cannot be written.
-    """
+    """Writes attention maps: an overview, a picture for each layer and a page."""
     count = sum(each.weights.size for each in maps)
     if count > MOST_WEIGHTS:
         raise ArgumentError(

@@ -18,20 +18,7 @@ _LEVELS = 65535
 
 
 def write_viewer(path: str | Path, title: str, maps: Sequence[AttentionMaps]) -> Path:
-    """Writes a page with attention maps to browse; it needs no network.
-
-    Args:
-        path: The file, whose name ends in .html.
-        title: The heading.
-        maps: What to show.
-
-    Returns:
-        The path.
-
-    Raises:
-        ArgumentError: The name has another ending.
-        DataError: The file cannot be written.
-    """
+    """Writes a page with attention maps to browse; it needs no network."""
     page = Page(title)
     page.text(
         "Choose a head in the grid of small maps. Point at a token to see how much attention it "
@@ -43,11 +30,7 @@ def write_viewer(path: str | Path, title: str, maps: Sequence[AttentionMaps]) ->
 
 
 def viewer_fragment(maps: Sequence[AttentionMaps]) -> str:
-    """Returns the HTML of a viewer: markup, style, data as JSON, and the script.
-
-    Args:
-        maps: What to show.
-    """
+    """Returns the HTML of a viewer: markup, style, data as JSON, and the script."""
     data = json.dumps({"levels": _LEVELS, "maps": [_as_json(each) for each in maps]})
     data = data.replace("<", "\\u003c")  # no token ends the script
     return (

@@ -58,20 +58,7 @@ class Node:
 def arrange(
     residual: Residual, stream: Node, sublayers: Sequence[Box], norms: Sequence[Box | None]
 ) -> Node:
-    """Runs a residual arrangement on boxes.
-
-    Args:
-        residual: The arrangement.
-        stream: What enters the block.
-        sublayers: The boxes of its sublayers.
-        norms: The boxes of its norms; None is the identity.
-
-    Returns:
-        What leaves the block.
-
-    Raises:
-        ConfigError: The arrangement does more with its values than adding and scaling.
-    """
+    """Runs a residual arrangement on boxes."""
 
     def maps(boxes: Sequence[Box | None]) -> list[Any]:
         return [(lambda x, box=box: x if box is None else Node(box, (x,))) for box in boxes]

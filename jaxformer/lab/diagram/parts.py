@@ -18,15 +18,7 @@ from jaxformer.nn.layers import NormLayer
 
 
 def count(part: Any, layers: int = 1) -> int:
-    """The parameters of a module.
-
-    Args:
-        part: A module, a parameter, or None.
-        layers: The layers whose parameters are stacked in it; those of one are counted.
-
-    Returns:
-        Their number.
-    """
+    """The parameters of a module."""
     if part is None:
         return 0
     found = [part] if isinstance(part, nnx.Param) else [p for _, p in _parameters(part)]
@@ -70,17 +62,7 @@ def acts(position: Position | None, method: str) -> bool:
 def sublayer_box(
     sublayer: nnx.Module, layers: int, masked: bool, scale: nnx.Param | None = None
 ) -> Box:
-    """The box of a sublayer.
-
-    Args:
-        sublayer: The module, with the parameters of all layers.
-        layers: How many there are.
-        masked: Whether tokens see only those before them.
-        scale: The learned factor of each channel of its output, if it has one.
-
-    Returns:
-        The box.
-    """
+    """The box of a sublayer."""
     kind, title, lines = _described(sublayer, masked)
     lines = (*lines, *kernel_lines(sublayer))
     lines += () if scale is None else (f"learned scale {by(*scale.shape[1:])}",)
@@ -96,15 +78,7 @@ def norm_box(norm: NormLayer, layers: int = 1) -> Box | None:
 
 @singledispatch
 def part_box(part: Any, name: str) -> Box:
-    """The box of a part of a model that is outside of the blocks.
-
-    Args:
-        part: A module or a parameter.
-        name: The attribute that has it.
-
-    Returns:
-        The box.
-    """
+    """The box of a part of a model that is outside of the blocks."""
     return Box("other", _title(name), kernel_lines(part), count(part))
 
 

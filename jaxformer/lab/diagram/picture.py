@@ -58,18 +58,7 @@ class _Layout:
 
 
 def draw(architecture: Architecture, title: str) -> Any:
-    """Draws an architecture.
-
-    Args:
-        architecture: What `describe` found.
-        title: The name of the model.
-
-    Returns:
-        A matplotlib figure; its size follows from the architecture.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
+    """Draws an architecture."""
     layouts = [_layout(column) for column in architecture.columns]
     lefts, x = [], 0.3
     for layout in layouts:

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, check_types
-from jaxformer.errors import check_field
+from jaxformer.checks import at_least, check_field, check_fields, check_types
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.mixers import Mixer, mixers
 from jaxformer.lab.experiments.report import Report
@@ -63,14 +62,7 @@ class Cost(NamedTuple):
 
 
 def measure_costs(config: CostConfig) -> list[Cost]:
-    """Measures each layer at each length, in turns, so that a busy moment hits all of them.
-
-    Args:
-        config: What to measure.
-
-    Returns:
-        The costs, in the order of `mixers`.
-    """
+    """Measures each layer at each length, in turns, so that a busy moment hits all of them."""
     compared = mixers(config.num_heads, config.kernel_size)
     passes = [[_compiled(mixer, config, n) for n in config.lengths] for mixer in compared]
     seconds = np.zeros((config.rounds, len(compared), len(config.lengths)))
@@ -107,14 +99,7 @@ def _compiled(mixer: Mixer, config: CostConfig, length: int) -> tuple[Callable[[
 
 
 def cost_report(config: CostConfig) -> Report:
-    """Reports how time and memory grow with the length.
-
-    Args:
-        config: What to measure.
-
-    Returns:
-        The report.
-    """
+    """Reports how time and memory grow with the length."""
     costs = measure_costs(config)
     lengths, what = config.lengths, "forward and backward" if config.backward else "forward"
     header = ["layer", "work", "sequential", "path"]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ConfigError
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.report import Report
 from jaxformer.models import AbstractModel, DecoderConfig
@@ -32,14 +33,6 @@ def cache_sizes(config: DecoderConfig, lengths: Sequence[int], storage: Storage)
         bytes of a token = 2 L K H bytes of a number
 
     for keys and values of one width and layers without windows.
-
-    Args:
-        config: A decoder.
-        lengths: Tokens of the row.
-        storage: The dtype of the cache; "int8" adds a scale for each token and head.
-
-    Returns:
-        The sizes.
     """
     model = AbstractModel(config.build)
 
@@ -56,14 +49,7 @@ def cache_sizes(config: DecoderConfig, lengths: Sequence[int], storage: Storage)
 def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
     """Counts the FLOPs of the last token of a row, with a cache and without.
 
-        with: products + attention(n),  without: n (products + mean attention)
-
-    Args:
-        config: A decoder.
-        length: Tokens of the row (n).
-
-    Returns:
-        Of one step that reads the cache, and of a pass over the whole row.
+    with: products + attention(n),  without: n (products + mean attention)
     """
     flops = config.flops({"inputs": length})
     return flops.products + flops.attention, length * (flops.products + flops.causal_attention)
@@ -72,22 +58,7 @@ def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
 def cache_report(
     config: DecoderConfig, name: str, lengths: Sequence[int] | None, storage: Storage
 ) -> Report:
-    """Reports the bytes of the cache for fewer and fewer key/value heads, and the work it saves.
-
-    Args:
-        config: A decoder.
-        name: What it is called.
-        lengths: Tokens of a row, two or more in rising order; None: five, each a quarter of the
-            next, up to the model's positions or 65,536.
-        storage: The dtype of the cache.
-
-    Returns:
-        The report.
-
-    Raises:
-        ConfigError: The model is not a decoder.
-        ArgumentError: The lengths do not rise, or the model has no positions for them.
-    """
+    """Reports the bytes of the cache for fewer and fewer key/value heads, and the work it saves."""
     if not isinstance(config, DecoderConfig):
         raise ConfigError(
             f"{name}: must be a decoder, whose cache grows with every token that it writes; its "

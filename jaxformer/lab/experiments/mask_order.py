@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating
 from jaxformer.lab.drawing import COLOURS, canvas, frame, heat_map
 from jaxformer.lab.experiments.report import Report
 
@@ -91,15 +91,7 @@ def masked_weights(weights_of, scores: jax.Array, allowed: jax.Array) -> MaskedW
 
 
 def mask_order_report(length: int = 12, seed: int = 0) -> Report:
-    """Reports what a causal mask does before the softmax, and after it.
-
-    Args:
-        length: Queries and keys (T), at least 2.
-        seed: Of the random scores.
-
-    Returns:
-        The report.
-    """
+    """Reports what a causal mask does before the softmax, and after it."""
     scores = 1.5 * jax.random.normal(jax.random.key(seed), (length, length))
     allowed = jnp.tril(jnp.ones((length, length), bool))
     before = masked_weights(mask_before_softmax, scores, allowed)

@@ -106,15 +106,7 @@ def self_attention(
 
 
 def mixers(num_heads: int, kernel_size: int) -> tuple[Mixer, ...]:
-    """Returns the layers that are compared.
-
-    Args:
-        num_heads: Heads of attention.
-        kernel_size: Tokens that the convolution sees (k).
-
-    Returns:
-        Attention by the reference and blockwise, a GRU and a convolution.
-    """
+    """Returns the layers that are compared."""
 
     def attend(implementation: str) -> Callable[[Parameters, jax.Array], jax.Array]:
         options = {"num_heads": num_heads, "implementation": implementation}

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.checks import at_least, check_fields, check_types
-from jaxformer.errors import check_field
+from jaxformer.checks import at_least, check_field, check_fields, check_types
 from jaxformer.functional import rms_norm, sinusoidal_code
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.mixers import Mixer, mixers
@@ -103,15 +102,7 @@ def repeating_rows(
 
 
 def train_recall(mixer: Mixer, config: RecallConfig) -> Recall:
-    """Trains a model of this layer, and measures its recall at each distance.
-
-    Args:
-        mixer: The layer.
-        config: Sizes and steps.
-
-    Returns:
-        What it learned.
-    """
+    """Trains a model of this layer, and measures its recall at each distance."""
     parameters = _init(mixer, config)
     optimizer = optax.adam(optax.cosine_decay_schedule(config.learning_rate, config.steps))
     loss = partial(_loss, mixer)
@@ -145,14 +136,7 @@ def train_recall(mixer: Mixer, config: RecallConfig) -> Recall:
 
 
 def recall_report(config: RecallConfig) -> Report:
-    """Reports what attention, a GRU and a convolution recall over which distance.
-
-    Args:
-        config: What to train.
-
-    Returns:
-        The report.
-    """
+    """Reports what attention, a GRU and a convolution recall over which distance."""
     compared = mixers(config.num_heads, config.kernel_size)
     found = [train_recall(each, config) for each in compared if "blockwise" not in each.name]
     reach = config.num_layers * (config.kernel_size - 1)

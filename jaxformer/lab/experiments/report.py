@@ -27,17 +27,7 @@ class Report(NamedTuple):
     """A matplotlib figure."""
 
     def write(self, folder: Path) -> Path:
-        """Writes the picture and a page with the sentences, the picture and the table.
-
-        Args:
-            folder: Where; made if missing.
-
-        Returns:
-            The page: `folder/NAME.html`; the picture is `folder/NAME.png`.
-
-        Raises:
-            DataError: The files cannot be written.
-        """
+        """Writes the picture and a page with the sentences, the picture and the table."""
         folder.mkdir(parents=True, exist_ok=True)
         save(self.figure, folder / f"{self.name}.png")
         page = Page(self.title)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_argument
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.experiments.report import Report
 
@@ -35,21 +35,6 @@ def score_statistics(
     For q and k with independent components of mean 0 and variance 1:
 
     .. math:: \mathrm{Var}(q \cdot k) = d_k, \qquad \mathrm{Var}(q \cdot k / \sqrt{d_k}) = 1
-
-    Args:
-        key: A PRNG key.
-        head_dims: The widths of a head (d_k).
-        num_keys: The keys of a query (S), at least 2.
-        samples: The number of queries, each with different keys.
-
-    Returns:
-        The statistics.
-
-    Raises:
-        ArgumentError: A number is too small.
-
-    References:
-        Vaswani et al., 2017, section 3.2.1, footnote 4, https://arxiv.org/abs/1706.03762
     """
     check_argument("head_dims", head_dims, len(head_dims) > 0 and min(head_dims) >= 1, "1 or more")
     check_argument("num_keys", num_keys, num_keys >= 2, "at least 2")
@@ -81,19 +66,7 @@ def _statistics(
 def softmax_scale_report(
     head_dims: Sequence[int] = (1, 4, 16, 64, 256, 1024), num_keys: int = 64, seed: int = 0
 ) -> Report:
-    """Reports what 1/sqrt(d_k) does to scores and to the softmax.
-
-    Args:
-        head_dims: The widths of a head (d_k).
-        num_keys: The keys of a query (S).
-        seed: Of the random queries and keys.
-
-    Returns:
-        The report.
-
-    Raises:
-        ArgumentError: A number is too small.
-    """
+    """Reports what 1/sqrt(d_k) does to scores and to the softmax."""
     found = score_statistics(jax.random.key(seed), head_dims, num_keys=num_keys)
     first, last = found.head_dims[0], found.head_dims[-1]
     header = ["d_k"]

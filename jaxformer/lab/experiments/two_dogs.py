@@ -44,14 +44,7 @@ class TwinOutputs(NamedTuple):
 
 
 def without_positions(config: ModelConfig) -> ModelConfig:
-    """Returns a configuration whose positional schemes are switched off.
-
-    Args:
-        config: The configuration.
-
-    Returns:
-        The same model with `NoPosition`; its parameters are those but the tables of positions.
-    """
+    """Returns a configuration whose positional schemes are switched off."""
     changes = {"position": NoPosition(), "window_position": None, "relative_position": None}
     if config.is_encoder_decoder:
         changes["decoder_position"] = NoPosition()
@@ -67,22 +60,6 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
 
     A decoder's causal mask also tells places apart: a token sees those before it. Here a decoder
     therefore sees the whole text, as a prefix; `causal` has its outputs with the mask.
-
-    Args:
-        pretrained: A model of text, as `jaxformer.load` returns it; of an encoder-decoder, its
-            encoder is used.
-        text: A text in which some token occurs twice.
-
-    Returns:
-        The distances.
-
-    Raises:
-        ArgumentError: No token occurs twice.
-        DataError: There is no tokenizer, or the text is longer than the model's positions.
-
-    References:
-        Vaswani et al., 2017, section 3.5, https://arxiv.org/abs/1706.03762; Haviv et al., 2022
-        (causal models without positions), https://arxiv.org/abs/2203.16634
     """
     check_pretrained("pretrained", pretrained)
     tokens = open_tokenizer(pretrained).tokens(text)
@@ -112,19 +89,7 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
 
 
 def two_dogs_report(pretrained: Pretrained, text: str) -> Report:
-    """Reports whether a model tells identical tokens apart without its positions.
-
-    Args:
-        pretrained: A model of text.
-        text: A text of at most `MOST_TOKENS` tokens, one of which occurs twice.
-
-    Returns:
-        The report.
-
-    Raises:
-        ArgumentError: No token occurs twice, or there are too many tokens.
-        DataError: There is no tokenizer, or the text is longer than the model's positions.
-    """
+    """Reports whether a model tells identical tokens apart without its positions."""
     found = twin_outputs(pretrained, text)
     if len(found.pieces) > MOST_TOKENS:
         raise ArgumentError(

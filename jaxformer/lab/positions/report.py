@@ -39,20 +39,7 @@ _INTRODUCTION = (
 def write_report(
     config: PositionsConfig, folder: Path, more: Sequence[Section] = ()
 ) -> list[Number]:
-    """Draws and computes everything, and writes it.
-
-    Args:
-        config: What to show.
-        folder: Gets positions.html, numbers.csv and one .png for each picture.
-        more: Sections that follow.
-
-    Returns:
-        The numbers.
-
-    Raises:
-        ConfigError: The folder cannot be written to.
-        MissingExtra: matplotlib is not installed.
-    """
+    """Draws and computes everything, and writes it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

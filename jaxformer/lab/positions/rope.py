@@ -51,15 +51,7 @@ def scaling_section(config: PositionsConfig) -> Section:
 
 
 def scalings(config: PositionsConfig) -> dict[str, tuple[Scaling, int]]:
-    """The ways to stretch RoPE by a factor, each with the length at which it does.
-
-    Args:
-        config: The trained length, the factor and the channels that rotate.
-
-    Returns:
-        By name: the scaling, and the length of the sequence. DynamicNTK stretches by as much as a
-        sequence is longer than those of the training, hence its factor of 1.
-    """
+    """The ways to stretch RoPE by a factor, each with the length at which it does."""
     factor, trained, pairs = config.factor, config.trained_length, config.head_dim // 2
     long = round(factor * trained)
     divisors = tuple((1 + (factor - 1) * np.linspace(0, 1, pairs) ** 2).tolist())

@@ -49,14 +49,7 @@ def scores_section(config: PositionsConfig) -> Section:
 
 
 def schemes(config: PositionsConfig) -> dict[str, Position]:
-    """The positional schemes of the report, by name, for a text of `config.length` tokens.
-
-    Args:
-        config: The sizes.
-
-    Returns:
-        The schemes that the config asks for.
-    """
+    """The positional schemes of the report, by name, for a text of `config.length` tokens."""
     found = {
         "none": NoPosition(),
         "integer": Integer(max_length=config.length),

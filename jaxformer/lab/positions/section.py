@@ -9,11 +9,12 @@ from jaxformer.checks import (
     above,
     at_least,
     between,
+    check_field,
     check_fields,
     check_types,
     multiple_of,
 )
-from jaxformer.errors import ConfigError, check_field, did_you_mean
+from jaxformer.errors import ConfigError, did_you_mean
 
 SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi", "t5")
 

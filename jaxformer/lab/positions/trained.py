@@ -16,18 +16,7 @@ _MOST_ROWS = 512
 
 
 def trained_section(pretrained: Pretrained, name: str) -> Section:
-    """The learned tables and the biases of a trained model.
-
-    Args:
-        pretrained: The model.
-        name: What it is called.
-
-    Returns:
-        A section with a picture of each table.
-
-    Raises:
-        ConfigError: The model has neither.
-    """
+    """The learned tables and the biases of a trained model."""
     pictures, numbers = [], []
     for path, array in pretrained.parameters.items():
         scheme = _scheme(pretrained.config, path)

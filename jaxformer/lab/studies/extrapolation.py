@@ -61,11 +61,7 @@ class Extrapolation:
             raise ConfigError(f"lab.factors = {self.factors}: must be multiples of at least 1")
 
     def prepare(self) -> None:
-        """Makes the text ready, if the models read text.
-
-        Raises:
-            ConfigError: The held-out text is shorter than the longest row.
-        """
+        """Makes the text ready, if the models read text."""
         if TEXT in self.tasks:
             prepare_text(self.folder)
             data = text_experiment(self.folder).data
@@ -124,19 +120,12 @@ def unit_embeddings(model_dim: int) -> dict[str, float]:
     """Returns the fields of a model whose embeddings have unit variance (Vaswani et al., 2017).
 
     With smaller ones the codes that are added to them, sinusoids above all, would hide the tokens.
-
-    Args:
-        model_dim: D.
     """
     return {"embedding_scale": model_dim**0.5, "init_std": model_dim**-0.5}
 
 
 def text_experiment(folder: Path) -> Config:
-    """Returns the tiny decoder in a narrower form, with the text that `prepare_text` made ready.
-
-    Args:
-        folder: The study's folder.
-    """
+    """Returns the tiny decoder in a narrower form, with the text that `prepare_text` made ready."""
     base = load_config(config_spec("tiny_decoder"))
     home = folder / TEXT
     return replace(
@@ -158,21 +147,12 @@ def text_experiment(folder: Path) -> Config:
 
 
 def prepare_text(folder: Path) -> None:
-    """Trains the tokenizer and tokenises the text, once for all runs of a study.
-
-    Args:
-        folder: The study's folder.
-    """
+    """Trains the tokenizer and tokenises the text, once for all runs of a study."""
     load_config(config_spec("tiny_decoder")).data.prepare(folder / TEXT)
 
 
 def short_training(steps: int, seed: int) -> TrainConfig:
-    """Returns the training loop of a study: one evaluation and one checkpoint, at the end.
-
-    Args:
-        steps: Updates.
-        seed: Of the initial values.
-    """
+    """Returns the training loop of a study: one evaluation and one checkpoint, at the end."""
     return TrainConfig(
         steps=steps,
         seed=seed,

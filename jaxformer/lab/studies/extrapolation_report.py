@@ -23,12 +23,7 @@ _DASHES = {"rope-linear": "--", "rope-yarn": ":"}
 
 
 def records(plan: Extrapolation, results: Mapping[str, Result]) -> list[dict[str, Any]]:
-    """Returns one row for each task, scheme, seed and length.
-
-    Args:
-        plan: The study.
-        results: Of each run, by its name.
-    """
+    """Returns one row for each task, scheme, seed and length."""
     found = []
     for seed in range(plan.seeds):
         for task in plan.tasks:
@@ -68,13 +63,7 @@ class Table:
         return spread(np.exp(np.subtract(*losses)).tolist()) if all(losses) else None
 
     def order(self, schemes: Sequence[str], factor: int, first: int | None = None) -> list[str]:
-        """Returns the schemes that can read text of this length, the best first.
-
-        Args:
-            schemes: Those to order.
-            factor: The length, as a multiple of the training length.
-            first: By the growth since that length; None: by the perplexity.
-        """
+        """Returns the schemes that can read text of this length, the best first."""
         found = {
             scheme: self.spread(TEXT, scheme, factor, "loss")
             if first is None
@@ -93,15 +82,7 @@ class Table:
 
 
 def write_extrapolation(plan: Extrapolation, results: Mapping[str, Result]) -> list[Path]:
-    """Writes the report of a finished study.
-
-    Args:
-        plan: The study.
-        results: Of each run, by its name.
-
-    Returns:
-        The files.
-    """
+    """Writes the report of a finished study."""
     rows = records(plan, results)
     table = Table(rows)
     sections = []

@@ -86,13 +86,7 @@ class Families:
         ]
 
     def experiment(self, family: str, seed: int, steps: int) -> Config:
-        """Returns the experiment of a family.
-
-        Args:
-            family: One of `FAMILIES`.
-            seed: Of the initial values and the order of the data.
-            steps: Updates.
-        """
+        """Returns the experiment of a family."""
         data = Algorithmic(
             task=self.task, length=self.length, layout=family, batch_size=64, seed=seed
         )
@@ -117,12 +111,7 @@ def _model(family: str) -> ModelConfig:
 
 
 def measure(length: int, result: TrainResult) -> dict[str, Any]:
-    """Returns the validation accuracy by step, and the scores on the longest inputs.
-
-    Args:
-        length: The symbols of those.
-        result: The model's run.
-    """
+    """Returns the validation accuracy by step, and the scores on the longest inputs."""
     saved = SavedRun(result.folder)
     measured = result.history["validation"]
     longest = saved.config.data.of_length(length, _ROWS).prepare(result.folder).validation
@@ -136,15 +125,7 @@ def measure(length: int, result: TrainResult) -> dict[str, Any]:
 
 
 def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
-    """Writes the report of a finished study.
-
-    Args:
-        plan: The study.
-        results: Of each run, by its name.
-
-    Returns:
-        The files.
-    """
+    """Writes the report of a finished study."""
     rows, curves, records, reached = [], [], [], {}
     for (family, title), colour in zip(FAMILIES.items(), COLOURS, strict=False):
         runs = [results[f"{plan.task}-{family}-seed{seed}"] for seed in range(plan.seeds)]

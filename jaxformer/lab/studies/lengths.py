@@ -45,17 +45,7 @@ class Lengths:
     tokens are predicted at each; of an algorithmic task, those of every length."""
 
     def measure(self, schemes: Sequence[str], result: TrainResult) -> dict[str, Any]:
-        """Evaluates a trained model with each of the schemes.
-
-        Args:
-            schemes: Names of schemes that the model was trained for.
-            result: The model's run.
-
-        Returns:
-            A list for each scheme: for each factor "factor", "length" (tokens of a row, or symbols
-            of an input), and the scores; "refused" in their place where the scheme has no code for
-            such positions.
-        """
+        """Evaluates a trained model with each of the schemes."""
         saved = SavedRun(result.folder)
         parameters = jax.device_put(saved.read(saved.shapes))
         length = saved.config.data.lengths["inputs"]
@@ -84,19 +74,7 @@ class Lengths:
 
 
 def validation_text(data: DataConfig, folder: Path, rows: int) -> Batch:
-    """Returns whole rows of validation text, spaced evenly.
-
-    Args:
-        data: The data, with the length of the rows.
-        folder: The run's folder.
-        rows: The most rows; the last row of the text, which padding fills, is not among them.
-
-    Returns:
-        "inputs", "targets" and "weights", [rows, T].
-
-    Raises:
-        ConfigError: The validation text is shorter than one row.
-    """
+    """Returns whole rows of validation text, spaced evenly."""
     examples = data.prepare_validation(folder).validation.examples
     whole = len(examples) - 1
     if whole < 1:

@@ -99,15 +99,7 @@ def curve(result: TrainResult) -> dict[str, Any]:
 
 
 def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
-    """Writes the report of a finished study.
-
-    Args:
-        plan: The study.
-        results: Of each run, by its name.
-
-    Returns:
-        The files.
-    """
+    """Writes the report of a finished study."""
     rows, curves, records = [], [], []
     final: dict[tuple[str, int], Spread] = {}
     for (norm, warmup), colour in zip(product(RESIDUALS, (plan.warmup, 0)), COLOURS, strict=False):

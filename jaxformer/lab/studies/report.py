@@ -60,17 +60,7 @@ class Section:
 def write_report(
     folder: Path, title: str, sections: Sequence[Section], records: Sequence[Mapping[str, Any]]
 ) -> list[Path]:
-    """Writes a report.
-
-    Args:
-        folder: The study's folder.
-        title: The heading.
-        sections: Its parts.
-        records: All numbers, one row for each measurement.
-
-    Returns:
-        The files: index.html, report.md, results.json, results.csv and the pictures.
-    """
+    """Writes a report."""
     page = Page(title)
     lines = []
     pictures = []

@@ -76,16 +76,7 @@ stretch the frequencies of a trained RoPE by the multiple of the training length
 
 
 def chosen(text: str, names: Iterable[str], option: str) -> tuple[str, ...]:
-    """Returns which names a list between commas has, in the order of all; "all" has all.
-
-    Args:
-        text: The list.
-        names: All names.
-        option: What the user calls the list, for messages.
-
-    Raises:
-        ArgumentError: A name is unknown.
-    """
+    """Returns which names a list between commas has, in the order of all; "all" has all."""
     names = tuple(names)
     if text.strip().lower() == "all":
         return names
@@ -100,14 +91,7 @@ def chosen(text: str, names: Iterable[str], option: str) -> tuple[str, ...]:
 
 
 def models(schemes: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the schemes that are tested with each trained model.
-
-    Args:
-        schemes: Their names.
-
-    Returns:
-        The name of the scheme in training -> the schemes in tests, in their order.
-    """
+    """Returns the schemes that are tested with each trained model."""
     found: dict[str, list[str]] = {}
     for name in schemes:
         found.setdefault(SCHEMES[name].trained_as or name, []).append(name)

@@ -15,7 +15,7 @@ import jax
 from jaxformer.checkpoints.files import write_json
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.serialization import diff, to_json
 from jaxformer.training.logging.progress import duration
 from jaxformer.training.logging.run_logger import TrainingDiverged
@@ -70,17 +70,7 @@ class Study:
     """Keep the folder of each run, with its checkpoint, after it was measured."""
 
     def run(self, cells: Sequence[Cell]) -> dict[str, Result] | None:
-        """Trains and measures the cells that are not finished.
-
-        Args:
-            cells: All cells; names are unique.
-
-        Returns:
-            The result of each cell by its name; None if the user stopped the study.
-
-        Raises:
-            ConfigError: The folder has results with other settings.
-        """
+        """Trains and measures the cells that are not finished."""
         found = {cell.name: self.finished(cell) for cell in cells}
         self._share_programs()
         for number, cell in enumerate(cells, start=1):
@@ -96,11 +86,7 @@ class Study:
         return found
 
     def finished(self, cell: Cell) -> Result | None:
-        """Returns the result of an earlier start; None if there is none.
-
-        Raises:
-            ConfigError: It was made with other settings.
-        """
+        """Returns the result of an earlier start; None if there is none."""
         file = self._file(cell)
         if not file.is_file():
             return None
@@ -156,12 +142,7 @@ def _asked(cell: Cell) -> dict[str, Any]:
 
 
 def time_left(cells: Sequence[Cell], found: dict[str, Result | None]) -> str:
-    """Returns the approximate remaining time as text, or "" before the first cell is finished.
-
-    Args:
-        cells: All cells.
-        found: The results by name, None where a cell is not finished.
-    """
+    """Returns the approximate remaining time as text, or "" before the first cell is finished."""
     times: dict[str, list[float]] = defaultdict(list)
     for cell in cells:
         if (result := found[cell.name]) is not None:

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_fields
 from jaxformer.functional.activations import scope
-from jaxformer.functional.assertions import assert_axes, assert_bool
+from jaxformer.functional.arrays import assert_axes, assert_bool, place, spec_of
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
-from jaxformer.functional.placement import place, spec_of
 from jaxformer.models.flops import block_products
 from jaxformer.models.heads.base import Head, HeadModule, Unit, array
 from jaxformer.nn import Linear, Transformer

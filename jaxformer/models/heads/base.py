@@ -15,7 +15,7 @@ from flax import nnx
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
-from jaxformer.functional.assertions import (
+from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
     check_choice,

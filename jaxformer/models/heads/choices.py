@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import jax
 
-from jaxformer.errors import ConfigError, check_field
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.checks import check_field
+from jaxformer.errors import ConfigError
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.models.heads.base import Head, Unit
 from jaxformer.models.heads.labels import Classification, ClassificationHead
 

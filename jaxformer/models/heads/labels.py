@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.checks import check_field
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.losses.cross_entropy import LossSums, binary_cross_entropy
 from jaxformer.models.heads import metrics

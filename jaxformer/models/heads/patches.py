@@ -6,8 +6,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import check_argument, check_field
-from jaxformer.functional.assertions import assert_axes, assert_bool
+from jaxformer.checks import check_argument, check_field
+from jaxformer.functional.arrays import assert_axes, assert_bool
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.patches import patches
 from jaxformer.models.heads.base import Head, HeadModule, Unit, array, class_loss

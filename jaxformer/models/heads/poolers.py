@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_types
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes, place, spec_of
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import Norm
-from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import NoPosition
 from jaxformer.models.heads.base import pool
 from jaxformer.nn.attention import Attention

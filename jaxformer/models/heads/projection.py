@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.checks import check_field
+from jaxformer.errors import ConfigError
 from jaxformer.models.heads.base import Head, HeadModule, embedding, pool
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal

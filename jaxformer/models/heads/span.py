@@ -6,9 +6,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import at_least
-from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes, static
+from jaxformer.checks import at_least, check_field
+from jaxformer.functional.arrays import assert_axes, static
 from jaxformer.models.heads import metrics
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, Unit, array, class_loss
 from jaxformer.models.heads.dense import Dense, ResidualMLP

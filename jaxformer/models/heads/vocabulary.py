@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.kernels import Kernel
 from jaxformer.functional.linear import linear

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.checks import at_least, optional
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.checks import at_least, check_argument, optional
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import CONFIG, file_in
 from jaxformer.models import Classification
 from jaxformer.pretrained.auto import load, model_folder
@@ -93,16 +93,7 @@ def score_pairs(
 
 
 def open_model(model: Model, **options: Any) -> Pretrained:
-    """Returns the model of a folder, which may be one of sentence-transformers' old ones.
-
-    Args:
-        model: The folder, or the name on the hub; a model is returned as it is.
-        **options: As for `jaxformer.load`, for a folder or a name.
-
-    Raises:
-        ConfigError: There is no such model, or it asks for something that is not supported.
-        DataError: A file is damaged.
-    """
+    """Returns the model of a folder, which may be one of sentence-transformers' old ones."""
     if not isinstance(model, str | Path):
         check_pretrained("model", model)
         return model
@@ -115,17 +106,7 @@ def open_model(model: Model, **options: Any) -> Pretrained:
 def text_embedder(
     model: Model, *, max_length: int | None = None, batch_size: int = 32
 ) -> TextEmbedder:
-    """Returns what makes vectors of texts with a model; it is kept as long as the model is.
-
-    Args:
-        model: The model, its folder, or its name on the hub.
-        max_length: The most tokens of a text; None: what the folder says.
-        batch_size: Texts that are computed together.
-
-    Raises:
-        ConfigError: The folder asks for something that is not supported.
-        DataError: There is no tokenizer, or a file is damaged.
-    """
+    """Returns what makes vectors of texts with a model; it is kept as long as the model is."""
     pretrained, recipe = _opened(model)
     if recipe.pooling is None:
         recipe = with_default_pooling(recipe, pretrained.checkpoint.architecture.name)
@@ -135,17 +116,7 @@ def text_embedder(
 def cross_encoder(
     model: Model, *, max_length: int | None = None, batch_size: int = 32
 ) -> CrossEncoder:
-    """Returns what scores pairs of texts with a model; arguments are those of `text_embedder`.
-
-    Args:
-        model: The model, its folder, or its name on the hub.
-        max_length: The most tokens of a pair; None: what the model allows.
-        batch_size: Pairs that are computed together.
-
-    Raises:
-        ConfigError: The model has no head that scores texts.
-        DataError: There is no tokenizer, or a file is damaged.
-    """
+    """Returns what scores pairs of texts with a model; arguments are those of `text_embedder`."""
     pretrained, recipe = _opened(model)
     if not _scores(pretrained):
         names = ", ".join(head.name for head in pretrained.config.heads) or "none"
@@ -157,17 +128,7 @@ def cross_encoder(
 
 
 def reads_pairs(pretrained: Pretrained) -> bool:
-    """Returns whether a model is a cross-encoder, which scores pairs of texts.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        True for a classifier of one label, or one that its files say is a cross-encoder.
-
-    Raises:
-        ConfigError: The folder asks for something that is not supported.
-    """
+    """Returns whether a model is a cross-encoder, which scores pairs of texts."""
     if not _scores(pretrained):
         return False
     _, recipe = _opened(pretrained)

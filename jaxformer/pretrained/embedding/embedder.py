@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import RunConfig
-from jaxformer.checks import at_least, optional
+from jaxformer.checks import at_least, check_argument, optional
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.specs import load_tokenizer
-from jaxformer.errors import check_argument
 from jaxformer.pretrained.embedding.modules import activation_of, unit
 from jaxformer.pretrained.embedding.recipe import SETTINGS, Recipe, Similarity
 from jaxformer.pretrained.model import Pretrained
@@ -143,15 +142,7 @@ class CrossEncoder(_OfTexts):
 
 
 def named_activation(pretrained: Pretrained, recipe: Recipe) -> tuple[str, str] | None:
-    """Returns the name of a cross-encoder's activation function, and the field that has it.
-
-    Args:
-        pretrained: The model.
-        recipe: What the folder says.
-
-    Returns:
-        The name of a class of PyTorch's, and the file and the field; None: there is none.
-    """
+    """Returns the name of a cross-encoder's activation function, and the field that has it."""
     values, config = pretrained.checkpoint.hf_config.values, pretrained.checkpoint.hf_config.path
     nested = values.get("sentence_transformers")
     nested = nested if isinstance(nested, dict) else {}

@@ -45,15 +45,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def activation_of(path: str, where: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function of a PyTorch module, as it is without arguments.
-
-    Args:
-        path: The name of the module's class: "torch.nn.modules.activation.Tanh".
-        where: The file and the field, for messages.
-
-    Raises:
-        ConfigError: It is none of those that are known, or code of its own.
-    """
+    """Returns the function of a PyTorch module, as it is without arguments."""
     name = path.rpartition(".")[2] if isinstance(path, str) else ""
     if not (name in _ACTIVATIONS and path.startswith("torch.nn.")):
         known = ", ".join(f"torch.nn.{each}" for each in _ACTIVATIONS)
@@ -72,14 +64,7 @@ class Pooling:
 
     @classmethod
     def read(cls, folder: Path) -> "Pooling":
-        """Returns the pooling that a module's folder describes.
-
-        Args:
-            folder: The folder, with a config.json.
-
-        Raises:
-            ConfigError: It names another way.
-        """
+        """Returns the pooling that a module's folder describes."""
         values = _config(folder)
         modes = values.get("pooling_mode")
         if modes is None:

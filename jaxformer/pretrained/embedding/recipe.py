@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 from jaxformer.errors import ConfigError, DataError, did_you_mean, shortened
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.model_files import EMBEDDINGS, file_in, read_object
 from jaxformer.io.notices import warn_once
 from jaxformer.pretrained.embedding.modules import (
@@ -58,15 +58,7 @@ class Recipe:
         return name if name in get_args(Similarity) else "cosine"
 
     def prompt(self, text: str | None, name: str | None) -> str:
-        """Returns what comes before each text.
-
-        Args:
-            text: The text itself, which comes first.
-            name: One of the prompts; None: the folder's default, if it has one.
-
-        Raises:
-            ConfigError: There is no prompt of this name.
-        """
+        """Returns what comes before each text."""
         if text is not None:
             return text
         name = self.settings.get("default_prompt_name") if name is None else name
@@ -83,15 +75,7 @@ class Recipe:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Returns the recipe of a folder; one without modules.json has a model alone.
-
-    Args:
-        folder: The folder of sentence-transformers, or that of the model in one of its old ones.
-
-    Raises:
-        ConfigError: The folder asks for a module that is not supported.
-        DataError: A file is damaged.
-    """
+    """Returns the recipe of a folder; one without modules.json has a model alone."""
     file = file_in(folder, MODULES)
     if file is None and _OLD.fullmatch(folder.name) and file_in(folder.parent, MODULES) is not None:
         recipe = read_recipe(folder.parent)
@@ -122,12 +106,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
-    """Returns the recipe that sentence-transformers takes for a model without one.
-
-    Args:
-        recipe: The recipe of a folder without modules.json.
-        model_class: The name of the model's class.
-    """
+    """Returns the recipe that sentence-transformers takes for a model without one."""
     mode = "lasttoken" if model_class.endswith("ForCausalLM") else "mean"
     what = {"lasttoken": "the state of the last token", "mean": "the mean of the tokens' states"}
     warn_once(

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxformer.checks import check_argument
 from jaxformer.data.tokenizers.special_tokens import mask_names
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
@@ -34,22 +35,6 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
         p(token at mask m) = softmax(logits_m)
 
     Several masks are predicted at once, each as if the others stayed hidden.
-
-    Args:
-        pretrained: A model with a masked language model head, as `jaxformer.load` returns it.
-        text: The text, with the model's mask token where a token is hidden.
-        k: How many tokens to return for each mask.
-
-    Returns:
-        The most probable tokens of each mask, the first mask first, the most probable token first.
-
-    Raises:
-        ArgumentError: The text has no mask token; names that of the model.
-        ConfigError: The model has no masked language model head.
-        DataError: There is no tokenizer, or the text is longer than the model's positions.
-
-    References:
-        Devlin et al., 2018, https://arxiv.org/abs/1810.04805
     """
     check_pretrained("pretrained", pretrained)
     size = pretrained.config.vocab_size if _predicts_masked(pretrained) else 0

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.errors import ArgumentError, DataError, check_argument
+from jaxformer.checks import check_argument
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.pretrained.auto import open_checkpoint
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, Token, open_tokenizer
 from jaxformer.pretrained.model import Pretrained
@@ -49,23 +50,6 @@ def neighbours(
 
     The word is one token inside a text, after a space where the tokenizer tells the two apart, or
     else at the start of one. Of a folder nothing but the embedding table is read.
-
-    Args:
-        model: A folder or a model, see `open_tokenizer`.
-        word: A word that is one token; or a piece as the tokenizer stores it, such as "##ing".
-        k: How many to return.
-        step: Which checkpoint of a run; None: the newest.
-        best: Take the checkpoint with the best value of the run's `train.metric`.
-
-    Returns:
-        The token and its neighbours.
-
-    Raises:
-        ArgumentError: `k` is not positive, or the word is not one token: names its pieces.
-        DataError: There is no tokenizer or no table of embeddings.
-
-    References:
-        Mikolov et al., 2013, https://arxiv.org/abs/1301.3781
     """
     check_argument("k", k, isinstance(k, int) and k >= 1, "an integer of at least 1")
     tokenizer = open_tokenizer(model)

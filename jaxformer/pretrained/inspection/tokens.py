@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from tokenizers import Encoding
 from tokenizers import Tokenizer as RustTokenizer
 
+from jaxformer.checks import check_argument
 from jaxformer.data.tasks.sequences import SpecialTokens
 from jaxformer.data.tokenizers.files import read_settings, tokenizer_file
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.specs import load_tokenizer
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.positions.base import Position
 from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.auto import model_folder, open_checkpoint
@@ -115,17 +116,6 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
 
     A Hugging Face tokenizer adds its own special tokens. For a run, these are an end of text in
     front of a decoder's text or after an encoder-decoder's, or [CLS] and [SEP] around an encoder's.
-
-    Args:
-        model: The folder of a run, of one of its checkpoints or of a Hugging Face checkpoint, or
-            its name on the hub; or a model, as `jaxformer.load` returns it.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        ArgumentError: The folder does not exist.
-        DataError: There is no tokenizer, or it cannot be read.
     """
     if isinstance(model, Pretrained):
         if model.folder is None:
@@ -139,33 +129,12 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
 
 
 def tokenize(model: str | Path | Pretrained, text: str) -> list[Token]:
-    """Returns the tokens that a model reads of a text.
-
-    Args:
-        model: A folder or a model, see `open_tokenizer`.
-        text: The text.
-
-    Returns:
-        Its tokens, special ones included.
-
-    Raises:
-        ArgumentError: The folder does not exist.
-        DataError: There is no tokenizer, or it cannot be read.
-    """
+    """Returns the tokens that a model reads of a text."""
     return open_tokenizer(model).tokens(text)
 
 
 def check_fits(name: str, tokens: Sequence[Any], position: Position) -> None:
-    """Checks that a text is not longer than a model's positions.
-
-    Args:
-        name: What the text is called: "text".
-        tokens: Its tokens.
-        position: The positional scheme that counts them.
-
-    Raises:
-        DataError: There are more tokens than positions.
-    """
+    """Checks that a text is not longer than a model's positions."""
     limit = position.max_length
     if limit is not None and len(tokens) > limit:
         raise DataError(

@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig
+from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig, kept_files
 from jaxformer.checkpoints.saved_run import run_and_step
-from jaxformer.checks import at_least, check_types, optional
+from jaxformer.checks import at_least, check_argument, check_types, optional
 from jaxformer.config.experiment import Config
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions
@@ -75,23 +74,7 @@ def open_predictor(
     strict: bool = False,
     architecture: str | None = None,
 ) -> Predictor:
-    """Returns a predictor for rows of a table with the model in a folder.
-
-    Args:
-        folder: The folder of a run, of one of its checkpoints, or of a Hugging Face checkpoint; or
-            its name on the hub.
-        config: What is predicted.
-        step: Which checkpoint of the run; None: the newest.
-        best: Take the checkpoint with the best value of the run's `train.metric`.
-        dtype: The dtype of the parameters and the computation; None: that of the files.
-        strict: As for `jaxformer.load`.
-        architecture: As for `jaxformer.load`.
-
-    Raises:
-        ArgumentError: An argument has a wrong value.
-        ConfigError: The model predicts nothing of a row, or the checkpoint cannot be chosen.
-        DataError: There is no tokenizer, or a file is damaged.
-    """
+    """Returns a predictor for rows of a table with the model in a folder."""
     config = config or PredictionConfig()
     folder = model_folder(folder, "folder", architecture=architecture)
     # A model that always does so is not told to stop.

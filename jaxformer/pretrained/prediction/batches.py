@@ -39,14 +39,7 @@ class Batches:
         arrays: Callable[[Sequence[Any], int], Arrays],
         longest: int,
     ) -> list[tuple[Any, int]]:
-        """Returns the results of each row, in order, with the length that it was padded to.
-
-        Args:
-            rows: The rows.
-            sizes: The length of each.
-            arrays: Makes the arrays of some rows, padded to a length.
-            longest: The most that a row is padded to.
-        """
+        """Returns the results of each row, in order, with the length that it was padded to."""
         order = np.argsort(sizes, kind="stable")
         found: list[Any] = [None] * len(rows)
         count = min(self._batch_size, 1 << max(len(rows) - 1, 0).bit_length())
@@ -63,12 +56,7 @@ class Batches:
 
 
 def bucket(size: int, longest: int) -> int:
-    """Returns the padded length for rows of a size: 16, 32, 48, 64, 96, 128, 192, ...
-
-    Args:
-        size: The length of the longest row of a batch.
-        longest: The most that a row can have.
-    """
+    """Returns the padded length for rows of a size: 16, 32, 48, 64, 96, 128, 192, ..."""
     length = _SHORTEST
     while length < size:
         halfway = length + length // 2

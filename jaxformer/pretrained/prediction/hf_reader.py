@@ -8,8 +8,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
 from jaxformer.data.tasks.sequences import EncodedText
-from jaxformer.data.tokenizers.files import read_settings
-from jaxformer.data.tokenizers.limits import bounded_matches
+from jaxformer.data.tokenizers.files import bounded_matches, read_settings
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
 from jaxformer.hub.families import family_of, forward
@@ -30,16 +29,7 @@ class HFReader(TextReader):
     def __init__(
         self, pretrained: Pretrained, max_length: int | None = None, lower_case: bool = False
     ):
-        """Reads the tokenizer.
-
-        Args:
-            pretrained: The model.
-            max_length: The most tokens of a row; None: what the model and its tokenizer allow.
-            lower_case: Whether texts are read in lower case, whatever the tokenizer does.
-
-        Raises:
-            DataError: There is no tokenizer.
-        """
+        """Reads the tokenizer."""
         self._checkpoint, config = pretrained.checkpoint, pretrained.config
         self._folder = pretrained.folder
         self._tokenizer = read_prompt_encoder(pretrained.folder).tokenizer

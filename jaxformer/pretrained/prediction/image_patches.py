@@ -17,17 +17,6 @@ def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[in
 
     Both are multiples of the patch, and the shape stays as nearly the same as that allows. The
     scale is found by halving, with the bounds of transformers, whose sides these are.
-
-    Args:
-        sides: Height and width in pixels.
-        patch: Height and width of a patch.
-        most: The patches at most.
-
-    Returns:
-        Height and width.
-
-    References:
-        Tschannen et al., SigLIP 2, 2025 (https://arxiv.org/abs/2502.14786): its NaFlex models.
     """
 
     def scaled(scale: float) -> tuple[int, ...]:
@@ -47,21 +36,7 @@ def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[in
 def image_inputs(
     images: Sequence[np.ndarray], config: VisionConfig, length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns images as arrays, by the names that transformers gives them.
-
-    Args:
-        images: float32 [height, width, channels]; of one size, unless the model reads images that
-            are cut into patches.
-        config: The model.
-        length: How many patches an image is padded to; None: as many as the largest has.
-
-    Returns:
-        "pixel_values" [images, channels, height, width]; or [images, patches, pixels of a patch],
-        "pixel_attention_mask" [images, patches] and "spatial_shapes" [images, 2].
-
-    Raises:
-        DataError: A side is not a multiple of the patch's, or there are more patches than `length`.
-    """
+    """Returns images as arrays, by the names that transformers gives them."""
     if not config.position.any_grid:
         return {"pixel_values": np.stack([image.transpose(2, 0, 1) for image in images])}
     rows, columns = config.patch_size

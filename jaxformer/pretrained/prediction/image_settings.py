@@ -48,14 +48,7 @@ class ImageSettings:
 
     @classmethod
     def of_folder(cls, folder: Path) -> "ImageSettings":
-        """Returns the settings of a checkpoint's folder.
-
-        Args:
-            folder: The folder.
-
-        Raises:
-            DataError: There are none, or one has a wrong value.
-        """
+        """Returns the settings of a checkpoint's folder."""
         values, path = (read_object(folder, PROCESSOR) or {}).get(_IMAGES), folder / PROCESSOR
         if not isinstance(values, dict):
             values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
@@ -128,11 +121,7 @@ class ImageSettings:
         return read(self) == read(other)
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Returns the mean and the standard deviation of pixels between 0 and 1, by channel.
-
-        Args:
-            channels: The channels of the model's images.
-        """
+        """Returns the mean and the standard deviation of pixels between 0 and 1, by channel."""
         scale = 1.0
         if self.values.get("do_rescale", True):
             scale = self.values.get("rescale_factor", 1 / 255)

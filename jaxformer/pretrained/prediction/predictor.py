@@ -39,14 +39,7 @@ class Predictor(abc.ABC):
         self.cut = self.count = 0
 
     def predict(self, records: Sequence[Record]) -> list[Prediction]:
-        """Returns what is predicted for each row, by the names of the columns.
-
-        Args:
-            records: The rows.
-
-        Raises:
-            DataError: A row lacks a column, or holds something else than text.
-        """
+        """Returns what is predicted for each row, by the names of the columns."""
         if not records:
             return []
         rows = self._rows(records)
@@ -55,14 +48,7 @@ class Predictor(abc.ABC):
         return rows
 
     def check(self, record: Record) -> None:
-        """Checks that a row has the columns that are read.
-
-        Args:
-            record: The row.
-
-        Raises:
-            DataError: It lacks a column, or holds something else than text; names its place.
-        """
+        """Checks that a row has the columns that are read."""
         self._texts([record])
 
     @abc.abstractmethod

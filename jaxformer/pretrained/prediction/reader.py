@@ -96,16 +96,7 @@ class TextReader(Reader):
 
     @abc.abstractmethod
     def windows(self, where: str, question: str, context: str) -> list[Window]:
-        """Returns the rows of a question, several where the context is too long for one.
-
-        Args:
-            where: The question's place, for messages.
-            question: The question.
-            context: The text to find the answer in.
-
-        Raises:
-            DataError: The question leaves no room for the context.
-        """
+        """Returns the rows of a question, several where the context is too long for one."""
 
     def stacked(self, columns: Sequence[np.ndarray], length: int, fill: int) -> np.ndarray:
         """Returns arrays [tokens] as one [rows, length], padded on the model's side."""

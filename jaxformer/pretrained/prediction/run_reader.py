@@ -29,15 +29,7 @@ class RunReader(TextReader):
         head: str | None = None,
         max_length: int | None = None,
     ):
-        """Prepares the encoder.
-
-        Args:
-            data: The run's data.
-            tokenizer: The run's tokenizer.
-            config: The model's configuration.
-            head: The name of the head whose scores are wanted, if any.
-            max_length: The most tokens of a row; None: as many as in training.
-        """
+        """Prepares the encoder."""
         self._data, self._tokenizer, self._config = data, tokenizer, config
         self._head, self.max_length = head, max_length or data.lengths["inputs"]
         special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))

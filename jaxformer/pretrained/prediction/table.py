@@ -67,17 +67,7 @@ class PredictedTable:
     def predict(
         self, predictor: Predictor, settings: dict[str, Any], done: Callable[[int], None]
     ) -> None:
-        """Predicts for every row, and writes the output.
-
-        Args:
-            predictor: Predicts for some rows at a time.
-            settings: What the predictions depend on; others cannot be continued.
-            done: Receives the number of rows that have been predicted.
-
-        Raises:
-            ConfigError: The predictions so far are those of other settings.
-            DataError: A row differs from the one that was predicted, or the disk is full.
-        """
+        """Predicts for every row, and writes the output."""
         count, records = self._resumed(settings), self.records()
         for number, (record, (digest, _)) in enumerate(
             zip(islice(records, count), self._predicted(), strict=True), start=1

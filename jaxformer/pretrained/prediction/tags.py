@@ -87,13 +87,6 @@ def entities(
     """Returns the entities that the tags of words mark, as token-classification pipelines do.
 
     A tag I-X continues an entity X; B-X and S-X begin another one.
-
-    Args:
-        text: The text.
-        spans: Where each word begins and ends in it.
-        tags: The tag of each word: "O", or B-, I-, E- or S- before the kind of entity; None: the
-            word was cut off.
-        scores: The probability of each tag.
     """
     found: list[dict] = []
     before = None

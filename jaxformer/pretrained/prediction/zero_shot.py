@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import special_tokens_of
 from jaxformer.data.tokenizers.auto import UnreadError
 from jaxformer.data.tokenizers.files import ask_about, read_settings
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Contrastive
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
@@ -85,16 +86,6 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 
     They are padded to the longest of them or, where padding counts as text, to the length of the
     model's positions.
-
-    Args:
-        pretrained: The model.
-        texts: The texts.
-
-    Returns:
-        "input_ids" and, unless padding counts as text, "attention_mask", [texts, tokens].
-
-    Raises:
-        DataError: A text is too long, or there is no tokenizer.
     """
     settings = read_settings(pretrained.folder)
     rows = [pretrained.prompt_encoder.source(text) for text in texts]
@@ -136,16 +127,7 @@ def _padding(pretrained: Pretrained) -> tuple[int, bool]:
 def image_vectors(
     pretrained: Pretrained, images: Sequence[str | Path], batch_size: int = 32
 ) -> np.ndarray:
-    """Returns the vectors of images, of length 1, float32 [images, width].
-
-    Args:
-        pretrained: The model.
-        images: The files of the images.
-        batch_size: Images that are computed together.
-
-    Raises:
-        DataError: An image cannot be decoded, or there is no preprocessor_config.json.
-    """
+    """Returns the vectors of images, of length 1, float32 [images, width]."""
     check_argument("images", images, len(images) > 0, "one file at least")
     reader, found = HFImageReader(pretrained), []
     count = min(batch_size, len(images))

@@ -1,21 +1,22 @@
-"""The end of a run: its final results in files and on the screen, and what to try next."""
+"""Which evaluation was the best, whether to go on, and the results at the end of a run."""
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.config.experiment import Config
 from jaxformer.config.loggers import TensorBoard
+from jaxformer.config.train import cost
 from jaxformer.data import Data
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.files import replacing
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
-from jaxformer.training.evaluation.early_stopping import EarlyStopping
 from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
@@ -23,6 +24,73 @@ from jaxformer.training.logging.run_logger import in_words
 from jaxformer.training.logging.throughput import RunWork
 
 EVALUATION_FILE = "evaluation.json"
+
+
+def check_metric(metric: str, measured: Mapping[str, Any]) -> None:
+    """Raises ConfigError, which lists the measured metrics, unless a metric is among them."""
+    if metric not in measured:
+        raise ConfigError(
+            f"train.metric = {metric!r} is not what evaluation measures here: there are "
+            f"{', '.join(measured)}{did_you_mean(metric, measured)}"
+        )
+
+
+class Evaluation(NamedTuple):
+    """One value of the metric."""
+
+    step: int
+    value: float | None
+    """None: it was not finite."""
+
+
+class EarlyStopping:
+    """Follows the validation metric of a run.
+
+    It is a function of the evaluations alone, so a run that was interrupted ends where an
+    undisturbed one does.
+
+    Args:
+        metric: The metric's name.
+        patience: Evaluations in a row without a better value that end the run; None: nothing does.
+        rows: The metrics that a run has recorded so far, see `training.metrics`.
+    """
+
+    def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):
+        self._metric, self._patience = metric, patience
+        self._worse = 0
+        self.best: Evaluation | None = None
+        """The first of the best evaluations, if any had a finite value."""
+        for row in rows:
+            if row["split"] == "validation" and metric in row:
+                self._take(Evaluation(row["step"], row[metric]))
+
+    @property
+    def ended(self) -> bool:
+        """Whether as many evaluations as patience allows brought no improvement."""
+        return self._patience is not None and self._worse >= self._patience
+
+    @property
+    def reason(self) -> str:
+        """Why a run has ended, as a sentence without its full stop."""
+        count = f"{self._worse} evaluation{'s' if self._worse > 1 else ''}"
+        words = f"validation {self._metric.replace('_', ' ')}"
+        if self.best is None:
+            return f"{words} was no number in {count}"
+        step, value = self.best
+        return f"{words} was no better than {value:.4g}, that of step {step}, in {count} since"
+
+    def add(self, step: int, values: Mapping[str, float]) -> bool:
+        """Takes the evaluation of a step."""
+        check_metric(self._metric, values)
+        value = values[self._metric]
+        return self._take(Evaluation(step, value if math.isfinite(value) else None))
+
+    def _take(self, evaluation: Evaluation) -> bool:
+        value, best = cost(self._metric, evaluation.value), self.best
+        better = value is not None and (best is None or value < cost(self._metric, best.value))
+        self._worse = 0 if better else self._worse + 1
+        self.best = evaluation if better else best
+        return better
 
 
 class GeneratedText(NamedTuple):
@@ -50,17 +118,7 @@ class Conclusion(NamedTuple):
     """What the model writes for the validation sources, where the data have such."""
 
     def save(self, file: AnyPath, folder: AnyPath, data: Data) -> list[Path]:
-        """Writes a JSON file, and the texts beside it.
-
-        Args:
-            file: The JSON file.
-            folder: The run's folder, which the file names.
-            data: The configuration of the data, which the file contains.
-
-        Returns:
-            The files: translations.txt (summaries.txt, answers.txt) beside evaluation.json,
-            X-translations.txt beside X.json.
-        """
+        """Writes a JSON file, and the texts beside it."""
         content = {
             "run": str(folder),
             "step": self.step,
@@ -93,20 +151,7 @@ def print_conclusion(
     stopping: EarlyStopping,
     sample: str,
 ) -> Path | None:
-    """Writes the results and a picture into the run's folder, and prints what there is.
-
-    Args:
-        conclusion: The results.
-        config: The experiment.
-        folder: The run's folder.
-        logs: Where its logs are written: the same, or what is uploaded to there.
-        params: The parameters, whose number the picture shows.
-        stopping: What knows the best evaluation.
-        sample: A sample of the model's text, or an empty string.
-
-    Returns:
-        The picture of the loss; None: nothing was measured yet.
-    """
+    """Writes the results and a picture into the run's folder, and prints what there is."""
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
         with replacing(logs / "sample.txt") as aside:
@@ -178,13 +223,7 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
 
 
 def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes lines of source, reference and text with tabs between.
-
-    Args:
-        texts: The texts.
-        kind: What each is, for the head of the column: "translation".
-        file: Where to write.
-    """
+    """Writes lines of source, reference and text with tabs between."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
     with replacing(file) as aside:
@@ -192,13 +231,7 @@ def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
-    """Returns a few texts, spread over all, for people to read.
-
-    Args:
-        texts: The texts.
-        kind: What each is: "translation".
-        most: How many.
-    """
+    """Returns a few texts, spread over all, for people to read."""
     chosen = [texts[n * len(texts) // most] for n in range(most)]
     names = ("source", "reference", kind)
     return "\n\n".join(

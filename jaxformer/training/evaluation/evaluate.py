@@ -30,16 +30,7 @@ class Evaluator:
     """The most batches of the training's size to read; None: all rows."""
 
     def evaluate(self, params: Parameters) -> dict[str, float]:
-        """The metrics of some parameters.
-
-        Args:
-            params: The parameters, on the program's mesh.
-
-        Returns:
-            ``loss``, the sum over the heads of the means over what they predict, and each head's
-            own metrics, see `Head.metrics`; with several heads under "<head>_<metric>". Those of
-            `Loss.validation` instead, where the loss is not that of heads.
-        """
+        """The metrics of some parameters."""
         results = self.measure(params)
         loss = self.program.loss
         own = loss.validation({name: result.sums for name, result in results.items()})
@@ -58,17 +49,7 @@ class Evaluator:
         say: Callable[[str], None],
         metrics: dict[str, float] | None = None,
     ) -> Conclusion:
-        """Runs the final evaluation: `evaluate`, the baseline and generated texts.
-
-        Args:
-            params: The parameters, on the program's mesh.
-            step: Updates behind the parameters.
-            say: Receives a line before what takes a while.
-            metrics: What `evaluate` returned, if it was called already.
-
-        Returns:
-            The metrics, the baseline and the texts.
-        """
+        """Runs the final evaluation: `evaluate`, the baseline and generated texts."""
         data, most = self.data, self.max_batches
         metrics = dict(metrics or self.evaluate(params))
         trivial = {}

@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec
 from jaxformer.data import Tokenizer
 from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.sharding import on_mesh
+from jaxformer.functional.arrays import place
 from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.placement import place
 from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
 from jaxformer.generation.decode.processors import History
 from jaxformer.models import AbstractModel, Parameters
@@ -28,18 +28,7 @@ def write_texts(
     examples: TextToTextExamples,
     tokenizer: Tokenizer,
 ) -> list[GeneratedText]:
-    """Generates a text for each source by greedy decoding.
-
-    Args:
-        program: The training program, which knows the model (an encoder-decoder) and the mesh.
-        params: Its parameters.
-        batches: Rows of `examples` with "row", the number of each (-1: none).
-        examples: The sources and references.
-        tokenizer: Turns tokens back into text.
-
-    Returns:
-        A text for each row, in their order; cut where it fills the target's length.
-    """
+    """Generates a text for each source by greedy decoding."""
     end = tokenizer.end_of_text_id
     with on_mesh(program.mesh):
         decode = jax.jit(partial(_decode, program.abstract_model, end))

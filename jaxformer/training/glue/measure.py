@@ -14,8 +14,7 @@ from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
 from jaxformer.data.tasks.labelled_text import LabelledRow
 from jaxformer.data.tasks.records import Record
 from jaxformer.errors import ConfigError
-from jaxformer.io.files import replacing
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json, replacing
 from jaxformer.models.heads.metrics import classification_scores
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor
@@ -42,12 +41,7 @@ class Measured(NamedTuple):
 
 
 def finished(run: GlueRun) -> Measured | None:
-    """Returns what an earlier start has measured; None if the run is not finished.
-
-    Raises:
-        ConfigError: The folder holds a run with other settings; names them.
-        DataError: A file is damaged.
-    """
+    """Returns what an earlier start has measured; None if the run is not finished."""
     file = run.folder / RESULT_FILE
     if not file.is_file() or not (run.folder / CONFIG_FILE).is_file():
         return None
@@ -67,18 +61,7 @@ def _asked(run: GlueRun) -> list[float | None]:
 
 
 def measure(run: GlueRun, result: TrainResult) -> Measured:
-    """Measures a run that has come to its end, and writes its predictions for the test data.
-
-    Args:
-        run: The run.
-        result: What its training has returned.
-
-    Returns:
-        What the run's folder keeps from now on.
-
-    Raises:
-        DataError: A file of the task cannot be read.
-    """
+    """Measures a run that has come to its end, and writes its predictions for the test data."""
     task, files = TASKS[run.task], run.config.data.files
     found = {name: result.metrics[name] for name in task.metrics}
     others = task.dev[1:]

@@ -51,11 +51,7 @@ class GluePlan:
     """The most tokens of a row; None: the recipe's."""
 
     def check_files(self) -> None:
-        """Checks that all tasks' files are there and can be read, before anything is trained.
-
-        Raises:
-            DataError: A training or development file is missing, or any file is malformed.
-        """
+        """Checks that all tasks' files are there and can be read, before anything is trained."""
         if not any_path(self.data, "--data").is_dir():
             raise DataError(f"--data {self.data}: must be the folder with GLUE's; there is none")
         missing = {task: GlueFolder(self.data, TASKS[task]).missing() for task in self.tasks}
@@ -70,16 +66,7 @@ class GluePlan:
         raise DataError(f"files of GLUE are missing:{listed}\nPut them there{advice}")
 
     def runs(self, task: str, recipe: Recipe, changed: Callable[[Config], Config]) -> list[GlueRun]:
-        """Returns the runs of a task.
-
-        Args:
-            task: The task.
-            recipe: Gives its published experiment.
-            changed: Applies the user's own options.
-
-        Raises:
-            ConfigError: An option does not fit.
-        """
+        """Returns the runs of a task."""
         config = recipe(task)
         given = {"batch_size": self.batch_size, "sequence_length": self.max_length}
         given = {name: value for name, value in given.items() if value is not None}
@@ -120,11 +107,7 @@ def _with_seed(config: Config, seed: int) -> Config:
 
 
 def chosen_tasks(text: str) -> tuple[str, ...]:
-    """Returns the tasks that a list between commas names, in GLUE's order; "all" names all.
-
-    Raises:
-        ConfigError: There is no such task.
-    """
+    """Returns the tasks that a list between commas names, in GLUE's order; "all" names all."""
     if text.strip().lower() == "all":
         return tuple(TASKS)
     chosen = {task_name(name) for name in text.split(",") if name.strip()}

@@ -32,9 +32,6 @@ def average(scores: Mapping[str, float]) -> float:
 
     References:
         Wang et al., GLUE, https://arxiv.org/abs/1804.07461, section 5
-
-    Args:
-        scores: Of each task, by its name.
     """
     return statistics.fmean(scores.values())
 
@@ -58,11 +55,7 @@ class TaskResult(NamedTuple):
 
 
 def task_result(runs: Results) -> TaskResult:
-    """Returns the result of a task.
-
-    Args:
-        runs: Its runs with what was measured, at least one.
-    """
+    """Returns the result of a task."""
     by_rate: dict[float, list[tuple[GlueRun, Measured]]] = {}
     for run, measured in runs:
         by_rate.setdefault(run.learning_rate, []).append((run, measured))
@@ -78,11 +71,7 @@ def _medians(runs: Results) -> dict[str, float]:
 
 
 def summary(results: Mapping[str, TaskResult]) -> dict[str, Any]:
-    """Returns all results as JSON's types; shares and correlations are from 0 (or -1) to 1.
-
-    Args:
-        results: Of each task, by its name.
-    """
+    """Returns all results as JSON's types; shares and correlations are from 0 (or -1) to 1."""
     tasks = {
         task: {
             "score": result.score,
@@ -111,15 +100,7 @@ def _run_row(run: GlueRun, measured: Measured) -> dict[str, Any]:
 
 
 def report(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
-    """Prints the table, and writes it with the submission files into the folder of all runs.
-
-    Args:
-        results: Of each task, by its name.
-        folder: The folder.
-
-    Returns:
-        The files: results.json, results.md and those in submission/.
-    """
+    """Prints the table, and writes it with the submission files into the folder of all runs."""
     content = summary(results)
     rows = _rows(results, content)
     write_json(folder / "results.json", content)

@@ -11,10 +11,10 @@ import numpy as np
 
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
-from jaxformer.config.metric import cost
+from jaxformer.config.train import cost
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.console import aligned
-from jaxformer.io.json_files import read_json
+from jaxformer.io.files import read_json
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel
@@ -155,9 +155,6 @@ def settings(configs: Sequence[Config | None]) -> list[dict[str, Any]]:
     """Returns for each configuration the fields that are not the same in all of them.
 
     A field is called by the end of its name that no other differing field has.
-
-    Args:
-        configs: The configurations; None: not known, so that it has no fields.
     """
     flat = [{} if config is None else dict(_flat(to_json(config), "")) for config in configs]
     known = [values for values in flat if values]

@@ -123,13 +123,6 @@ def goodput(folder: AnyPath) -> Goodput:
 
     A start that ended at step 37 while the next one goes on from step 30 has lost what it did
     after it had saved step 30.
-
-    Args:
-        folder: The run's folder, on a disk or in an object store.
-
-    Raises:
-        ConfigError: It is not the folder of a run.
-        DataError: The times are damaged, or none were written.
     """
     folder = run_path(folder, "run_dir")
     rows = read_wall_time(folder)

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json, read_bytes, replacing
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 _log = logging.getLogger(__name__)
@@ -64,13 +63,7 @@ class MetricsLog:
         self._writers = [Guarded(logger, run) for logger in loggers]
 
     def write(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        """Appends one row.
-
-        Args:
-            split: ``"train"`` or ``"validation"``.
-            step: Updates done.
-            values: The measured numbers; one that is not finite becomes null.
-        """
+        """Appends one row."""
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
         self._file.write(json.dumps({"step": step, "split": split, **finite}) + "\n")
         self.num_rows += 1
@@ -83,13 +76,7 @@ class MetricsLog:
             writer.text(name, step, text)
 
     def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
-        """Shows how the run ended in the loggers.
-
-        Args:
-            step: Updates done.
-            metrics: The final metrics.
-            picture: The loss curve, if there is one.
-        """
+        """Shows how the run ended in the loggers."""
         for writer in self._writers:
             writer.conclude(step, metrics, picture)
 

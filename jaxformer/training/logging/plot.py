@@ -16,16 +16,7 @@ _LOSS_TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 20, 50)
 
 
 def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
-    """Draws training and validation loss over the steps.
-
-    Args:
-        folder: The run's folder; its metrics are read.
-        title: What the run is called.
-        subtitle: What else to say about it, in one line.
-
-    Returns:
-        ``folder/loss.png``, or None where nothing was measured yet.
-    """
+    """Draws training and validation loss over the steps."""
     train, validation = curve(folder, "train"), curve(folder, "validation")
     if not len(train[0]):
         return None
@@ -61,19 +52,7 @@ def plot_comparison(
     per_token: bool = False,
     compute: bool = False,
 ) -> Path:
-    """Draws a validation metric of several runs in one picture.
-
-    Args:
-        lines: The runs' curves.
-        path: The picture to write.
-        title: What is compared.
-        metric: The metric.
-        per_token: Whether it is the loss of predicted tokens alone, so that it has a perplexity.
-        compute: Whether x is the FLOPs of training, on a logarithmic axis; otherwise the steps.
-
-    Returns:
-        ``path``.
-    """
+    """Draws a validation metric of several runs in one picture."""
     words = metric.replace("_", " ")
     figure, axes = canvas(title, f"validation {words}{' against compute' * compute}")
     lines = [line for line in lines if len(line.x)]
@@ -111,9 +90,6 @@ def smooth(values: np.ndarray) -> np.ndarray:
 
     The window is centred, so that the steep beginning is not shifted to the right: it shrinks
     towards the start, and at the end it looks back only.
-
-    Returns:
-        The averages, as many as the values.
     """
     half = len(values) // 60
     reach = [min(half, i) for i in range(len(values))]

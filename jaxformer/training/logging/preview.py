@@ -19,15 +19,7 @@ class Preview:
     def __init__(
         self, program: TrainProgram, tokenizer: Tokenizer, settings: TrainConfig, window: int
     ):
-        """Compiles nothing yet.
-
-        Args:
-            program: The training program, which knows the model, a decoder, and the mesh.
-            tokenizer: Encodes and decodes text.
-            settings: The prompt (empty: the start of a document), how many tokens to add, the
-                temperature (0: the likeliest token each time) and the seed.
-            window: T, the tokens the model looks at, at most; the prompt and the text must fit.
-        """
+        """Compiles nothing yet."""
         self.engine = Engine(program.model, program.abstract_model, mesh=program.mesh)
         self.tokenizer, self.settings, self.window = tokenizer, settings, window
 

@@ -51,18 +51,7 @@ def short_bytes(size: float) -> str:
 def start_report(
     state: Any, trained: Sequence[str], work: RunWork, mesh: jax.sharding.Mesh, folder: AnyPath
 ) -> list[tuple]:
-    """Collects the rows of the table.
-
-    Args:
-        state: The training state, as arrays or as shapes with their shardings.
-        trained: The names of the parameters that learn.
-        work: What the steps compute.
-        mesh: The devices.
-        folder: Where checkpoints will go.
-
-    Returns:
-        Pairs of what and how much.
-    """
+    """Collects the rows of the table."""
     devices = list(mesh.devices.flat)
     needed = total_bytes(state)
     parameters, learning = short_number(parameter_count(state.params)), ""
@@ -129,13 +118,7 @@ def _starts(name: str) -> list[str]:
 
 
 def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
-    """Returns how often a run reads its data.
-
-    Args:
-        data: The data.
-        steps: Of the run.
-        max_batches: The most batches of an evaluation; None for no limit.
-    """
+    """Returns how often a run reads its data."""
     learned = data.train.examples.epochs(data.train.rows_before(steps))
     checked, size = data.validation.num_rows, data.validation.batch_size
     read = checked if max_batches is None else min(max_batches * size, checked)

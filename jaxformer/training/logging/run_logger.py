@@ -1,8 +1,18 @@
-"""Logs a run's metrics to the screen and to disk, one step late."""
+"""Logs a run's metrics to the screen and to disk, one step late.
+
+Metrics and TensorBoard's events grow line by line, which objects cannot. So the logs of a run in an
+object store are written on this machine (`LogFolder`), and what has changed is uploaded every half
+minute, before each checkpoint (its rows are in the store when it is complete), and at the end.
+"""
 
 import contextlib
+import logging
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -11,15 +21,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxformer.checkpoints.run_dir import METRICS_FILE
+from jaxformer.config.loggers import WANDB_ID
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.processes import is_first
-from jaxformer.errors import RunError
-from jaxformer.io.paths import AnyPath
-from jaxformer.training.logging.log_folder import LogFolder
+from jaxformer.errors import RunError, StorageError
+from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import Course, duration, make_progress
 from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_memory
-from jaxformer.training.logging.wall_time import WallTime
+from jaxformer.training.logging.wall_time import WALL_TIME_FILE, WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
 """What a row begins with: means over its steps, as are the metrics of a loss besides."""
@@ -34,6 +45,9 @@ _ADVICE = (
     "--optimizer.schedule.warmup-steps), a smaller --train.clip-norm, or --model.compute-dtype "
     "float32."
 )
+INTERVAL = 30.0
+"""Seconds between two uploads."""
+_log = logging.getLogger(__name__)
 
 
 class TrainingDiverged(RunError):
@@ -96,12 +110,6 @@ class RunLogger:
         """Reads pending metrics before a step whose batch has a new shape.
 
         Its compilation must not count as time of the step before.
-
-        Args:
-            step: The number of the step, counted from 1.
-
-        Raises:
-            TrainingDiverged: Too many updates in a row were skipped.
         """
         self._go_on_with("step")
         if self._work.stage(step - 1).start == step - 1:
@@ -117,16 +125,7 @@ class RunLogger:
         self._logs.push()
 
     def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
-        """Takes the metrics of a step that was just started; reads those of the one before.
-
-        Args:
-            step: Updates done, this one included.
-            metrics: Scalars on the devices.
-            waited: Seconds for which the step waited for its batch.
-
-        Raises:
-            TrainingDiverged: Too many updates in a row were skipped.
-        """
+        """Takes the metrics of a step that was just started; reads those of the one before."""
         stage = self._work.stage(step - 1).start
         compiles, self._compiled = stage != self._compiled, stage
         self._spent("compile" if compiles else "step", data=waited)
@@ -244,9 +243,6 @@ def in_words(values: Mapping[str, float]) -> str:
     """Metrics as a person reads them: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
 
     What a name has in common with the one before it, a head's name say, is not said again.
-
-    Returns:
-        The metrics in one line of text.
     """
     parts, before = [], []
     for name, value in values.items():
@@ -273,3 +269,80 @@ def _diverged(step: int, row: Mapping[str, float], rows: list[Mapping[str, float
         f"non-finite loss or gradient{before}. None of them changed the parameters, and the last "
         f"checkpoint is kept. {_ADVICE}"
     )
+
+
+class LogFolder:
+    """The folder of a run's logs; that of the run itself, unless it is in an object store.
+
+    Args:
+        folder: The run's folder.
+        continues: Whether this process goes on with the rows that are there: the first one does.
+
+    Raises:
+        StorageError: The store cannot be reached.
+    """
+
+    def __init__(self, folder: AnyPath, continues: bool):
+        self.path = folder
+        self._remote, self._uploaded = None, {}
+        if not is_remote(folder):
+            return
+        self._remote = folder
+        self._scratch = Path(tempfile.mkdtemp(prefix="jaxformer-logs-"))
+        self.path = self._scratch / folder.name
+        self.path.mkdir()
+        if continues:
+            self._fetch()
+        self._pushing, self._stop = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._push_regularly, daemon=True)
+        self._thread.start()
+
+    def push(self) -> None:
+        """Uploads what has changed; does nothing for a folder of this machine."""
+        if self._remote is None:
+            return
+        with self._pushing:
+            for file in sorted(self.path.rglob("*")):
+                if file.is_file() and not file.is_symlink():
+                    self._push_file(file)
+
+    def close(self) -> None:
+        """Uploads what is left, and removes the copies; a lost connection is a warning now."""
+        if self._remote is None:
+            return
+        self._stop.set()
+        self._thread.join()
+        try:
+            self.push()
+        except StorageError as error:
+            _log.warning("the last logs of %s are in %s: %s", self._remote, self.path, error)
+        else:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _fetch(self) -> None:
+        """Downloads what the run goes on with."""
+        for name in self._remote.files() if self._remote.exists() else ():
+            if name.startswith(METRICS_FILE) or name in (WANDB_ID, WALL_TIME_FILE):
+                (self._remote / name).get(self.path / name)
+                self._uploaded[name] = _version(self.path / name)
+
+    def _push_file(self, file: Path) -> None:
+        name = file.relative_to(self.path).as_posix()
+        with suppress(FileNotFoundError):  # a logger's temporary file, which is gone
+            version = _version(file)
+            if self._uploaded.get(name) != version:
+                (self._remote / name).put(file)
+                self._uploaded[name] = version
+
+    def _push_regularly(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            try:
+                self.push()
+            except StorageError as error:
+                _log.warning("%s; trying again in %g s", error, INTERVAL)
+
+
+def _version(file: Path) -> tuple[int, int]:
+    """What changes when something is written to a file."""
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns

@@ -43,11 +43,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def device_memory(devices: Sequence[jax.Device]) -> dict[str, float]:
-    """Returns the memory of the fullest device, where the backend tells it: a CPU does not.
-
-    Returns:
-        The most bytes in use since the process began, and those that it may use; or nothing.
-    """
+    """Returns the memory of the fullest device, where the backend tells it: a CPU does not."""
     told = [stats for device in devices if (stats := device.memory_stats())]
     peaks = [stats for stats in told if "peak_bytes_in_use" in stats]
     if not peaks:
@@ -81,17 +77,7 @@ class Workload:
         batch_size: int,
         mesh: jax.sharding.Mesh | None = None,
     ) -> "Workload":
-        """The work of a step on a mesh.
-
-        Args:
-            model: The model's configuration.
-            lengths: Tokens of a row, see `ModelConfig.row_lengths`.
-            batch_size: Rows of a step.
-            mesh: The devices; None: of unknown speed.
-
-        Returns:
-            The work of a step.
-        """
+        """The work of a step on a mesh."""
         tokens, flops = batch_size * lengths["inputs"], model.flops(lengths)
         peak = None if mesh is None else peak_flops(mesh.devices.flat[0].device_kind)
         return cls(
@@ -127,15 +113,7 @@ class RunWork:
 
     @classmethod
     def of(cls, config: Config, mesh: jax.sharding.Mesh | None = None) -> "RunWork":
-        """The work of a run.
-
-        Args:
-            config: The experiment.
-            mesh: The devices; None: of unknown speed.
-
-        Returns:
-            The work, with a stage for each shape that its batches have.
-        """
+        """The work of a run."""
         model, stages = config.model, []
         for phase in config.data.phases:
             lengths, rows = model.row_lengths(phase.data.lengths), phase.data.num_sequences
@@ -183,16 +161,7 @@ class Stopwatch:
         self._paused += seconds
 
     def step_done(self, work: Workload, counts: bool = True) -> float:
-        """Notes that one more step is finished.
-
-        Args:
-            work: What it computed.
-            counts: Whether it is one of those whose rates are read; others, which also compiled,
-                leave no trace.
-
-        Returns:
-            The seconds since the step before.
-        """
+        """Notes that one more step is finished."""
         seconds = time.perf_counter() - self._start - self._paused
         if counts:
             self._steps.append(work)

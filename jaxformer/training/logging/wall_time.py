@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.json_files import parse_json
+from jaxformer.io.files import parse_json, read_bytes, replacing
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.training.logging.metrics_writer import unused
 
@@ -108,9 +107,6 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
     """Returns the rows of all processes of a run, in the order in which they were written.
 
     Damaged ones are left out with a warning.
-
-    Raises:
-        DataError: The file cannot be read.
     """
     path, rows = any_path(folder, "folder") / WALL_TIME_FILE, []
     for number, line in enumerate(_lines(path), 1):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from jaxformer.checkpoints.run_data import kept_files
-from jaxformer.checkpoints.run_dir import KEPT
+from jaxformer.checkpoints.run_dir import KEPT, kept_files
 from jaxformer.checkpoints.saved_run import SavedRun, write_run
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
@@ -46,19 +45,6 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
 
     The folder holds the configuration without factors, one checkpoint of parameters alone, and the
     tokenizer and labels that belong to them. It appears whole or not at all.
-
-    Args:
-        source: The run's folder.
-        target: The folder to write: absent or empty.
-        step: Which checkpoint; None: the newest that is whole.
-        best: Take the one with the best value of `train.metric`.
-
-    Returns:
-        What was written.
-
-    Raises:
-        ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
-        DataError: The disk has too little room, or cannot be written to.
     """
     source, target = run_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
     saved = SavedRun(source, step, best)

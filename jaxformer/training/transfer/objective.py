@@ -12,16 +12,6 @@ def pretraining_objective(model: ModelConfig, tokenizer: Tokenizer) -> Objective
     A decoder predicts the next token, an encoder hidden tokens. An encoder-decoder whose tokenizer
     has sentinels predicts hidden spans, as T5; one whose texts begin with a token and that has a
     mask restores texts, as BART.
-
-    Args:
-        model: The checkpoint's.
-        tokenizer: The checkpoint's.
-
-    Returns:
-        The objective, with its usual settings.
-
-    Raises:
-        ConfigError: Nothing says what the encoder-decoder was trained on.
     """
     if model.causal:
         return CausalLM(begin_of_text=True)

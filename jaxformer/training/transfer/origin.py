@@ -59,16 +59,6 @@ def keep_origin(folder: AnyPath, origin: Checkpoint, tokenizer: Tokenizer | None
     """Keeps in a run's folder the files of the Hugging Face checkpoint that it starts from.
 
     Its export has them again: templates, special tokens, the generation config, label names.
-
-    Args:
-        folder: The run's folder.
-        origin: The checkpoint.
-        tokenizer: The run's tokenizer, whose files are kept in place of the checkpoint's if it is
-            another.
-
-    Raises:
-        ConfigError: The checkpoint cannot be read.
-        DataError: A file cannot be copied.
     """
     begun = (folder / IMPORTED).exists() or saved_steps(folder / CHECKPOINTS)
     if begun or file_in(origin.home, CONFIG) is None:

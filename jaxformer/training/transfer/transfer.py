@@ -74,19 +74,6 @@ class Transfer:
         Heads and the pooler may be missing on either side, and a head of another shape counts as
         missing on both. The averaged parameters of a run are taken, where it has them; low-rank
         factors are multiplied out. Factors here are new.
-
-        Args:
-            origin: The other model.
-            model: This one.
-            shapes: The shape of each parameter of this model, its low-rank factors included.
-            layers: Which of the other model's layers become this one's, from 0; None: all.
-
-        Returns:
-            What becomes of each parameter.
-
-        Raises:
-            ConfigError: The models differ in more than their heads (names the parameters), or the
-                layers cannot be chosen.
         """
         here = {name: shape for name, shape in shapes.items() if not name.endswith(SCALES)}
         origin.add_parts(model)

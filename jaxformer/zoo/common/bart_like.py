@@ -142,45 +142,26 @@ def _build(
 
 
 def config_map(make: Callable[..., EncoderDecoderConfig], *own: Field) -> ConfigMap:
-    """Returns the fields of config.json.
-
-    Args:
-        make: Makes the configuration of the whole model: `bart`, or a relative's.
-        *own: Fields besides those that all relatives have, such as that of positions.
-    """
+    """Returns the fields of config.json."""
     return ConfigMap(partial(_build, make), (*_FIELDS, *own))
 
 
 def without_head_bias(
     config: EncoderDecoderConfig | DecoderConfig, files: Tensors
 ) -> EncoderDecoderConfig | DecoderConfig:
-    """Returns a model without a bias of the logits where the file has none, as transformers does.
-
-    Args:
-        config: The model.
-        files: Its tensors.
-    """
+    """Returns a model without a bias of the logits where the file has none, like transformers."""
     return replace(config, head_bias=config.head_bias and "final_logits_bias" in files.tensors)
 
 
 def sinusoidal_tables(hf_config: HFConfig) -> dict[str, np.ndarray]:
-    """Returns the tables of Pegasus and Marian, which Flax's classes compute.
-
-    Args:
-        hf_config: The values of config.json.
-    """
+    """Returns the tables of Pegasus and Marian, which Flax's classes compute."""
     rows = hf_config.number("max_position_embeddings", 1024)
     table = sinusoids(rows, hf_config.number("d_model", 1024), "half")
     return {f"model.{side}.embed_positions.weight": table for side in _SIDES}
 
 
 def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
-    """Returns the bias of the logits, which Flax's class has though the model has none.
-
-    Args:
-        hf_config: The values of config.json.
-        name: The class.
-    """
+    """Returns the bias of the logits, which Flax's class has though the model has none."""
     with_head = name.endswith(("ForConditionalGeneration", "MTModel"))
     return {"final_logits_bias": (1, hf_config.number("vocab_size"))} if with_head else {}
 
@@ -240,11 +221,7 @@ _DECODER_NAMES = {
 
 
 def weight_map(config: EncoderDecoderConfig | DecoderConfig) -> WeightMap:
-    """Returns the names of the tensors of a model, or of its decoder alone.
-
-    Args:
-        config: The model.
-    """
+    """Returns the names of the tensors of a model, or of its decoder alone."""
     if isinstance(config, DecoderConfig):
         return WeightMap(_DECODER_NAMES)
     names = dict(NAMES)
@@ -255,12 +232,7 @@ def weight_map(config: EncoderDecoderConfig | DecoderConfig) -> WeightMap:
 
 
 def classes(name: str, *kinds: str) -> tuple[Architecture, ...]:
-    """Returns the classes of a system, the first one first: `classes("Bart", "Model")`.
-
-    Args:
-        name: What the class names begin with.
-        *kinds: The ends of their names.
-    """
+    """Returns the classes of a system, the first one first: `classes("Bart", "Model")`."""
     return tuple(Architecture(f"{name}{kind}", _TASKS[kind]) for kind in kinds)
 
 
@@ -281,15 +253,7 @@ def bart_format(
     defaults: Mapping[str, Any],
     **parts: Any,
 ) -> ModelFormat:
-    """Returns the format of BART or a relative.
-
-    Args:
-        model_type: The system's name in config.json.
-        architectures: Its classes.
-        config_map: Its fields of config.json.
-        defaults: The values of fields that a config.json leaves out.
-        **parts: Fields of `ModelFormat` that differ from BART's.
-    """
+    """Returns the format of BART or a relative."""
     fields = {
         "model_type": model_type,
         "config_map": config_map,

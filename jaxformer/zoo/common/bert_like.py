@@ -48,14 +48,7 @@ from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 
 def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
-    """Returns BERT's architecture in any size, with its pre-training heads.
-
-    Args:
-        num_layers: Blocks.
-        model_dim: Width of the residual stream.
-        num_heads: Query heads.
-        **changes: Other fields.
-    """
+    """Returns BERT's architecture in any size, with its pre-training heads."""
     fields = {
         "vocab_size": 30522,
         "num_layers": num_layers,
@@ -73,16 +66,7 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
 def encoder_or_decoder(
     is_decoder: bool = False, block: BlockConfig | None = None, **fields: Any
 ) -> EncoderConfig | DecoderConfig:
-    """Returns BERT's architecture; as a decoder, each token sees those before it alone.
-
-    Args:
-        is_decoder: Whether it is a decoder, which has no pooler.
-        block: The blocks of a decoder that are not the usual ones.
-        **fields: Those of `bert`.
-
-    Raises:
-        ConfigError: An encoder has blocks of a decoder.
-    """
+    """Returns BERT's architecture; as a decoder, each token sees those before it alone."""
     config = bert(**fields)
     if not is_decoder:
         if block is not None:
@@ -166,12 +150,7 @@ _BLOCK_WITH_UNUSED = {
 
 
 def body(name: str, config: ModelConfig | None = None) -> dict[str, str]:
-    """Returns the names of the modules below the heads.
-
-    Args:
-        name: Their prefix: "bert".
-        config: The model, where it may be a decoder with cross-attention.
-    """
+    """Returns the names of the modules below the heads."""
     embeddings = f"{name}.embeddings"
     cross = getattr(config, "cross_attention", None) is not None
     blocks = _BLOCK_WITH_CROSS_ATTENTION if cross else BLOCK
@@ -197,14 +176,7 @@ LABELS = {
 
 
 def over_vocabulary(dense: str, norm: str, kernel: str, bias: str) -> dict[str, str]:
-    """Returns the names of the heads over the vocabulary: of masked tokens, and of the next one.
-
-    Args:
-        dense: The dense layer in the file.
-        norm: The norm after it.
-        kernel: The tensor of the kernel, where it is not that of the embedding.
-        bias: The tensor of the bias.
-    """
+    """Returns the names of the heads over the vocabulary: of masked tokens, and of the next one."""
     masked, causal = "heads.masked_language_model", "heads.language_model"
     return {
         f"{masked}.dense": dense,
@@ -221,11 +193,6 @@ def named(names: Mapping[str, str], bias: str, config: TransformerConfig) -> Wei
 
     With a table of its own, the bias that counts is that of the decoder beside the head's, which
     nothing reads.
-
-    Args:
-        names: The names of all modules.
-        bias: The bias in a model whose tables are tied: "lm_head.bias".
-        config: The model.
     """
     if config.tie_embeddings:
         return WeightMap(names)
@@ -321,12 +288,7 @@ LM_HEAD = over_vocabulary(
 
 
 def with_classifier(names: dict[str, str], config: EncoderConfig) -> WeightMap:
-    """Returns the names of the tensors; a sequence classifier has its own pooler.
-
-    Args:
-        names: The names in a model without a classifier.
-        config: The model.
-    """
+    """Returns the names of the tensors; a sequence classifier has its own pooler."""
     if any(head.name == "label" for head in config.heads):
         names |= {"pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
     return named(names, LM_HEAD_BIAS, config)

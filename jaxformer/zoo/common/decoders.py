@@ -37,13 +37,7 @@ HEADS = {
 def classes(
     name: str, without: tuple[str, ...] = (), prefixes: Mapping[str, str] | None = None
 ) -> tuple[Architecture, ...]:
-    """Returns the classes of a system: `classes("Olmo2", without=("ForTokenClassification",))`.
-
-    Args:
-        name: What the class names begin with.
-        without: The classes that the system does not have, by the ends of their names.
-        prefixes: End of a class name -> prefix of the body's tensors, where it is a special one.
-    """
+    """Returns the classes of a system: `classes("Olmo2", without=("ForTokenClassification",))`."""
     return tuple(
         Architecture(name + kind, task, prefix=(prefixes or {}).get(kind))
         for kind, task in _TASKS.items()

@@ -36,14 +36,7 @@ def image_part(model_format: ModelFormat, architecture: Architecture, **others: 
 def dual_encoder(
     model_format: ModelFormat, text: Section, image: Section, own: WeightMap
 ) -> ModelFormat:
-    """Returns the format of a dual encoder with these parts.
-
-    Args:
-        model_format: The format, with the fields of the whole.
-        text: The model of texts.
-        image: The model of images.
-        own: The names of the tensors of neither.
-    """
+    """Returns the format of a dual encoder with these parts."""
     # It is learned, so that of the file counts.
     model_format = replace(model_format, fitted_fields=("logit_scale",))
     return with_parts(model_format, {"text": text, "image": image}, own)

@@ -8,11 +8,7 @@ from jaxformer.nn.config import TextConfig
 
 
 def encoder_alone(config: TextConfig) -> EncoderConfig:
-    """Returns the encoder with the layers of another text model, without heads.
-
-    Args:
-        config: An encoder-decoder, whose encoder it is, or a decoder.
-    """
+    """Returns the encoder with the layers of another text model, without heads."""
     names = {f.name for kind in (TextConfig, TransformerModelConfig) for f in fields(kind)}
     shared = {name: getattr(config, name) for name in names - {"heads"}}
     return EncoderConfig(**shared, heads=())

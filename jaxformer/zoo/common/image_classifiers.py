@@ -39,13 +39,6 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
 
     It reads the mean of the states of the patches. Config.json describes both towers, of which
     this class has one.
-
-    Args:
-        model_format: The format of the dual encoder.
-        name: The name of the class.
-
-    Returns:
-        The format with one more class.
     """
     architecture = Architecture(name, SequenceClassificationTask("mean"))
     image = model_format.sections["image"]

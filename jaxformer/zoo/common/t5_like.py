@@ -149,13 +149,7 @@ T5_SCALE = Computed(read_scale, lambda config: {"scale_decoder_outputs": config.
 
 
 def config_map(scale: Field, shared: bool = True, own: tuple[Field, ...] = ()) -> ConfigMap:
-    """Returns the fields of config.json.
-
-    Args:
-        scale: The field that says whether the decoder's states are scaled.
-        shared: Whether the layers of a stack share the biases of the distance.
-        own: Further fields, which win.
-    """
+    """Returns the fields of config.json."""
     return ConfigMap(
         _build,
         (
@@ -232,15 +226,7 @@ def encoder_path(config: EncoderDecoderConfig | EncoderConfig) -> str:
 def weight_names(
     config: EncoderDecoderConfig | EncoderConfig, encoder_attention: str = "SelfAttention"
 ) -> WeightMap:
-    """The names of the tensors; some classes have no "transformer." before them.
-
-    Args:
-        config: The model.
-        encoder_attention: The name of the encoder's self-attention.
-
-    Returns:
-        The names.
-    """
+    """The names of the tensors; some classes have no "transformer." before them."""
     return WeightMap(
         {
             "embedding.table": "transformer.shared.weight",
@@ -280,15 +266,7 @@ def t5_format(
     weight_map: Callable[[TransformerModelConfig], WeightMap] = weight_names,
     **parts: Any,
 ) -> ModelFormat:
-    """Returns the format of T5 or a relative.
-
-    Args:
-        model_type: The system's name in config.json.
-        config_map: Its fields of config.json.
-        architectures: Its classes.
-        weight_map: Returns the names of the tensors of a model.
-        **parts: Other fields of the format.
-    """
+    """Returns the format of T5 or a relative."""
     return ModelFormat(
         model_type=model_type,
         config_map=config_map,

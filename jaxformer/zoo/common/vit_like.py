@@ -16,15 +16,7 @@ from jaxformer.models import MaskedPixels, VisionConfig
 def vit(
     num_layers: int, model_dim: int, num_heads: int, patch: int, **changes: Any
 ) -> VisionConfig:
-    """Returns ViT's architecture in any size, for 224 x 224 pixels and 1000 classes.
-
-    Args:
-        num_layers: Blocks.
-        model_dim: Width of the residual stream.
-        num_heads: Query heads.
-        patch: Height and width of a patch.
-        **changes: Other fields.
-    """
+    """Returns ViT's architecture in any size, for 224 x 224 pixels and 1000 classes."""
     fields = {
         "num_layers": num_layers,
         "model_dim": model_dim,
@@ -51,13 +43,7 @@ MODULES = ATTENTION_MODULES | {"mlp.fc1": "intermediate.dense", "mlp.fc2": "outp
 def module_names(
     prefix: str, modules: Mapping[str, str] = MODULES, decoder: str = ""
 ) -> dict[str, str]:
-    """Returns expressions of the names of transformers' modules, which adapters have, by aliases.
-
-    Args:
-        prefix: That of the body's tensors.
-        modules: The modules of a layer.
-        decoder: An expression of the layers of a decoder; "": there is none.
-    """
+    """Regular expressions of the modules that adapters name, by alias."""
     body = rf"(?:{re.escape(prefix)})?"
     layer = rf"{body}encoder\.layer\.\d+\." + (f"|{decoder}" if decoder else "")
     inside = {rf"^({layer}){re.escape(old)}\.": rf"\1{new}." for old, new in modules.items()}
@@ -73,15 +59,7 @@ def _pair(size: int | list[int]) -> tuple[int, int]:
 
 
 def read_patches(hf_config: HFConfig, prefix: int) -> dict[str, Any]:
-    """Returns the sizes of images and patches, and the positions.
-
-    Args:
-        hf_config: The values of a config.json.
-        prefix: The number of tokens before the patches.
-
-    Raises:
-        ConfigError: A size is none.
-    """
+    """Returns the sizes of images and patches, and the positions."""
     image, patch = (_pair(hf_config.take(name, size)) for name, size in _SIZES.items())
     count = (image[0] // patch[0]) * (image[1] // patch[1])
     return {
@@ -139,12 +117,7 @@ BLOCK = {
 
 
 def names(name: str, blocks: dict[str, str] = BLOCK) -> dict[str, str]:
-    """Returns the names of the modules.
-
-    Args:
-        name: The prefix in models with heads: "vit".
-        blocks: Our path within a block -> the name there.
-    """
+    """Returns the names of the modules."""
     return {
         "patch_projection": f"{name}.embeddings.patch_embeddings.projection",
         "class_token": f"{name}.embeddings.cls_token",

@@ -55,14 +55,7 @@ class LearnedChats:
                 self._context += len(left_out(chat))
 
     def check(self, too_long: TooLong) -> None:
-        """Cuts, drops or refuses conversations that are longer than a row.
-
-        Args:
-            too_long: What becomes of them.
-
-        Raises:
-            DataError: One is too long and may not be changed, or none is left; names the line.
-        """
+        """Cuts, drops or refuses conversations that are longer than a row."""
         if not self.tokens:
             raise DataError("no conversation has an answer to learn: each has weight 0")
         sizes = [len(tokens) for tokens in self.tokens]

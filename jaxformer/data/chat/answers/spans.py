@@ -125,14 +125,7 @@ class MarkedText:
         return [place for place in inside if place != span.place]
 
     def reach(self, tail: str | None) -> int | None:
-        """Returns up to where the text is that of a prefix of the conversation.
-
-        Args:
-            tail: The prefix from its last mark on; None if the template refuses it.
-
-        Returns:
-            The number of characters; None if the text has no such mark.
-        """
+        """Returns up to where the text is that of a prefix of the conversation."""
         if tail is None:
             return None
         found = _MARK.match(tail)

@@ -70,13 +70,6 @@ class CallSyntax:
         """Returns the calls in an answer.
 
         White space around the parts does not count. An incomplete call stays text.
-
-        Args:
-            text: The answer.
-            names: The functions there are; where nothing opens a call, it is one of these.
-
-        Returns:
-            The calls, and the text around them.
         """
         said, calls, done = [], [], 0
         for start, body in self._openings(text):
@@ -154,15 +147,7 @@ class CallSyntax:
 
 
 def call_syntax(template: ChatTemplate, form: CallForm) -> CallSyntax | None:
-    """Returns the form in which a template writes calls of tools.
-
-    Args:
-        template: The template.
-        form: How it takes calls, see `call_form`.
-
-    Returns:
-        The form; None if it writes none, or in a form that is not recognised.
-    """
+    """Returns the form in which a template writes calls of tools."""
     asked = [{"content": _SAID}, *(_calling(count, form) for count in (1, 2))]
     said, one, two = template.attempt_batch(RenderRequest(_answer(each)) for each in asked)
     if not isinstance(said, Rendered) or not isinstance(one, Rendered):

@@ -57,17 +57,7 @@ class Dialogue:
         return self._encoder.end_of_turn()
 
     def prompt(self, messages: Sequence[Message], tools: Tools | None = None) -> np.ndarray:
-        """Returns the tokens of a conversation up to the header of the next answer, int32 `[T]`.
-
-        Args:
-            messages: The messages so far, the last of them not the assistant's.
-            tools: The functions that the assistant may call.
-
-        Raises:
-            ArgumentError: A tool is not a JSON schema of a function.
-            DataError: A message is wrong, the template rejects the conversation, or it would leave
-                out tools, calls or what tools answered.
-        """
+        """Returns the tokens of a conversation up to the header of the next answer, int32 `[T]`."""
         check_messages("messages", messages)
         if messages[-1]["role"] == "assistant":
             raise DataError(
@@ -97,17 +87,7 @@ class Dialogue:
         return tools
 
     def answers(self, answers: Sequence[Answer], tools: Tools | None = None) -> list[dict]:
-        """Returns what a model wrote as messages.
-
-        Args:
-            answers: The answers.
-            tools: The functions that it might call.
-
-        Returns:
-            {"role": "assistant", "content": text} for each; with "tool_calls" where it calls tools,
-            in the form that its template writes or that `response_template` in
-            tokenizer_config.json describes, which may have other keys as well.
-        """
+        """Returns what a model wrote as messages."""
         tools = checked_tools(tools)
         read = self._by_response_template(answers, tools) or [None] * len(answers)
         found = []
@@ -170,17 +150,7 @@ def _schema(function: Callable[..., Any], number: int) -> dict[str, Any]:
 
 
 def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
-    """Returns the schemas of tools in the form that templates read; None if there are none.
-
-    Args:
-        tools: The schemas; one that is not within {"type": "function", "function": ...} is put
-            there. A Python function has the schema that transformers makes of its annotations and
-            docstring.
-
-    Raises:
-        ArgumentError: One is not a schema of a function, or a function without annotations or
-            docstring.
-    """
+    """Returns the schemas of tools in the form that templates read; None if there are none."""
     if tools is None:
         return None
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):

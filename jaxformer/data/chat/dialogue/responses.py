@@ -31,14 +31,7 @@ class Response(NamedTuple):
 
 
 def response_template(folder: Path) -> Mapping[str, Any] | None:
-    """Returns the response template of a tokenizer; None if it has none.
-
-    Args:
-        folder: The tokenizer's folder.
-
-    Raises:
-        DataError: It is not an object.
-    """
+    """Returns the response template of a tokenizer; None if it has none."""
     found = read_settings(folder).get(_FIELD)
     if found is not None and not isinstance(found, dict):
         raise DataError(f"{Path(folder, SETTINGS)}: {_FIELD} = {found!r}: must be an object")
@@ -48,15 +41,7 @@ def response_template(folder: Path) -> Mapping[str, Any] | None:
 def read_responses(
     template: Mapping[str, Any], responses: Sequence[Response], where: object
 ) -> list[dict[str, Any] | None] | None:
-    """Returns answers as messages.
-
-    Returns:
-        The message of each; None for one that the template does not fit, which a warning says. None
-        instead of the list if transformers is too old to read them.
-
-    Raises:
-        DataError: The template needs too much time.
-    """
+    """Returns answers as messages."""
     asked = [{**each._asdict(), _FIELD: template} for each in responses]
     try:
         given = json.dumps(asked).encode()

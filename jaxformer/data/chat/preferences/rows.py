@@ -30,12 +30,7 @@ class Preference:
     """The column of the worse answer, or of the conversation that ends with it."""
 
     def read(self, record: Record) -> "PreferenceRow":
-        """Returns both conversations of a row.
-
-        Raises:
-            DataError: A column is missing or holds something else, the answers are the same, or
-                their prompts differ; names the line.
-        """
+        """Returns both conversations of a row."""
         held = record.values.get(self.prompt), *map(record.value, (self.chosen, self.rejected))
         if held[1] == held[2]:
             raise DataError(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_fields, check_types
+from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
 from jaxformer.data.bad_rows import OnBadRow, advised
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
@@ -16,7 +16,7 @@ from jaxformer.data.labels import in_order, numbered, save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.images.pixels import Fit, Scaling, keep_preprocessor, preprocessor
 from jaxformer.data.tasks.images.sources import Digits, ImageSet, ImageSource, decodable
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import DataError
 
 FORM = ("image_size", "channels", "mean", "std", "scaling")
 """The fields that say how images are read, which may be left to a checkpoint."""
@@ -40,13 +40,7 @@ class Augmentation(abc.ABC):
         rng: np.random.Generator,
         other: Callable[[], LabelledImage],
     ) -> LabelledImage:
-        """Returns the changed example, with an image of the same shape.
-
-        Args:
-            example: The example; its image stays as it is.
-            rng: The row's own generator.
-            other: Draws another training example at random.
-        """
+        """Returns the changed example, with an image of the same shape."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxformer.checks import check_field
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.tasks.images.labelled import Images
-from jaxformer.errors import check_field
 
 
 @dataclass(frozen=True)

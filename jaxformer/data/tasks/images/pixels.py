@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import check_types
-from jaxformer.errors import DataError, StorageError, check_field
+from jaxformer.checks import check_field, check_types
+from jaxformer.errors import DataError, StorageError
 from jaxformer.io.files import ordinary_file, replacing
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -41,12 +41,7 @@ class Scaling(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, image: Any, size: tuple[int, int]) -> Any:
-        """Returns the image in this size.
-
-        Args:
-            image: An image of Pillow's.
-            size: Height and width in pixels.
-        """
+        """Returns the image in this size."""
 
     @abc.abstractmethod
     def settings(self, size: tuple[int, int]) -> dict[str, Any]:
@@ -163,16 +158,7 @@ def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> N
 
 
 def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
-    """Returns an image of Pillow's, with 8 bits for each channel.
-
-    Args:
-        file: The file.
-        channels: 1 for grey, 3 for red, green and blue.
-
-    Raises:
-        DataError: It cannot be decoded.
-        StorageError: It is in a store that cannot be reached, or refuses.
-    """
+    """Returns an image of Pillow's, with 8 bits for each channel."""
     from PIL import Image, ImageOps
 
     if channels not in _MODES:
@@ -191,20 +177,7 @@ def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
 def scaled_pixels(
     file: Path | EmbeddedImage, size: tuple[int, int], channels: int, scaling: Scaling
 ) -> np.ndarray:
-    """Returns the pixels of an image in the size that a model reads.
-
-    Args:
-        file: The file.
-        size: Height and width.
-        channels: 1 for grey, 3 for red, green and blue.
-        scaling: How it gets this size.
-
-    Returns:
-        float32 [height, width, channels] between 0 and 1.
-
-    Raises:
-        DataError: It cannot be decoded.
-    """
+    """Returns the pixels of an image in the size that a model reads."""
     scaled = scaling(open_image(file, channels), size)
     return (np.asarray(scaled, np.float32) / 255).reshape(*size, -1)
 

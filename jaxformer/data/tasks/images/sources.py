@@ -46,11 +46,7 @@ class ImageSet(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, index: int) -> np.ndarray:
-        """Returns float32 [height, width, channels] between 0 and 1.
-
-        Raises:
-            DataError: It cannot be decoded.
-        """
+        """Returns float32 [height, width, channels] between 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -160,15 +156,7 @@ class NamedImages:
         self._there = folder.files() if is_remote(folder) else {}
 
     def file(self, record: Record, column: str) -> AnyPath:
-        """Returns the file that a row names.
-
-        Args:
-            record: The row.
-            column: The column of the paths.
-
-        Raises:
-            DataError: It does not exist; names the row.
-        """
+        """Returns the file that a row names."""
         name = os.path.expanduser(record.text(column))
         file = any_path(name, column) if is_remote(name) else self._folder / name
         if name not in self._there and not file.is_file():
@@ -242,11 +230,7 @@ def _table_of(path: AnyPath) -> AnyPath | None:
 
 
 def image_names(root: AnyPath) -> list[str]:
-    """Returns the names of the images in a folder and in the folders within, sorted.
-
-    Raises:
-        DataError: A folder cannot be read.
-    """
+    """Returns the names of the images in a folder and in the folders within, sorted."""
     if is_remote(root):
         return sorted(filter(_is_image, root.files()))
     return sorted(
@@ -260,17 +244,7 @@ def image_names(root: AnyPath) -> list[str]:
 def decodable(
     rows: Sequence[Row], decode: Callable[[Row], Any], on_bad_row: OnBadRow, source: object
 ) -> Sequence[Row]:
-    """Returns the rows whose images can be decoded; all, unseen, where a bad one stops the run.
-
-    Args:
-        rows: The rows.
-        decode: Decodes the image of one.
-        on_bad_row: What becomes of one that cannot be decoded. Where it is left out, each is tried.
-        source: Where they come from, for messages.
-
-    Raises:
-        DataError: Too many cannot be decoded; names the first of them.
-    """
+    """Returns the rows whose images can be decoded; all, unseen, where a bad one stops the run."""
     if on_bad_row == "stop":
         return rows
 

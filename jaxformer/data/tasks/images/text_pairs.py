@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.checks import at_least, check_field, check_fields, optional
 from jaxformer.data.bad_rows import advised, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
@@ -22,7 +22,7 @@ from jaxformer.data.tasks.sequences import (
 )
 from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import DataError, check_field
+from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.paths import any_path
 

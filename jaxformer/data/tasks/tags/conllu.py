@@ -114,11 +114,7 @@ def _line(where: str, text: str) -> _Line:
 
 
 def _words(lines: list[_Line]) -> list[_Word]:
-    """Returns the syntactic words of a sentence.
-
-    Raises:
-        DataError: The ids are not 1, 2, 3, ..., or a range is not that of the words after it.
-    """
+    """Returns the syntactic words of a sentence."""
     words: list[_Word] = []
     blanks = {0: ""}  # after each word, by its number
     for line in lines:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.arrays import assert_axes
 
 
 def test_sizes_of_the_letters_are_returned():
