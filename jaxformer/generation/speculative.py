@@ -133,7 +133,7 @@ class SpeculativeEngine:
         ):
             _check_positions(name, engine, prompts, max_new_tokens, outputs)
             scored = keep_scores and name == "target"
-            options = {"keys": keys, "keep_scores": scored, "max_pending": 1}
+            options = {"keys": keys, "keep_scores": scored, "max_pending": 1, "aligned": False}
             state = engine.prefill(prompts, max_new_tokens, encoder_outputs=outputs, **options)
             if not state.cache.can_undo:
                 raise ConfigError(

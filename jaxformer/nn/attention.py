@@ -76,8 +76,7 @@ class Attention(nnx.Module):
         self.kv_heads, self.head_dim = config.kv_heads, config.head_width
         self.value_dim = config.value_width
         self.scale, self.scale_by_depth = settings.scale, settings.scale_by_depth
-        self.softcap, self.clip = settings.softcap, settings.clip
-        self.dropout = settings.dropout
+        self.softcap, self.clip, self.dropout = settings.softcap, settings.clip, settings.dropout
         self.implementation = config.attention
 
     def __call__(
@@ -202,6 +201,7 @@ class SelfAttention(Sublayer):
     """Attention within the sequence, optionally through a sliding window."""
 
     name = "attn"
+    joins = ("attention.query", "attention.key", "attention.value")
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ class FeedForward(Sublayer):
     """`down(act(up(x)))`, or gated: `down(act(gate(x)) * up(x))` (Shazeer, 2020)."""
 
     name = "mlp"
+    joins = ("gate", "up")
 
     def __init__(self, key: jax.Array, config: TransformerConfig, settings: "MLP | None" = None):
         """Declares the projections.

@@ -266,7 +266,9 @@ def _unstacked(tree, count: int) -> list:
     leaves, structure = jax.tree.flatten(tree)
     if not leaves:
         return [tree] * count
-    columns = [[x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves]
+    # An array that is several leaves (a joined kernel) is sliced once.
+    slices = {id(leaf): [x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves}
+    columns = [slices[id(leaf)] for leaf in leaves]
     return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
 
 

@@ -66,6 +66,8 @@ class Sublayer(nnx.Module):
 
     name: ClassVar[str] = "sublayer"
     """The name in those of its activations: "attn" in "attn.hook_z" and "hook_attn_out"."""
+    joins: ClassVar[tuple[str, ...]] = ()
+    """The paths of linear maps of one x, whose kernels generation joins for a single product."""
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """Maps the residual stream.

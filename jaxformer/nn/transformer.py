@@ -162,7 +162,7 @@ class Transformer(nnx.Module):
                 assert_integers(**{name: array})
         if count is None:
             count = jnp.full_like(cache.lengths, x.shape[1])
-        chunk = Chunk(cache.lengths, count)
+        chunk = Chunk(cache.lengths, count, cache.shift)
         positions = chunk.positions(x.shape[1])
         context = Context(
             positions,

@@ -30,7 +30,7 @@ from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.dialogues import dialogue_of, num_calls
-from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
+from jaxformer.pretrained.model import KernelDtype, Pretrained, with_stored_compute_dtype
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class Loading(ModelChoice):
     storage: Storage | None = None
     """The dtype of the KV cache (None: that of the computation). int8 needs a quarter of float32.
     """
+    weights: KernelDtype | None = None
+    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
     slide: bool = False
     """When the text exceeds the model's maximum length, prefill its last half again."""
 
@@ -239,7 +241,8 @@ def _model(wanted: Loading) -> Pretrained:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     if wanted.draft is not None:
         any_path(wanted.draft, "draft")
-    return with_stored_compute_dtype(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
+    options = {"dtype": wanted.dtype, "weights": wanted.weights}
+    return with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
 
 
 def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:

@@ -65,6 +65,7 @@ def init_state(
     pending: int,
     encoder_outputs: EncoderOutputs = (),
     scores: tuple[int, int, int] | None = None,
+    aligned: bool = True,
 ) -> State:
     """The state before the model has read any token, with an empty cache.
 
@@ -76,6 +77,7 @@ def init_state(
         pending: The maximum length of a prompt.
         encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
         scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
+        aligned: Whether all active rows get their new tokens in the same steps.
 
     Returns:
         The state.
@@ -85,10 +87,15 @@ def init_state(
         lengths=(history.lengths, f"{shape.batch_size}"),
         keys=(keys, f"{shape.batch_size}"),
     )
-    shape = replace(shape, spec=spec("batch", None, "kv_heads", None))
+    shape = replace(shape, spec=spec("batch", "kv_heads", None, None))
+    cache = model.init_cache(shape, *on_rows(encoder_outputs))
+    if aligned:
+        # The last tokens of all prompts are in one slot, and so are the new ones of a step.
+        shift = jnp.max(history.lengths) - history.lengths
+        cache = replace(cache, shift=place(shift, spec_of(cache.lengths)))
     return State(
         history=history,
-        cache=model.init_cache(shape, *on_rows(encoder_outputs)),
+        cache=cache,
         active=history.limits > history.lengths,
         keys=keys,
         log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
