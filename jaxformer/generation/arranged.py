@@ -34,15 +34,7 @@ class ArrangedModel:
         transposed: bool,
         int8: bool = False,
     ):
-        """Traces `build(key)` abstractly; nothing is allocated.
-
-        Args:
-            build: Makes the model.
-            dtype: The compute dtype.
-            joined: Whether kernels are joined; on a mesh each is cut by its heads instead.
-            transposed: Whether kernels are transposed.
-            int8: Whether kernels are `Quantized`; embedding tables never are.
-        """
+        """Traces `build(key)` abstractly; nothing is allocated."""
 
         def apart(key: jax.Array) -> GenerativeModel:
             return _apart(build(key), transposed)

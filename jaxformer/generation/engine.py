@@ -365,12 +365,6 @@ def engine_for(pretrained: "Pretrained") -> Engine:
     """The engine of a model, kept with its programs as long as the model is.
 
     It holds a second copy of the weights, layer by layer.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        The engine.
     """
     if pretrained not in _ENGINES:
         model = pretrained.config, pretrained.abstract_model, pretrained.parameters

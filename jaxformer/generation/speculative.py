@@ -63,18 +63,7 @@ class SpeculativeEngine:
     """
 
     def __init__(self, target: Engine, draft: Engine, proposals: int):
-        """Compiles nothing yet.
-
-        Args:
-            target: The engine of the model whose texts are generated.
-            draft: The engine of the model that proposes tokens, many times smaller and trained on
-                similar texts.
-            proposals: k, the number of tokens that are proposed in a step, at least 1.
-
-        Raises:
-            ConfigError: The vocabularies differ in size, the models are on different meshes, or
-                there are too many proposals.
-        """
+        """Compiles nothing yet."""
         sizes = target.config.vocab_size, draft.config.vocab_size
         if sizes[0] != sizes[1]:
             raise ConfigError(
@@ -156,14 +145,6 @@ class SpeculativeEngine:
         """Adds tokens to every active row, in up to `steps` passes of the target.
 
         A pass adds between 1 and `proposals + 1` tokens to each row. The caches are donated.
-
-        Args:
-            sampling: How tokens are chosen.
-            state: The current state.
-            steps: The maximum number of passes.
-
-        Returns:
-            The state after them.
         """
         with self.on_mesh():
             caches = state.cache, state.draft_cache
@@ -225,19 +206,7 @@ def speculate(
     state: SpeculativeState,
     steps: jax.Array,
 ) -> SpeculativeState:
-    """Adds tokens to every active row, between 1 and `proposals + 1` in each step.
-
-    Args:
-        target: The model whose tokens these are, with its weights.
-        draft: The model that proposes them, with its weights.
-        sampling: How tokens are chosen, from the logits of both.
-        proposals: k, the number of tokens that are proposed in a step.
-        state: The current state.
-        steps: int: the maximum number of passes of the target.
-
-    Returns:
-        The state after them. A row is finished after an end token, or at its limit.
-    """
+    """Adds tokens to every active row, between 1 and `proposals + 1` in each step."""
     step = partial(_speculative_step, target, draft, sampling, proposals)
     return while_active(step, state, steps)
 

@@ -107,18 +107,7 @@ def init_state(
 def prefill(
     model: GenerativeModel, history: History, cache: Cache, start: jax.Array, size: int
 ) -> Cache:
-    """Reads a chunk of the prompts into the cache, but never the last token of a prompt.
-
-    Args:
-        model: The model with its weights.
-        history: The prompts.
-        cache: The cache of the tokens before the chunk.
-        start: int: the position of the chunk's first token.
-        size: The number of tokens in the chunk.
-
-    Returns:
-        The cache with the chunk.
-    """
+    """Reads a chunk of the prompts into the cache, but never the last token of a prompt."""
     tokens_BT = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
     count = jnp.clip(history.lengths - 1 - start, 0, size)
     return _step(model, tokens_BT, count, cache, history.lengths)[1]
@@ -180,16 +169,7 @@ def verify_step(
 
 
 def generate_token(model: GenerativeModel, sampling: SamplingParams, state: State) -> State:
-    """Makes a decode step, and adds a token to every active row.
-
-    Args:
-        model: The model with its weights.
-        sampling: How the token is chosen.
-        state: The current state.
-
-    Returns:
-        The state with the tokens. A row is finished after an end token, or at its limit.
-    """
+    """Makes a decode step, and adds a token to every active row."""
     history, active = state.history, state.active
     logits_BV, cache = decode_step(model, history, state.cache, active, state.pending)
     processed_BV = process(sampling.processors, logits_BV, history)
