@@ -66,7 +66,8 @@ class MixedExamples(ConcatenatedExamples):
 
     def index(self, number: int, seed: int) -> int:
         """Returns which row is number n of the endless order of training."""
-        before, after = self.counts(number), self.counts(number + 1)
+        before = self.counts(number)
+        after = self.counts(number + 1)
         (source,) = (i for i, count in enumerate(before) if after[i] > count)
         own = self.sources[source].index(before[source], _seed_of(seed, source))
         return int(self._starts[source]) + own

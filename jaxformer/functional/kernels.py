@@ -155,7 +155,8 @@ def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]
         check_kernel(kernel.joined, contracted)
         return kernel.outputs
     matrix = kernel.values if isinstance(kernel, Quantized) else kernel
-    array, flat = as_array(kernel), isinstance(matrix, Transposed)
+    array = as_array(kernel)
+    flat = isinstance(matrix, Transposed)
     sizes = (math.prod(contracted),) if flat else contracted
     free = getattr(array, "ndim", 0) - len(sizes)
     assert_axes(kernel=(array, " ".join([*map(str, sizes), *["_"] * free])))

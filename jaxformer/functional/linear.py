@@ -180,7 +180,8 @@ def _contract_value(x, kernel, *, contract, dtype):
 
 def _contract_transposed(x, kernel, contract):
     batch = x.shape[: x.ndim - contract]
-    rows, dimensions = x.reshape(math.prod(batch), -1), (((1,), (1,)), ((), ()))
+    rows = x.reshape(math.prod(batch), -1)
+    dimensions = (((1,), (1,)), ((), ()))
     if kernel.matrix.dtype == jnp.int8:
         # XLA's CPU backend would first write the kernel in another dtype. Two operands in int8 it
         # multiplies twice as fast as two in bfloat16.

@@ -101,7 +101,8 @@ def generate(
     config = generation_config_for(pretrained, options)
     chats = Conversations.of(pretrained, inputs, tools)
     if chats is not None:
-        inputs, config = chats.prompts, config.with_end_token(chats.end_of_turn, options)
+        inputs = chats.prompts
+        config = config.with_end_token(chats.end_of_turn, options)
     hooks = _checked_hooks(hooks, draft)
     ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
     _check_matched(pretrained, ids, encoder_outputs, hooks)

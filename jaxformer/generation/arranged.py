@@ -39,8 +39,11 @@ class ArrangedModel:
         def apart(key: jax.Array) -> GenerativeModel:
             return _apart(build(key), transposed)
 
-        self.plain, self._apart = AbstractModel(build), AbstractModel(apart)
-        self._dtype, self._transposed, self._int8 = dtype, transposed, int8
+        self.plain = AbstractModel(build)
+        self._apart = AbstractModel(apart)
+        self._dtype = dtype
+        self._transposed = transposed
+        self._int8 = int8
         kernels = self._apart.kernels
         joins = list(_joins(jax.eval_shape(apart, jax.random.key(0)), kernels)) if joined else []
         parts = {name for names in joins for name in names}
@@ -86,7 +89,8 @@ class ArrangedModel:
 
     def _sizes(self, name: str) -> tuple[tuple[int, ...], ...]:
         """The sizes of a kernel's axes: of layers, of inputs, of outputs."""
-        shape, stacked = self._apart.shapes[name].shape, self._apart.axes[name][0] == "layers"
+        shape = self._apart.shapes[name].shape
+        stacked = self._apart.axes[name][0] == "layers"
         inputs = stacked + self._apart.kernels[name]
         return shape[:stacked], shape[stacked:inputs], shape[inputs:]
 

@@ -443,7 +443,8 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     As in transformers, those of config.json count where there is no generation_config.json. The
     tokens that begin, end and pad texts are taken from there as well if that file does not say.
     """
-    config, folder = pretrained.token_values, pretrained.folder
+    config = pretrained.token_values
+    folder = pretrained.folder
     config = pretrained.checkpoint.hf_config.values if config is None else config
     own = None if folder is None else read_object(folder, GENERATION)
     if own is None:
@@ -465,7 +466,8 @@ def supported_options(recommended: Mapping[str, Any], where: object) -> dict[str
     What changes no text in transformers is not mentioned.
     """
     found = {name: value for name, value in recommended.items() if name in _SUPPORTED}
-    strings, padding = found.get("stop_strings"), found.get("pad_token_id")
+    strings = found.get("stop_strings")
+    padding = found.get("pad_token_id")
     if isinstance(strings, str):
         found["stop_strings"] = [strings]
     left = [name for name in recommended if name not in found and _matters(name, recommended)]

@@ -76,7 +76,9 @@ class Engine:
             ConfigError: The model does not predict the next token.
         """
         check_generates(config)
-        self.config, self.mesh, self._storage = config, mesh, config.compute_dtype
+        self.config = config
+        self.mesh = mesh
+        self._storage = config.compute_dtype
         # The programs hold no reference to the engine, so that its weights are freed with it.
         alone = mesh is None
         model = ArrangedModel(
@@ -188,7 +190,8 @@ class Engine:
             keys=(keys, "B"),
             **({"encoder_outputs": (encoder_outputs[0], "B S D")} if encoder_outputs else {}),
         )
-        longest, rows = int(prompts.lengths.max()), len(prompts.lengths)
+        longest = int(prompts.lengths.max())
+        rows = len(prompts.lengths)
         check_rows(self.mesh, rows)
         scores = (max_new_tokens, rows, self.config.vocab_size) if keep_scores else None
         options = {"encoder_outputs": encoder_outputs, "scores": scores, "num_beams": num_beams}
@@ -207,7 +210,8 @@ class Engine:
             while longest - start > min(max_pending, shape.chunk):
                 size = min(bucket(longest - 1 - start, _MIN_CHUNK), shape.chunk)
                 cache = self._prefill(size, weights, state.cache, state.history, start)
-                state, start = replace(state, cache=cache), start + size
+                state = replace(state, cache=cache)
+                start = start + size
         left = longest - start
         pending = min(bucket(left, _MIN_CHUNK), shape.chunk) if left > 1 else 1
         return replace(state, pending=pending)

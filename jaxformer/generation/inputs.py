@@ -217,7 +217,8 @@ def prepare_inputs(
                 raise DataError(f"inputs: {name} must be 0 everywhere, as it is for new tokens")
         prompts = Prompts.of_ids(rows, arrays.get("attention_mask"), config.vocab_size)
         return Prepared(rows, prompts, ())
-    tokens, given = None, {name: arrays[name] for name in _OF_ENCODER if name in arrays}
+    tokens = None
+    given = {name: arrays[name] for name in _OF_ENCODER if name in arrays}
     if source == "input_ids":
         size = family_of(config).vocab_size(config, source)
         real_tokens(rows, given.get("attention_mask"), size)

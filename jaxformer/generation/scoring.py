@@ -160,7 +160,8 @@ class Scorer:
         ]
 
     def _scored(self, weights, tokens, lengths, starts, targets, encoder_outputs):
-        model, length = self.engine.module(weights), tokens.shape[1]
+        model = self.engine.module(weights)
+        length = tokens.shape[1]
         tokens, targets = on_rows((tokens, targets))
         positions = None
         if self._apart:

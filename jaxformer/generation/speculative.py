@@ -72,7 +72,9 @@ class SpeculativeEngine:
             )
         if target.mesh != draft.mesh:
             raise ConfigError("draft: must be on the mesh of the target")
-        self.target, self.draft, self.proposals = target, draft, proposals
+        self.target = target
+        self.draft = draft
+        self.proposals = proposals
         # A layer with a window can undo at most the tokens of one pass.
         check_fields(self, proposals=between(1, CHUNK - 1))
         self._speculate = jax.jit(self._speculated, static_argnums=0, donate_argnums=2)
@@ -169,7 +171,8 @@ def _check_positions(
     encoder_outputs: EncoderOutputs,
 ) -> None:
     """Raises ConfigError unless a model's cached keys stay valid up to the end of each row."""
-    rows, longest = len(prompts.lengths), int(prompts.lengths.max())
+    rows = len(prompts.lengths)
+    longest = int(prompts.lengths.max())
     try:
         engine.checked_shape(rows, longest, max_new_tokens, encoder_outputs=encoder_outputs)
     except ConfigError as error:
@@ -225,7 +228,8 @@ def _speculative_step(target, draft, sampling, proposals, state) -> SpeculativeS
     complete = proposal.ended & (verdict.accepted == count)
     replaces = active & ~complete
     lengths = history.lengths + verdict.accepted + replaces
-    rows, nowhere = jnp.arange(active.shape[0]), history.tokens.shape[1]
+    rows = jnp.arange(active.shape[0])
+    nowhere = history.tokens.shape[1]
     at = jnp.where(replaces, history.lengths + verdict.accepted, nowhere)
     tokens = proposal.history.tokens.at[rows, at].set(verdict.replacement, mode="drop")
     log_probs = token_log_probabilities(logits, _tokens_at(tokens, positions))

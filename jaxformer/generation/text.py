@@ -64,7 +64,9 @@ class TextGenerator:
         check_stop_strings(config, slide)
         self.encoder = pretrained.prompt_encoder
         self.engine = build_engine(pretrained, config, draft, proposals, storage)
-        self.pretrained, self.config, self.slide = pretrained, config, slide
+        self.pretrained = pretrained
+        self.config = config
+        self.slide = slide
         self.reads_images = reads_images(pretrained)
 
     def tokenize(self, prompt: str) -> Prompt:
@@ -74,7 +76,8 @@ class TextGenerator:
     def stream(self, ids: Prompt, tokens: list[int] | None = None) -> Iterator[str]:
         """Yields the continuation of one prompt, piece by piece, as soon as it can be shown."""
         prompts, encoder_outputs = self._prepare([ids])
-        text, config = self._new_text(), self.config.for_width(prompts.tokens.shape[1])
+        text = self._new_text()
+        config = self.config.for_width(prompts.tokens.shape[1])
         arguments = self.engine, prompts, config, row_keys(config.seed, np.zeros(1, int))
         stream = stream_sliding if self.slide else stream_tokens
         for (part,) in stream(*arguments, encoder_outputs=encoder_outputs):

@@ -136,7 +136,8 @@ def _before_cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder | Non
     if not isinstance(decoder, decoders.Sequence):
         return None
     stored = json.loads(decoder.__getstate__())["decoders"]
-    kept, last = stored[: -len(CLEANED)], stored[-len(CLEANED) :]
+    kept = stored[: -len(CLEANED)]
+    last = stored[-len(CLEANED) :]
     if [_replaced(step) for step in last] != list(CLEANED):
         return None
     found = decoders.Sequence([])
@@ -254,7 +255,8 @@ class _Cleaned(_OfTokens):
         cut = self._uncleaned.rfind(" ")
         while cut > 0 and self._uncleaned[:cut].endswith((" ", " '", " n")):
             cut = self._uncleaned.rfind(" ", 0, cut)
-        text, self._uncleaned = self._uncleaned[: max(cut, 0)], self._uncleaned[max(cut, 0) :]
+        text = self._uncleaned[: max(cut, 0)]
+        self._uncleaned = self._uncleaned[max(cut, 0) :]
         return cleaned(text)
 
 

@@ -27,7 +27,8 @@ class FeedForward(Sublayer):
         """
         settings = mlp_settings(config) if settings is None else settings
         keys = jax.random.split(key, 3)
-        model, hidden = {"embed": config.model_dim}, {"mlp": config.mlp_dim}
+        model = {"embed": config.model_dim}
+        hidden = {"mlp": config.mlp_dim}
         std, bias = normal(config.init_std), settings.bias
         self.up = Linear(keys[0], model, hidden, std, bias=bias)
         self.gate = Linear(keys[1], model, hidden, std, bias=bias) if settings.gated else None

@@ -247,7 +247,8 @@ class Embedding(nnx.Module):
     ):
         """Declares the table; lookups of `padding_id` have no gradient."""
         self.table = parameter(key, (vocab_size, dim), ("vocab", "vocab_embed"), initializer)
-        self.vocab_size, self.padding_id = vocab_size, padding_id
+        self.vocab_size = vocab_size
+        self.padding_id = padding_id
         self.reads_transposed = False
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:

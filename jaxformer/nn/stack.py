@@ -39,13 +39,15 @@ class Block(nnx.Module):
         self.norms = nnx.List(
             [NormLayer(k, norm, config.model_dim) for k, norm in zip(keys, norms, strict=True)]
         )
-        initial, shape = config.layer_scale, (config.model_dim,)
+        initial = config.layer_scale
+        shape = (config.model_dim,)
         self.scales = nnx.List(
             []
             if initial is None
             else [parameter(key, shape, ("norm",), constant(initial)) for _ in sublayers]
         )
-        self.dropout, self.residual_scale = config.dropout, config.residual_scale
+        self.dropout = config.dropout
+        self.residual_scale = config.residual_scale
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""

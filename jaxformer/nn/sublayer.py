@@ -178,7 +178,8 @@ def settings_of(config: TransformerConfig, field: str, kind: type) -> Any:
     Returns:
         The sublayer; if it is of another class, the default of the model's family.
     """
-    own, known = getattr(config, field, None), type(config).__dataclass_fields__
+    own = getattr(config, field, None)
+    known = type(config).__dataclass_fields__
     if isinstance(own, kind):
         return own
     return known[field].default if field in known else kind()

@@ -197,10 +197,8 @@ def base_of(folder: Path, **hub: str | Path | None) -> Path:
     from jaxformer.hub.peft.config import read_peft_config
     from jaxformer.hub.remote.names import hub_name
 
-    name, field = (
-        read_peft_config(folder).base,
-        f"{folder / ADAPTER_CONFIG}: base_model_name_or_path",
-    )
+    name = read_peft_config(folder).base
+    field = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
     if name and is_remote(name):
         return model_folder(name, field)
     for place in (Path(name), folder / name) if name else ():

@@ -59,7 +59,8 @@ def import_folder(
 
 def _data(model: Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
     """Data for the model, with its tokenizer if it has one."""
-    config, reads = model.config, set(model.config.required)
+    config = model.config
+    reads = set(model.config.required)
     own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}
     if "images" not in reads or "decoder_inputs" in reads:  # no data teach captions
         return DataConfig(**own)

@@ -165,7 +165,9 @@ class _SequenceClassification(SequenceClassificationTask):
     """Sequence classification with this layer, and the pooling that config.json names."""
 
     def heads(self, hf_config):
-        labels, pooling, dense = num_labels(hf_config), _pooling(hf_config), _dense(hf_config)
+        labels = num_labels(hf_config)
+        pooling = _pooling(hf_config)
+        dense = _dense(hf_config)
         return (Classification(num_labels=labels, pooling=pooling, dense=dense),)
 
 

@@ -142,7 +142,8 @@ def chat(arguments: Sequence[str], prog: str) -> None:
     wanted, chosen = _parsed(Chat, arguments, prog)
     tools = None if wanted.tools is None else _tools(wanted.tools)
     model = _model(wanted)
-    dialogue, config = dialogue_of(model), generation_config_for(model, chosen)
+    dialogue = dialogue_of(model)
+    config = generation_config_for(model, chosen)
     if dialogue is not None:
         tools = dialogue.checked(tools)
         config = config.with_end_token(dialogue.end_of_turn, chosen)

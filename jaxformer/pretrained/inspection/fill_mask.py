@@ -77,7 +77,8 @@ def _predicts_masked(pretrained: Pretrained) -> bool:
 
 def _instead(pretrained: Pretrained) -> str:
     """What a model that fills no masks has or does instead."""
-    folder, config = pretrained.folder or "DIR", pretrained.config
+    folder = pretrained.folder or "DIR"
+    config = pretrained.config
     if config.predicts_next_token:
         does = "answers a text" if config.is_encoder_decoder else "continues a text"
         return f'this one {does}: jaxformer generate {folder} --prompt "..."'
