@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxformer.generation.decode.loop import SamplingParams
-from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.engine import Engine, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts
 from jaxformer.models import AbstractModel, LanguageModel
 from jaxformer.zoo.common.llama_like import llama
@@ -33,7 +33,7 @@ def decode(
         jax.block_until_ready(state.history.tokens)
 
     weights = sum(
-        x.nbytes for name, x in engine.weights.parameters.items() if "embedding" not in name
+        num_bytes(x) for name, x in engine.weights.parameters.items() if "embedding" not in name
     )
     width = np.dtype(jax.numpy.dtype(dtype)).itemsize
     cache = 2 * layers * config.kv_heads * config.head_width * width * (prompt + new / 2) * batch

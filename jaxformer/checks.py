@@ -156,7 +156,8 @@ _SCALARS = {
 
 def rule_of(annotation: Any) -> Rule:
     """Returns the rule for an annotation; annotations not handled here allow any value."""
-    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    parts = typing.get_args(annotation)
     if annotation in _SCALARS:
         return _SCALARS[annotation]
     if origin is typing.Literal:

@@ -91,8 +91,11 @@ class Checkpointer:
     ):
         self.folder = any_path(folder, "folder").absolute()
         self._config = config
-        self._keep, self._best_fn, self._before_save = keep, best_fn, before_save
-        self._check_owned, self._kept_digests = check_owned, dict(kept)
+        self._keep = keep
+        self._best_fn = best_fn
+        self._before_save = before_save
+        self._check_owned = check_owned
+        self._kept_digests = dict(kept)
         self._saving: int | None = None
         self._unsealed: int | None = None
         self._doomed: list[int] = []

@@ -314,7 +314,8 @@ def _check_same_experiment(folder: AnyPath, config: Config) -> None:
 
 def _foreign_items(folder: AnyPath, text: bytes | None) -> list[str]:
     """Returns the files in a folder that this experiment does not write."""
-    own, kept = {_LOCK_FILE} | folders_of_shards(folder), folder / KEPT_FILE
+    own = {_LOCK_FILE} | folders_of_shards(folder)
+    kept = folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:
         own.add(KEPT_FILE)
     unfinished = tuple(f".{name}." for name in (CONFIG_FILE, KEPT_FILE))  # left by a killed start

@@ -198,7 +198,8 @@ def retry_if_deleted(run: AnyPath, read: Callable[[], _Read]) -> _Read:
 
 def best_step(run: AnyPath) -> int | None:
     """Returns the kept step with the best value of the run's `train.metric`."""
-    metric, folder = RunConfig(run).config.train.metric, run / CHECKPOINTS
+    metric = RunConfig(run).config.train.metric
+    folder = run / CHECKPOINTS
     measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
     return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
 

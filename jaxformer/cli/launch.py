@@ -150,7 +150,8 @@ def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | 
     Checks that depend on a checkpoint's model, on the data or on CPU cores happen when the run
     starts.
     """
-    defaults, options = Launch(**vars(load_config(config_spec(job.config)))), list(job.options)
+    defaults = Launch(**vars(load_config(config_spec(job.config))))
+    options = list(job.options)
     if defaults.model is None and "model" not in given(options):
         parse(defaults, without(options, "model"), checks.prog)
         return

@@ -90,7 +90,8 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     price = wanted.price_per_chip_hour
     positive = price is None or 0 < price < math.inf
     check_argument("price-per-chip-hour", price, positive, "dollars above 0")
-    found, slice_ = None, None if wanted.find else parse_chips(wanted.chips)
+    found = None
+    slice_ = None if wanted.find else parse_chips(wanted.chips)
     config = _filled_in(wanted.experiment)
     check_without_mesh(config)
     if slice_ is None:

@@ -110,7 +110,8 @@ def validate(config: Config, num_devices: int) -> None:
     check_has_model(config)
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
-    parts, phases = config.train.gradient_accumulation, config.data.phases
+    parts = config.train.gradient_accumulation
+    phases = config.data.phases
     for phase in phases:
         name = f"{phase.field}.batch_size"
         _check_batch_size(name, phase.batch_size, parts, sizes["data"] * sizes["fsdp"])
@@ -274,7 +275,8 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     """Refuses data that a model cannot read or learn from."""
     kind = type(model).__name__
     objective = data.objective if isinstance(data, DataConfig) else data
-    name, decodes = type(objective).__name__, "decoder_inputs" in data.lengths
+    name = type(objective).__name__
+    decodes = "decoder_inputs" in data.lengths
     made = {"inputs": ("text", data.has_text), "images": ("images", data.has_images)}
     for array, (words, there) in made.items():
         if array in model.required and not there:
@@ -284,7 +286,8 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
             raise ConfigError(f"{kind} does not read {words}, which {name} provides")
     of_images = (*model.input_fields, "patch_size") if data.has_images else ()
     for field in (name for name in of_images if hasattr(data, name) and hasattr(model, name)):
-        there, here = getattr(data, field), getattr(model, field)
+        there = getattr(data, field)
+        here = getattr(model, field)
         if there != here:
             raise ConfigError(f"data.{field} = {there} must equal model.{field} = {here}")
     has_decoder = "decoder_inputs" in model.required
@@ -315,7 +318,9 @@ def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> Non
     """Refuses preference data without a preference loss, and that loss without such data or a
     decoder.
     """
-    name, preference, wanted = type(data).__name__, train.preference, data.preference
+    name = type(data).__name__
+    preference = train.preference
+    wanted = data.preference
     given = None if preference is None else type(preference).__name__
     if wanted is not None and given != wanted:
         raise ConfigError(

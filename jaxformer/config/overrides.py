@@ -146,7 +146,8 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
     for option, values in sorted(given, key=lambda group: group[0].count(".")):
         path = path_of(option)
         if (meant := _canonical_path(tree, path)) != path:
-            path, option = meant, "--" + ".".join(meant).replace("_", "-")
+            path = meant
+            option = "--" + ".".join(meant).replace("_", "-")
         owner = tree
         for name in path[:-1]:
             owner = child(owner, name)
@@ -308,7 +309,8 @@ def _print_components(tree: Any) -> None:
     for prefix, owner in _owners(tree, "--"):
         for name in _field_names(owner):
             if choices := component_choices(owner, name):
-                option, value = prefix + name.replace("_", "-"), getattr(owner, name)
+                option = prefix + name.replace("_", "-")
+                value = getattr(owner, name)
                 parts = [type(part).__name__ for _, part in _parts(value, option)]
                 now = " ".join(parts) or ("nothing" if value == () else value)
                 lines.append(f"  {option} {{{','.join(choices)}}} (now {now})")

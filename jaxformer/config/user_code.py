@@ -39,7 +39,9 @@ class _Experiment(importlib.abc.SourceLoader):
     """Loads a module from source that it keeps, so that the executed source is what is copied."""
 
     def __init__(self, path: Path, source: bytes, folder: Path):
-        self.path, self.source, self.folder = path, source, folder
+        self.path = path
+        self.source = source
+        self.folder = folder
 
     def get_filename(self, fullname):
         return str(self.path)
@@ -51,7 +53,8 @@ class _Experiment(importlib.abc.SourceLoader):
 def import_file(path: Path, folder: Path | None = None) -> ModuleType:
     """Imports an experiment file; files with the same source become the same module."""
     source = _text(path)
-    name, folder = _module_name(source), folder or path.absolute().parent
+    name = _module_name(source)
+    folder = folder or path.absolute().parent
     _search(folder)
     if name not in sys.modules:
         loader = _Experiment(path.absolute(), source, folder)
@@ -72,9 +75,11 @@ def in_one_sentence(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        place, text = _place(error, path), f"{type(error).__name__}: {error}"
+        place = _place(error, path)
+        text = f"{type(error).__name__}: {error}"
         if isinstance(error, SyntaxError) and error.lineno:
-            place, text = f"{error.filename}:{error.lineno}", f"{type(error).__name__}: {error.msg}"
+            place = f"{error.filename}:{error.lineno}"
+            text = f"{type(error).__name__}: {error.msg}"
         if isinstance(error, ArgumentError | DataError):
             text = str(error)
         raise ConfigError(f"{place}: {text}") from error
@@ -124,7 +129,8 @@ def find_user_class(name: str, known: Mapping[str, Mapping[str, str]], kept: Any
     origin = known.get(name) if isinstance(known, Mapping) else None
     if not isinstance(origin, Mapping) or not all(isinstance(x, str) for x in origin.values()):
         raise ConfigError(f"{name} is not a library class, and its origin is not recorded")
-    folder, home = Path(origin.get("folder", "")), origin.get("module", kept.stem)
+    folder = Path(origin.get("folder", ""))
+    home = origin.get("module", kept.stem)
     is_kept = "module" not in origin
     module = _import_kept(kept, folder, name) if is_kept else _import(home, folder, name)
     found: Any = module
@@ -176,7 +182,8 @@ def _user_classes(config: Any) -> list[type]:
 
 
 def _origin(kind: type) -> dict[str, str]:
-    name, module = kind.__qualname__, sys.modules[kind.__module__]
+    name = kind.__qualname__
+    module = sys.modules[kind.__module__]
     if "<locals>" in name or kind.__module__ == "__main__" or not hasattr(module, "__file__"):
         place = "in a function" if "<locals>" in name else f"in {kind.__module__}"
         raise ConfigError(

@@ -48,7 +48,8 @@ class BadRows:
         """Reports how many rows were left out, and why the first one was."""
         if not self._messages:
             return
-        count, first = len(self._messages), "; ".join(self._messages[:_SHOWN])
+        count = len(self._messages)
+        first = "; ".join(self._messages[:_SHOWN])
         share = f"{count:,} of {total:,} rows"
         if count > MOST_SKIPPED * total:
             raise DataError(
@@ -66,7 +67,10 @@ def read_rows(
     rows_are: str = "rows",
 ) -> list[Row]:
     """Returns the rows of a table."""
-    bad, rows, total, empty = BadRows(on_bad_row), [], 0, []
+    bad = BadRows(on_bad_row)
+    rows = []
+    total = 0
+    empty = []
     if records is None:
         records = partial(table_records, source)
 

@@ -34,7 +34,9 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
 
     They number the outputs of the model, so they must not change.
     """
-    names, file, record = tuple(names), Path(folder, _FILE), Path(folder, _DIGEST)
+    names = tuple(names)
+    file = Path(folder, _FILE)
+    record = Path(folder, _DIGEST)
     for name in names:
         encodable(name, f"the label {name!r}")
     text = json.dumps(names, ensure_ascii=False) + "\n"
@@ -60,7 +62,8 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
 
 def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
     """Returns the names that `save_labels` wrote to a folder; empty without such a file."""
-    file, record = Path(folder, _FILE), Path(folder, _DIGEST)
+    file = Path(folder, _FILE)
+    record = Path(folder, _DIGEST)
     if record.exists():
         check_digests(record, [_FILE])
     elif not file.exists():

@@ -65,8 +65,9 @@ class MixedExamples(ConcatenatedExamples):
         self.weights = tuple(turns / sum(self._turns) for turns in self._turns)
 
     def index(self, number: int, seed: int) -> int:
-        """Returns the row with number n in the endless order of training."""
-        before, after = self.counts(number), self.counts(number + 1)
+        """Returns which row is number n of the endless order of training."""
+        before = self.counts(number)
+        after = self.counts(number + 1)
         (source,) = (i for i, count in enumerate(before) if after[i] > count)
         own = self.sources[source].index(before[source], _seed_of(seed, source))
         return int(self._starts[source]) + own

@@ -86,7 +86,8 @@ def phases_of(data: Any) -> tuple[Phase, ...]:
     found, start, row, tokens = [], 0, 0, 0
     for number, stage in enumerate(data.ramp):
         field = f"data.ramp.{number}"
-        shaped, parts = _shaped(data, stage, field), _parts(data, number)
+        shaped = _shaped(data, stage, field)
+        parts = _parts(data, number)
         per_step = shaped.num_sequences * _length(shaped, stage, field)
         stop = _stop(stage, start, tokens, per_step, field)
         phase = Phase(stage.batch_size, shaped, field, start, stop, row, parts)
@@ -165,7 +166,8 @@ def _parts(data: Any, number: int) -> int:
     stage, field = data.ramp[number], f"data.ramp.{number}"
     if stage.sequence_length is None:
         return 1
-    length, longest = stage.sequence_length, data.sequence_length
+    length = stage.sequence_length
+    longest = data.sequence_length
     before = max((s.sequence_length or longest for s in data.ramp[:number]), default=1)
     if longest % length or not before <= length <= longest:
         raise ConfigError(
@@ -195,10 +197,14 @@ def _length(data: Any, stage: Stage, field: str) -> int:
 def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> int:
     """The step at which a stage ends that begins at `start`, after `tokens` tokens."""
     if stage.until_step is not None:
-        name, value, least = "until_step", stage.until_step, start + 1
+        name = "until_step"
+        value = stage.until_step
+        least = start + 1
         stop = stage.until_step
     else:
-        name, value, least = "until_tokens", stage.until_tokens, tokens + per_step
+        name = "until_tokens"
+        value = stage.until_tokens
+        least = tokens + per_step
         stop = start + (2 * (stage.until_tokens - tokens) + per_step) // (2 * per_step)
     if stop <= start:
         raise ConfigError(

@@ -56,7 +56,8 @@ class RowData(Data, Generic[Row]):
 
     def split(self) -> tuple[list[Row], list[Row]]:
         """Returns the rows for training and those for validation."""
-        rows, validation = self.train_rows(), self.validation_rows()
+        rows = self.train_rows()
+        validation = self.validation_rows()
         if validation is not None:
             return rows, validation
         names = [self.side_of(row) for row in rows]
@@ -90,7 +91,8 @@ class TaskData(RowData[Row]):
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads and tokenises the rows; keeps the tokenizer and the labels' names."""
         train, validation = self.split()
-        tokenizer, labels = self.run_tokenizer(folder, train), self.label_names(train)
+        tokenizer = self.run_tokenizer(folder, train)
+        labels = self.label_names(train)
         if labels:
             save_labels(folder, labels)
         return Datasets(

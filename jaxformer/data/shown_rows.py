@@ -84,7 +84,8 @@ class RowReader:
         segments = row.get("segments")
         if self.head != "language_model" or "decoder_inputs" in row or np.ndim(segments) != 1:
             return row
-        shape, size = segments.shape, int((segments == segments[0]).argmin()) or len(segments)
+        shape = segments.shape
+        size = int((segments == segments[0]).argmin()) or len(segments)
         return {name: x[:size] if np.shape(x) == shape else x for name, x in row.items()}
 
     def columns(self, row: Batch) -> list[list[Column]]:
@@ -175,7 +176,8 @@ class RowReader:
 
     def _size(self, row: Batch, name: str) -> int:
         """The number of tokens of a sequence before its padding."""
-        tokens, segments = row[name], row.get(name.replace("inputs", "segments"))
+        tokens = row[name]
+        segments = row.get(name.replace("inputs", "segments"))
         if segments is not None and segments.shape == tokens.shape:
             real = segments > 0
         else:
@@ -186,9 +188,12 @@ class RowReader:
         return int(np.flatnonzero(real)[-1]) + 1 if real.any() else 0
 
     def _texts(self, row: Batch) -> Iterator[Text]:
-        inputs, targets, weights = row["inputs"], row.get("targets"), row.get("weights")
+        inputs = row["inputs"]
+        targets = row.get("targets")
+        weights = row.get("weights")
         predicts = _is_ids(targets, 1) and np.shape(weights) == targets.shape
-        read, nothing = inputs[: self._size(row, "inputs")], np.zeros(len(inputs), bool)
+        read = inputs[: self._size(row, "inputs")]
+        nothing = np.zeros(len(inputs), bool)
         if "decoder_inputs" in row and predicts:
             size = self._size(row, "decoder_inputs")
             yield self._marked("inputs", read, nothing)

@@ -124,7 +124,8 @@ class Split:
                 return _Start(names)
             value = self._hash(document)
             sides.add(value < self.fraction)
-            least, most = min(least, (value, count)), max(most, (value, -count))
+            least = min(least, (value, count))
+            most = max(most, (value, -count))
         exceptions = {}
         if len(sides) == 1:
             exceptions = {-most[1]: False} if True in sides else {least[1]: True}

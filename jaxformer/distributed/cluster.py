@@ -89,7 +89,8 @@ def _given(
             number({name: part}, name)
     address, source = job.coordinator, "job.coordinator"
     if address is None and variables.get("JAX_COORDINATOR_ADDRESS"):
-        address, source = variables["JAX_COORDINATOR_ADDRESS"], "JAX_COORDINATOR_ADDRESS"
+        address = variables["JAX_COORDINATOR_ADDRESS"]
+        source = "JAX_COORDINATOR_ADDRESS"
         if re.fullmatch(r"[^:]+|\[.*\]", address) and variables.get("JAX_COORDINATOR_PORT"):
             address = f"{address}:{variables['JAX_COORDINATOR_PORT']}"
     if address is not None:

@@ -65,7 +65,9 @@ class DeviceBatches:
         sharding: NamedSharding,
         num_rows: int,
     ):
-        self._batches, self._sharding, self._num_rows = batches, sharding, num_rows
+        self._batches = batches
+        self._sharding = sharding
+        self._num_rows = num_rows
         self._rows = local_rows(sharding, num_rows)
 
     def __iter__(self):

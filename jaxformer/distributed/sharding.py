@@ -143,7 +143,8 @@ def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
     if slices == 1:
         return create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     check_slices(sizes[0], slices)
-    inside, across = (sizes[0] // slices, *sizes[1:]), (slices, 1, 1)
+    inside = (sizes[0] // slices, *sizes[1:])
+    across = (slices, 1, 1)
     return create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
 

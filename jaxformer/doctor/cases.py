@@ -65,7 +65,8 @@ class Case:
 
 
 def _distance(computed: Any, truth: Any) -> float:
-    computed, truth = np.asarray(computed, np.float64), np.asarray(truth, np.float64)
+    computed = np.asarray(computed, np.float64)
+    truth = np.asarray(truth, np.float64)
     if computed.shape != truth.shape or not np.isfinite(computed).all():
         return float("inf")
     return float(np.abs(computed - truth).max() / max(np.abs(truth).max(), 1e-30))
@@ -90,7 +91,9 @@ def _bfloat16_products() -> Pairs:
 
 
 def _scaled_bias() -> Pairs:
-    x, weight, bias = normal(64, 64), normal(64, 64), normal(1, 64)
+    x = normal(64, 64)
+    weight = normal(64, 64)
+    bias = normal(1, 64)
 
     def step(carry, _):
         return carry + (jnp.tanh(carry) @ weight + bias) / 64, None
@@ -118,7 +121,8 @@ def _queries_without_keys() -> Pairs:
 
 
 def _cross_entropy() -> Pairs:
-    logits, targets = normal(32, 50_257) * 3, np.arange(32) * 1_567
+    logits = normal(32, 50_257) * 3
+    targets = np.arange(32) * 1_567
     loss, gradient = jax.jit(jax.value_and_grad(lambda x: cross_entropy(x, targets).loss))(logits)
     wide = logits.astype(np.float64)
     shares = np.exp(wide - wide.max(-1, keepdims=True))
@@ -206,8 +210,10 @@ def _seven_axes() -> Pairs:
 def _packed_offsets() -> Pairs:
     # No public function packs documents for cuDNN, so pass the start of each document directly.
     cudnn = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
-    lengths, starts = np.array([[3, 5], [8, -1]]), np.array([[0, 3, 8], [0, 8, -1]])
-    query, key = jnp.zeros((2, 8, 6, 16)), jnp.zeros((2, 8, 2, 16))
+    lengths = np.array([[3, 5], [8, -1]])
+    starts = np.array([[0, 3, 8], [0, 8, -1]])
+    query = jnp.zeros((2, 8, 6, 16))
+    key = jnp.zeros((2, 8, 2, 16))
     given = (jnp.asarray(x, jnp.int32) for x in (lengths, lengths, starts, starts))
     *_, of_queries, of_keys = cudnn._fix_seqlen_offsets(*given, query, key)
     rows = np.array([[0, 3, 8], [8, 16, 16]])

@@ -50,7 +50,9 @@ def _true_attention_gradients(query, key, value, upstream) -> list[np.ndarray]:
 
 def norm_gradients() -> Pairs:
     """Computes gradients of a norm's inputs, scale and bias, summed over many rows."""
-    x, scale, upstream = normal(40_000, 32), normal(32), normal(40_000, 32)[::-1].copy()
+    x = normal(40_000, 32)
+    scale = normal(32)
+    upstream = normal(40_000, 32)[::-1].copy()
 
     def weighted(x, scale, bias):
         return jnp.sum(layer_norm(x, scale, bias, eps=1e-5) * upstream)
@@ -67,7 +69,9 @@ def norm_gradients() -> Pairs:
 
 def frozen_gradients() -> Pairs:
     """Computes gradients through two frozen blocks, after filling free memory with NaN."""
-    up, down, scales = normal(2, 64, 128) / 8, normal(2, 128, 64) / 11, 1 + normal(2, 2, 64) / 9
+    up = normal(2, 64, 128) / 8
+    down = normal(2, 128, 64) / 11
+    scales = 1 + normal(2, 2, 64) / 9
 
     def block(x, kernels):
         up, down, (before, after) = kernels

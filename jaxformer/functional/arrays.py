@@ -175,7 +175,8 @@ def assert_keys(**keys: Any) -> None:
         ArgumentError: Names the argument.
     """
     for name, key in keys.items():
-        dtype, rank = getattr(key, "dtype", np.dtype(object)), np.ndim(key)
+        dtype = getattr(key, "dtype", np.dtype(object))
+        rank = np.ndim(key)
         typed = jnp.issubdtype(dtype, jax.dtypes.prng_key) and rank == 0
         raw = dtype == jnp.uint32 and rank == 1
         check_argument(name, key, typed or raw, "one random key, such as jax.random.key(0)")

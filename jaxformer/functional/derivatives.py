@@ -362,7 +362,8 @@ def _transpose(cotangents, *operands, pull, kept, **_):
 
 
 def _batch(operands, axes, *, push, pull, kept, **_):
-    of_kept, of_given = tuple(axes[:kept]), tuple(axes[kept:])
+    of_kept = tuple(axes[:kept])
+    of_given = tuple(axes[kept:])
 
     def push_rows(residuals, tangents):
         return jax.vmap(push, (of_kept, of_given))(tuple(residuals), tuple(tangents))

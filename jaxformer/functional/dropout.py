@@ -70,7 +70,8 @@ def _product(x: jax.Array, factor: int) -> tuple[jax.Array, jax.Array]:
     """Returns the high and low 32 bits of uint32 `x` times a factor below 2^32."""
     half, mask = 16, jnp.uint32(2**16 - 1)
     high, low = x >> half, x & mask
-    factor_high, factor_low = jnp.uint32(factor >> half), jnp.uint32(factor & (2**16 - 1))
+    factor_high = jnp.uint32(factor >> half)
+    factor_low = jnp.uint32(factor & (2**16 - 1))
     middle = high * factor_low + ((low * factor_low) >> half)
     carried = (middle & mask) + low * factor_high
     return high * factor_high + (middle >> half) + (carried >> half), x * jnp.uint32(factor)

@@ -158,7 +158,8 @@ class _Replace:
     value: jax.Array
 
     def __call__(self, x):
-        value, padded = self.value, (1,) * (x.ndim - self.value.ndim) + self.value.shape
+        value = self.value
+        padded = (1,) * (x.ndim - self.value.ndim) + self.value.shape
         pairs = zip(padded, x.shape, strict=False)
         if value.ndim > x.ndim or any(given not in (1, size) for given, size in pairs):
             raise ArgumentError(

@@ -1,10 +1,10 @@
 """Matrix products in the compute dtype that accumulate in float32, forward and backward.
 
-A kernel is an array or has another form: transposed, quantized or adapted.
+A kernel is an array or has another form, see `functional.kernels`.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -26,144 +26,15 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout
-
-_LARGEST = 127
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Transposed:
-    """A kernel on one device, as a matrix with the contracted axis last.
-
-    XLA's CPU backend reads this layout two to three times as fast for few rows, if both operands
-    are matrices.
-    """
-
-    matrix: jax.Array
-    """`[F, D]`: outputs by contracted inputs."""
-    outputs: tuple[int, ...] = field(metadata={"static": True})
-    """The sizes of the output axes."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Quantized:
-    r"""A kernel in int8 with a scale for each output; it has no gradient.
-
-    .. math:: W_{d f} = s_f \, q_{d f}, \qquad s_f = \max_d |W_{d f}| / 127
-
-    The product multiplies by the integers, which are exact in bfloat16, and then by the scales, so
-    no dequantized copy of the kernel is kept.
-
-    References:
-        Dettmers et al., LLM.int8() (https://arxiv.org/abs/2208.07339), section 2.1.
-    """
-
-    values: jax.Array
-    """q, int8 `[*contracted, *outputs]`."""
-    scales: jax.Array
-    """s, float32 `[*outputs]`."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Adapted:
-    r"""A kernel and its low-rank factors, which `linear` never multiplies together.
-
-    .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B
-
-    References:
-        Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
-    """
-
-    base: jax.Array | Quantized
-    """W, `[*contracted, *outputs]`."""
-    a: jax.Array
-    """A, `[*contracted, r]`."""
-    b: jax.Array
-    """B, `[r, *outputs]`."""
-    key: jax.Array | None
-    """The dropout key; None in evaluation."""
-    scale: float = field(metadata={"static": True})
-    """λ."""
-    dropout: float = field(default=0.0, metadata={"static": True})
-    """The dropout probability of the input of A."""
-
-
-Kernel = jax.Array | Transposed | Quantized | Adapted
-ArrayLike = jax.Array | jax.ShapeDtypeStruct
-
-
-def quantized(kernel: jax.Array, contract: int, layers: int = 0) -> Quantized:
-    """Quantizes a kernel, or a stack of them.
-
-    Args:
-        kernel: `[*layers, *contracted, *outputs]`.
-        contract: The number of contracted axes.
-        layers: The number of axes that stack kernels.
-
-    Returns:
-        The integers in the shape of `kernel`, and the scales `[*layers, *outputs]`.
-    """
-    assert_floating(kernel=kernel)
-    axes = tuple(range(layers, layers + contract))
-    wide = jnp.asarray(kernel).astype(jnp.float32)
-    largest = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
-    scales = jnp.where(largest > 0, largest, 1.0) / _LARGEST
-    values = jnp.round(wide / scales).astype(jnp.int8)
-    return Quantized(values, jnp.squeeze(scales, axes))
-
-
-def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
-    """Returns the float32 kernel of a quantized kernel, `[*layers, *contracted, *outputs]`."""
-    axes = tuple(range(layers, layers + contract))
-    return kernel.values.astype(jnp.float32) * jnp.expand_dims(kernel.scales, axes)
-
-
-def as_array(kernel: Kernel) -> ArrayLike:
-    """Returns an array or shape with a kernel's shape and dtype, `[*contracted, *outputs]`, for
-    checks.
-
-    Args:
-        kernel: A kernel of any form; a `Transposed` one gives a matrix.
-
-    Returns:
-        The kernel itself if it is an array, otherwise its shape.
-    """
-    if isinstance(kernel, Transposed):
-        return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
-    if isinstance(kernel, Quantized):
-        return jax.ShapeDtypeStruct(kernel.values.shape, kernel.scales.dtype)
-    return as_array(kernel.base) if isinstance(kernel, Adapted) else kernel
-
-
-def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
-    """Checks that a kernel contracts axes of the given sizes.
-
-    Args:
-        kernel: A kernel of any form.
-        contracted: The sizes.
-
-    Returns:
-        The sizes of its output axes.
-
-    Raises:
-        AssertionError: The kernel contracts other sizes, or its arrays do not fit together.
-    """
-    array, flat = as_array(kernel), isinstance(kernel, Transposed)
-    sizes = (math.prod(contracted),) if flat else contracted
-    free = getattr(array, "ndim", 0) - len(sizes)
-    assert_axes(kernel=(array, " ".join([*map(str, sizes), *["_"] * free])))
-    assert_floating(kernel=array)
-    if flat:
-        return kernel.outputs
-    outputs = tuple(array.shape[len(sizes) :])
-    if isinstance(kernel, Adapted):
-        inner, outer = (" ".join(map(str, side)) for side in (contracted, outputs))
-        assert_axes(lora_a=(kernel.a, f"{inner} R"), lora_b=(kernel.b, f"R {outer}"))
-        assert_floating(lora_a=kernel.a, lora_b=kernel.b)
-    return outputs
-
+from jaxformer.functional.kernels import (
+    Adapted,
+    Kernel,
+    Part,
+    Quantized,
+    Transposed,
+    check_kernel,
+    quantized,
+)
 
 # Checkpoint policies cannot see the products themselves, which have custom derivative rules.
 PRODUCT = "product"
@@ -192,7 +63,7 @@ def linear(
 
     Args:
         x: `[..., *contracted]`.
-        kernel: `[*contracted, *outputs]`, or another form of it, see `functional.linear`.
+        kernel: `[*contracted, *outputs]`, or another form of it, see `functional.kernels`.
         bias: `[*outputs]` or None.
         contract: The number of contracted axes.
         dtype: The dtype of the result; None uses the dtype of `x`. Use float32 for logits.
@@ -229,7 +100,7 @@ def dot(
     spec: PartitionSpec | None = None,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
-    """Computes `jax.lax.dot_general`, accumulated in at least float32.
+    """Computes `jax.lax.dot_general`, accumulated in at least float32, and integers in int32.
 
     Args:
         lhs: The left operand.
@@ -241,7 +112,9 @@ def dot(
     Returns:
         The product.
     """
-    accumulator = jnp.promote_types(jnp.result_type(lhs, rhs), jnp.float32)
+    operands = jnp.result_type(lhs, rhs)
+    wide = jnp.int32 if jnp.issubdtype(operands, jnp.integer) else jnp.float32
+    accumulator = jnp.promote_types(operands, wide)
     # cuBLAS always accumulates in float32. Requesting the narrow result halves the bytes that it
     # writes and that the next operation reads.
     rounds = dtype is not None and platform() == "gpu"
@@ -277,8 +150,12 @@ def _product(x, kernel, contract, dtype):
     wide = jnp.promote_types(x.dtype, jnp.float32)
     if isinstance(kernel, Transposed):
         return _contract_transposed(x, kernel, contract).astype(dtype)
+    if isinstance(kernel, Part):
+        y = _product(x, kernel.joined, contract, dtype)
+        stop = kernel.start + math.prod(kernel.outputs)
+        return y[..., kernel.start : stop].reshape(*y.shape[:-1], *kernel.outputs)
     if isinstance(kernel, Quantized):
-        y = _contract(x, kernel.values, contract=contract, dtype=wide)
+        y = _product(x, kernel.values, contract, wide)
         scales = gathered(kernel.scales, x, contract).astype(wide)
         return (y * jnp.expand_dims(scales, tuple(range(x.ndim - contract)))).astype(dtype)
     if isinstance(kernel, Adapted):
@@ -303,18 +180,26 @@ def _contract_value(x, kernel, *, contract, dtype):
 
 def _contract_transposed(x, kernel, contract):
     batch = x.shape[: x.ndim - contract]
-    rows, matrix = x.reshape(math.prod(batch), -1), kernel.matrix.astype(x.dtype)
-    return _dot_rows(rows, matrix, (((1,), (1,)), ((), ()))).reshape(*batch, *kernel.outputs)
+    rows = x.reshape(math.prod(batch), -1)
+    dimensions = (((1,), (1,)), ((), ()))
+    if kernel.matrix.dtype == jnp.int8:
+        # XLA's CPU backend would first write the kernel in another dtype. Two operands in int8 it
+        # multiplies twice as fast as two in bfloat16.
+        rounded = quantized(rows, 1, layers=1)
+        y = _dot_rows(rounded.values, kernel.matrix, dimensions) * rounded.scales[:, None]
+    else:
+        y = _dot_rows(rows, kernel.matrix.astype(x.dtype), dimensions)
+    return y.reshape(*batch, *kernel.outputs)
 
 
 def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
-    """Returns `dot`, duplicating `x` if it is a single bfloat16 row.
+    """Returns `dot`, duplicating `x` if it is a single row of bfloat16 or int8.
 
     XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it materializes the
     products of a single row before summing them (decoding at batch size 1).
     """
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
-    single = bool(rows) and math.prod(rows) == 1 and x.dtype == jnp.bfloat16
+    single = bool(rows) and math.prod(rows) == 1 and x.dtype in (jnp.bfloat16, jnp.int8)
     if single and platform() in ("cpu", "gpu"):
         return dot(jnp.concatenate([x, x]), kernel, dimensions, spec, dtype)[:1]
     return dot(x, kernel, dimensions, spec, dtype)

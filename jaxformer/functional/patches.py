@@ -80,7 +80,8 @@ def resize_positions(
     """
     assert_axes(table=(table, "P D"))
     assert_floating(table=table)
-    old_grid, new_grid = static_pair("old_grid", old_grid), static_pair("new_grid", new_grid)
+    old_grid = static_pair("old_grid", old_grid)
+    new_grid = static_pair("new_grid", new_grid)
     prefix = static("prefix", prefix, at_least(0))
     expected = prefix + old_grid[0] * old_grid[1]
     if table.shape[0] != expected:

@@ -101,7 +101,8 @@ def generate(
     config = generation_config_for(pretrained, options)
     chats = Conversations.of(pretrained, inputs, tools)
     if chats is not None:
-        inputs, config = chats.prompts, config.with_end_token(chats.end_of_turn, options)
+        inputs = chats.prompts
+        config = config.with_end_token(chats.end_of_turn, options)
     hooks = _checked_hooks(hooks, draft)
     ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
@@ -195,21 +196,7 @@ def build_engine(
     proposals: int = 4,
     storage: Storage | None = None,
 ) -> Engine:
-    """The engine that generates with a model; arguments are those of `generate`.
-
-    Args:
-        pretrained: The model.
-        config: The options.
-        draft: A smaller decoder that proposes tokens, or None.
-        proposals: The number of tokens to propose at a time.
-        storage: The dtype of the cache; None: the compute dtype.
-
-    Returns:
-        The engine of the model alone, or of both models.
-
-    Raises:
-        ConfigError: The two models do not go together, or not with beams; the storage is unknown.
-    """
+    """The engine that generates with a model; arguments are those of `generate`."""
     if draft is not None:
         check_pretrained("draft", draft)
     if storage not in (None, *get_args(Storage)):
@@ -232,21 +219,7 @@ def build_engine(
 
 
 def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) -> GenerationConfig:
-    """The options of a generation: the given ones, else what the model's files recommend.
-
-    Args:
-        pretrained: The model.
-        options: Fields of `GenerationConfig`.
-
-    Returns:
-        The options.
-
-    Raises:
-        ArgumentError: `pretrained` is not a model.
-        ConfigError: The model does not predict the next token; an option is unknown or has an
-            invalid value.
-        DataError: generation_config.json cannot be read.
-    """
+    """The options of a generation: the given ones, else what the model's files recommend."""
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     model, folder = pretrained.config, pretrained.folder

@@ -249,16 +249,6 @@ class GenerationConfig:
 
         Given options of sampling imply do_sample. Recommendations that have no effect beside the
         given values are ignored.
-
-        Args:
-            recommended: Values by name, as in JSON; unknown names and null are ignored.
-            given: Values by name; lists, arrays and dictionaries become tuples.
-
-        Returns:
-            The given values, else the recommended ones, else the defaults.
-
-        Raises:
-            ConfigError: A given name is unknown, or a value is not allowed.
         """
         names = [field.name for field in fields(cls)]
         for name in given:
@@ -434,12 +424,7 @@ class GenerationConfig:
             self._check_unused(_OF_SAMPLING, instead)
 
     def with_end_token(self, token: int | None, given: Mapping[str, Any]) -> "GenerationConfig":
-        """Returns options with one more end token, unless end tokens were given.
-
-        Args:
-            token: The token that ends a turn of a chat template; None: none does.
-            given: The options that were given.
-        """
+        """Returns options with one more end token, unless end tokens were given."""
         if token is None or "eos_token_id" in given or token in self.end_tokens:
             return self
         return replace(self, eos_token_id=(*self.end_tokens, token))
@@ -457,17 +442,9 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
 
     As in transformers, those of config.json count where there is no generation_config.json. The
     tokens that begin, end and pad texts are taken from there as well if that file does not say.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        The options by name, as in JSON, without null; also unknown ones of generation_config.json.
-
-    Raises:
-        DataError: generation_config.json cannot be read.
     """
-    config, folder = pretrained.token_values, pretrained.folder
+    config = pretrained.token_values
+    folder = pretrained.folder
     config = pretrained.checkpoint.hf_config.values if config is None else config
     own = None if folder is None else read_object(folder, GENERATION)
     if own is None:
@@ -487,13 +464,10 @@ def supported_options(recommended: Mapping[str, Any], where: object) -> dict[str
     """Returns the options that are supported; one warning names those that are not.
 
     What changes no text in transformers is not mentioned.
-
-    Args:
-        recommended: The options by name, as in JSON.
-        where: The model's folder, for the warning.
     """
     found = {name: value for name, value in recommended.items() if name in _SUPPORTED}
-    strings, padding = found.get("stop_strings"), found.get("pad_token_id")
+    strings = found.get("stop_strings")
+    padding = found.get("pad_token_id")
     if isinstance(strings, str):
         found["stop_strings"] = [strings]
     left = [name for name in recommended if name not in found and _matters(name, recommended)]

@@ -17,6 +17,7 @@ from jaxformer.distributed.sharding import check_rows, on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import Hooks
 from jaxformer.functional.arrays import assert_axes, platform
+from jaxformer.generation.arranged import ArrangedModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.decode.loop import (
@@ -35,7 +36,7 @@ from jaxformer.models import AbstractModel, Parameters
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape, Storage
-from jaxformer.nn.layers import transpose_kernels
+from jaxformer.pretrained.model import KernelDtype
 
 if TYPE_CHECKING:
     from jaxformer.pretrained.model import Pretrained
@@ -60,6 +61,7 @@ class Engine:
         abstract_model: AbstractModel,
         parameters: Parameters | None = None,
         mesh: jax.sharding.Mesh | None = None,
+        weights: KernelDtype | None = None,
     ):
         """Arranges the weights; the given ones may be deleted afterwards. Compiles nothing yet.
 
@@ -68,22 +70,28 @@ class Engine:
             abstract_model: Its structure.
             parameters: Its weights; None: `with_parameters` gives them.
             mesh: The mesh of the weights; None: one device.
+            weights: The dtype of kernels; None: that of the parameters.
 
         Raises:
             ConfigError: The model does not predict the next token.
         """
         check_generates(config)
-        self.config, self.mesh, self._storage = config, mesh, config.compute_dtype
+        self.config = config
+        self.mesh = mesh
+        self._storage = config.compute_dtype
         # The programs hold no reference to the engine, so that its weights are freed with it.
-        arranged = partial(_arranged, mesh)
-        template = AbstractModel(lambda key: arranged(config.build(key)))
-        plain, module = AbstractModel(config.build), partial(_module, template)
-        self._abstract_model = template
-        self._arrange = jax.jit(
-            lambda given: template.parameters(arranged(plain.module(abstract_model.merged(given))))
+        alone = mesh is None
+        model = ArrangedModel(
+            config.build,
+            config.compute_dtype,
+            joined=alone,
+            transposed=alone and platform() == "cpu",
+            int8=weights == "int8",
         )
+        self._model, module = model, partial(_module, model)
+        self._arrange = jax.jit(lambda given: model.arrange(abstract_model.merged(given)))
         self._init_state = jax.jit(
-            lambda shape, scores, weights, history, keys, encoder_outputs: init_state(
+            lambda shape, scores, aligned, weights, history, keys, encoder_outputs: init_state(
                 module(weights),
                 shape,
                 history,
@@ -91,8 +99,9 @@ class Engine:
                 pending=history.tokens.shape[1],
                 encoder_outputs=encoder_outputs,
                 scores=scores,
+                aligned=aligned,
             ),
-            static_argnums=(0, 1),
+            static_argnums=(0, 1, 2),
         )
         self._prefill = jax.jit(
             lambda size, weights, cache, history, start: prefill(
@@ -154,6 +163,7 @@ class Engine:
         keep_scores: bool = False,
         max_pending: int = CHUNK,
         num_beams: int = 1,
+        aligned: bool = True,
     ) -> State:
         """Prefills the cache, leaving the last chunk of the prompts for the first decode step.
 
@@ -165,6 +175,7 @@ class Engine:
             keep_scores: Whether to keep the logits of every step.
             max_pending: The maximum number of prompt tokens to leave.
             num_beams: The number of beams of each row, for beam search.
+            aligned: Whether all active rows get their new tokens in the same steps.
 
         Returns:
             The state before the first new token.
@@ -179,7 +190,8 @@ class Engine:
             keys=(keys, "B"),
             **({"encoder_outputs": (encoder_outputs[0], "B S D")} if encoder_outputs else {}),
         )
-        longest, rows = int(prompts.lengths.max()), len(prompts.lengths)
+        longest = int(prompts.lengths.max())
+        rows = len(prompts.lengths)
         check_rows(self.mesh, rows)
         scores = (max_new_tokens, rows, self.config.vocab_size) if keep_scores else None
         options = {"encoder_outputs": encoder_outputs, "scores": scores, "num_beams": num_beams}
@@ -191,12 +203,15 @@ class Engine:
         history = History(tokens, lengths, lengths, limits, prompts.source)
         weights = self.weights
         with self.on_mesh():
-            state = self._init_state(shape, scores, weights, history, keys, encoder_outputs)
+            state = self._init_state(
+                shape, scores, aligned, weights, history, keys, encoder_outputs
+            )
             start = 0
             while longest - start > min(max_pending, shape.chunk):
                 size = min(bucket(longest - 1 - start, _MIN_CHUNK), shape.chunk)
                 cache = self._prefill(size, weights, state.cache, state.history, start)
-                state, start = replace(state, cache=cache), start + size
+                state = replace(state, cache=cache)
+                start = start + size
         left = longest - start
         pending = min(bucket(left, _MIN_CHUNK), shape.chunk) if left > 1 else 1
         return replace(state, pending=pending)
@@ -271,11 +286,11 @@ class Engine:
 
     def module(self, weights: Weights) -> GenerativeModel | HookedModel:
         """The model with these weights, inside a compiled program."""
-        return _module(self._abstract_model, weights)
+        return _module(self._model, weights)
 
     def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
         """Whether cached keys become invalid at some lengths; None if they never do."""
-        model = self._abstract_model.module(self._abstract_model.shapes)
+        model = self._model.plain.module(self._model.plain.shapes)
         changes = model.decoder_transformer.changes_at(lengths)
         return None if changes is None else np.asarray(changes)
 
@@ -295,7 +310,7 @@ class Engine:
         history = History(array(rows, shape.capacity), *[array(rows)] * 3)
         keys = array(rows, dtype=jax.random.key(0).dtype)
         state = self._init_state.eval_shape(
-            shape, scores, self.weights, history, keys, encoder_outputs
+            shape, scores, True, self.weights, history, keys, encoder_outputs
         )
         cache = state.cache
         if num_beams > 1:
@@ -308,7 +323,7 @@ class Engine:
     def _devices(self) -> list[jax.Device]:
         if self.mesh is not None:
             return list(self.mesh.devices.flat)
-        return list(next(iter(self.weights.parameters.values())).devices())
+        return list(jax.tree.leaves(self.weights.parameters)[0].devices())
 
     def _check_length(self, prompt: int, max_new_tokens: int):
         """Raises ConfigError unless the model has positions for a prompt and the new tokens."""
@@ -321,18 +336,9 @@ class Engine:
             )
 
 
-def _module(abstract_model: AbstractModel, weights: Weights) -> GenerativeModel | HookedModel:
-    model = abstract_model.module(weights.parameters)
-    return HookedModel(model, weights.hooks) if weights.hooks.patterns else model
-
-
-def _arranged(mesh: jax.sharding.Mesh | None, model: GenerativeModel) -> GenerativeModel:
-    """A model with its weights in the layout that is read fastest for a few tokens."""
-    model.decoder_transformer.stack.unstack()
-    # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
-    if mesh is None and platform() == "cpu":
-        transpose_kernels(model)
-    return model
+def _module(model: ArrangedModel, weights: Weights) -> GenerativeModel | HookedModel:
+    module = model.module(weights.parameters)
+    return HookedModel(module, weights.hooks) if weights.hooks.patterns else module
 
 
 def _decoding(
@@ -363,16 +369,10 @@ def engine_for(pretrained: "Pretrained") -> Engine:
     """The engine of a model, kept with its programs as long as the model is.
 
     It holds a second copy of the weights, layer by layer.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        The engine.
     """
     if pretrained not in _ENGINES:
         model = pretrained.config, pretrained.abstract_model, pretrained.parameters
-        _ENGINES[pretrained] = Engine(*model, pretrained.mesh)
+        _ENGINES[pretrained] = Engine(*model, pretrained.mesh, pretrained.weights)
     return _ENGINES[pretrained]
 
 

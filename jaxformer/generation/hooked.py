@@ -8,7 +8,7 @@ import jax
 
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, Hooks, with_hooks
-from jaxformer.models import Parameters
+from jaxformer.generation.arranged import Arranged
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.nn.cache import Cache, CacheShape
 
@@ -18,7 +18,7 @@ from jaxformer.nn.cache import Cache, CacheShape
 class Weights:
     """The parameters and hooks that the programs of a model read."""
 
-    parameters: Parameters
+    parameters: Arranged
     """The parameters, as the engine has arranged them."""
     hooks: Hooks = Hooks()
     """The hooks; a program serves all that differ in their arrays alone."""

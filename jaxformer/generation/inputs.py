@@ -200,22 +200,7 @@ class Prepared(NamedTuple):
 def prepare_inputs(
     pretrained: Pretrained, inputs: Inputs, padding: int = 0, hooks: Hooks = NO_HOOKS
 ) -> Prepared:
-    """Converts inputs to the decoder's prompts, and runs the encoder if there is one.
-
-    Args:
-        pretrained: The model.
-        inputs: See `generate`.
-        padding: The token with which to pad prompts that are not arrays.
-        hooks: Those that the encoder runs with.
-
-    Returns:
-        The prompts, and the encoder's outputs.
-
-    Raises:
-        ArgumentError: `pretrained` is not a model, or the inputs are of an unknown type.
-        ConfigError: The model does not predict the next token.
-        DataError: An array is missing, or does not fit the model.
-    """
+    """Converts inputs to the decoder's prompts, and runs the encoder if there is one."""
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     config = pretrained.config
@@ -232,7 +217,8 @@ def prepare_inputs(
                 raise DataError(f"inputs: {name} must be 0 everywhere, as it is for new tokens")
         prompts = Prompts.of_ids(rows, arrays.get("attention_mask"), config.vocab_size)
         return Prepared(rows, prompts, ())
-    tokens, given = None, {name: arrays[name] for name in _OF_ENCODER if name in arrays}
+    tokens = None
+    given = {name: arrays[name] for name in _OF_ENCODER if name in arrays}
     if source == "input_ids":
         size = family_of(config).vocab_size(config, source)
         real_tokens(rows, given.get("attention_mask"), size)

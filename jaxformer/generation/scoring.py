@@ -56,21 +56,6 @@ def best_of(scores: Sequence[Score], by: Literal["sum", "mean"]) -> int:
 
     .. math:: \arg\max_c \sum_j \log p(c_j) \quad\text{or}\quad
         \arg\max_c \frac{1}{n_c} \sum_j \log p(c_j)
-
-    Args:
-        scores: The scores of its continuations.
-        by: "sum" (of log-probabilities, which favours short ones) or "mean" (per token).
-
-    Returns:
-        The index.
-
-    Raises:
-        ConfigError: `by` is something else.
-        DataError: There are no continuations.
-
-    References:
-        Brown et al., Language Models are Few-Shot Learners (https://arxiv.org/abs/2005.14165),
-        section 2.4.
     """
     if by not in ("sum", "mean"):
         raise ConfigError(f'by = {by!r}: must be "sum" or "mean"')
@@ -116,15 +101,7 @@ class Scorer:
     """
 
     def __init__(self, engine: Engine, rows: int = 16):
-        """Compiles nothing yet.
-
-        Args:
-            engine: The model with its weights.
-            rows: The maximum number of continuations in a pass.
-
-        Raises:
-            ConfigError: `rows` is below 1.
-        """
+        """Compiles nothing yet."""
         self.engine, self.rows = engine, rows
         check_fields(self, rows=at_least(1))
         # Positions that depend on the length take that of the longest row, so rows are read apart.
@@ -138,20 +115,7 @@ class Scorer:
         *,
         encoder_outputs: EncoderOutputs = (),
     ) -> list[list[Score]]:
-        """Scores the continuations of each prompt.
-
-        Args:
-            prompts: The prompts; for an encoder-decoder, the first tokens of its decoder.
-            continuations: Their tokens, without special tokens unless those are to be scored.
-            encoder_outputs: The encoder's output and its mask, see `Engine.prefill`.
-
-        Returns:
-            For each prompt the scores of its continuations.
-
-        Raises:
-            DataError: A continuation is empty, holds a token that is not in the vocabulary, or is
-                longer than the model's positions allow; or there is not one list for each prompt.
-        """
+        """Scores the continuations of each prompt."""
         _check(self.engine, prompts, continuations)
         requests = [
             _Request(row, number, prompts.tokens[row, : prompts.lengths[row]], np.asarray(tokens))
@@ -196,7 +160,8 @@ class Scorer:
         ]
 
     def _scored(self, weights, tokens, lengths, starts, targets, encoder_outputs):
-        model, length = self.engine.module(weights), tokens.shape[1]
+        model = self.engine.module(weights)
+        length = tokens.shape[1]
         tokens, targets = on_rows((tokens, targets))
         positions = None
         if self._apart:

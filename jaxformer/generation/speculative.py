@@ -63,18 +63,7 @@ class SpeculativeEngine:
     """
 
     def __init__(self, target: Engine, draft: Engine, proposals: int):
-        """Compiles nothing yet.
-
-        Args:
-            target: The engine of the model whose texts are generated.
-            draft: The engine of the model that proposes tokens, many times smaller and trained on
-                similar texts.
-            proposals: k, the number of tokens that are proposed in a step, at least 1.
-
-        Raises:
-            ConfigError: The vocabularies differ in size, the models are on different meshes, or
-                there are too many proposals.
-        """
+        """Compiles nothing yet."""
         sizes = target.config.vocab_size, draft.config.vocab_size
         if sizes[0] != sizes[1]:
             raise ConfigError(
@@ -83,7 +72,9 @@ class SpeculativeEngine:
             )
         if target.mesh != draft.mesh:
             raise ConfigError("draft: must be on the mesh of the target")
-        self.target, self.draft, self.proposals = target, draft, proposals
+        self.target = target
+        self.draft = draft
+        self.proposals = proposals
         # A layer with a window can undo at most the tokens of one pass.
         check_fields(self, proposals=between(1, CHUNK - 1))
         self._speculate = jax.jit(self._speculated, static_argnums=0, donate_argnums=2)
@@ -133,7 +124,7 @@ class SpeculativeEngine:
         ):
             _check_positions(name, engine, prompts, max_new_tokens, outputs)
             scored = keep_scores and name == "target"
-            options = {"keys": keys, "keep_scores": scored, "max_pending": 1}
+            options = {"keys": keys, "keep_scores": scored, "max_pending": 1, "aligned": False}
             state = engine.prefill(prompts, max_new_tokens, encoder_outputs=outputs, **options)
             if not state.cache.can_undo:
                 raise ConfigError(
@@ -156,14 +147,6 @@ class SpeculativeEngine:
         """Adds tokens to every active row, in up to `steps` passes of the target.
 
         A pass adds between 1 and `proposals + 1` tokens to each row. The caches are donated.
-
-        Args:
-            sampling: How tokens are chosen.
-            state: The current state.
-            steps: The maximum number of passes.
-
-        Returns:
-            The state after them.
         """
         with self.on_mesh():
             caches = state.cache, state.draft_cache
@@ -188,7 +171,8 @@ def _check_positions(
     encoder_outputs: EncoderOutputs,
 ) -> None:
     """Raises ConfigError unless a model's cached keys stay valid up to the end of each row."""
-    rows, longest = len(prompts.lengths), int(prompts.lengths.max())
+    rows = len(prompts.lengths)
+    longest = int(prompts.lengths.max())
     try:
         engine.checked_shape(rows, longest, max_new_tokens, encoder_outputs=encoder_outputs)
     except ConfigError as error:
@@ -225,19 +209,7 @@ def speculate(
     state: SpeculativeState,
     steps: jax.Array,
 ) -> SpeculativeState:
-    """Adds tokens to every active row, between 1 and `proposals + 1` in each step.
-
-    Args:
-        target: The model whose tokens these are, with its weights.
-        draft: The model that proposes them, with its weights.
-        sampling: How tokens are chosen, from the logits of both.
-        proposals: k, the number of tokens that are proposed in a step.
-        state: The current state.
-        steps: int: the maximum number of passes of the target.
-
-    Returns:
-        The state after them. A row is finished after an end token, or at its limit.
-    """
+    """Adds tokens to every active row, between 1 and `proposals + 1` in each step."""
     step = partial(_speculative_step, target, draft, sampling, proposals)
     return while_active(step, state, steps)
 
@@ -256,7 +228,8 @@ def _speculative_step(target, draft, sampling, proposals, state) -> SpeculativeS
     complete = proposal.ended & (verdict.accepted == count)
     replaces = active & ~complete
     lengths = history.lengths + verdict.accepted + replaces
-    rows, nowhere = jnp.arange(active.shape[0]), history.tokens.shape[1]
+    rows = jnp.arange(active.shape[0])
+    nowhere = history.tokens.shape[1]
     at = jnp.where(replaces, history.lengths + verdict.accepted, nowhere)
     tokens = proposal.history.tokens.at[rows, at].set(verdict.replacement, mode="drop")
     log_probs = token_log_probabilities(logits, _tokens_at(tokens, positions))

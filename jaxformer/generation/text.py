@@ -57,18 +57,16 @@ class TextGenerator:
         proposals: int = 4,
         storage: Storage | None = None,
     ):
-        """Reads the tokenizer; see `generate` for the options.
-
-        Raises:
-            ConfigError: The options do not go together.
-        """
+        """Reads the tokenizer; see `generate` for the options."""
         check_pretrained("pretrained", pretrained)
         if slide and config.num_beams > 1:
             raise ConfigError("slide = True: not with beams")
         check_stop_strings(config, slide)
         self.encoder = pretrained.prompt_encoder
         self.engine = build_engine(pretrained, config, draft, proposals, storage)
-        self.pretrained, self.config, self.slide = pretrained, config, slide
+        self.pretrained = pretrained
+        self.config = config
+        self.slide = slide
         self.reads_images = reads_images(pretrained)
 
     def tokenize(self, prompt: str) -> Prompt:
@@ -76,17 +74,10 @@ class TextGenerator:
         return prompt if self.reads_images else tokenize(self.pretrained, prompt)
 
     def stream(self, ids: Prompt, tokens: list[int] | None = None) -> Iterator[str]:
-        """Yields the continuation of one prompt, piece by piece, as soon as it can be shown.
-
-        Args:
-            ids: The tokens of the prompt, or the file of an image.
-            tokens: A list to which the tokens of the pieces are added.
-
-        Yields:
-            Pieces of text, none of them empty.
-        """
+        """Yields the continuation of one prompt, piece by piece, as soon as it can be shown."""
         prompts, encoder_outputs = self._prepare([ids])
-        text, config = self._new_text(), self.config.for_width(prompts.tokens.shape[1])
+        text = self._new_text()
+        config = self.config.for_width(prompts.tokens.shape[1])
         arguments = self.engine, prompts, config, row_keys(config.seed, np.zeros(1, int))
         stream = stream_sliding if self.slide else stream_tokens
         for (part,) in stream(*arguments, encoder_outputs=encoder_outputs):
@@ -100,15 +91,7 @@ class TextGenerator:
             yield shown
 
     def generate(self, prompts: Sequence[Prompt], first: int = 0) -> list[list[GenerationOutput]]:
-        """Continues several prompts in one batch.
-
-        Args:
-            prompts: The tokens of each prompt, or the files of images.
-            first: The number of the first prompt, from which its random keys are derived.
-
-        Returns:
-            `num_return_sequences` texts for each prompt.
-        """
+        """Continues several prompts in one batch."""
         prompts, encoder_outputs = self._prepare(prompts)
         count = self.config.num_return_sequences
         if self.config.num_beams > 1:

@@ -25,15 +25,7 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
-        """Starts an empty text.
-
-        Args:
-            tokenizer: Decodes the tokens.
-            stop: Strings that end the text and are not part of it.
-
-        Raises:
-            ConfigError: `stop` holds an empty string, or is not a list of strings.
-        """
+        """Starts an empty text."""
         self._decoder = detokenizer(tokenizer)
         self._stop = StopStrings(stop)
         self._shown: list[str] = []
@@ -54,12 +46,6 @@ class TextStream:
 
         Incomplete characters and possible beginnings of a stop string are held back until a later
         call, or until `flush`.
-
-        Args:
-            ids: The tokens.
-
-        Returns:
-            The text, perhaps empty.
         """
         return "" if self.finished else self._show(self._decoder.push(ids))
 
@@ -91,14 +77,7 @@ class StopStrings:
     """
 
     def __init__(self, stop: Sequence[str]):
-        """Takes the strings, any number of them.
-
-        Args:
-            stop: The strings.
-
-        Raises:
-            ConfigError: `stop` is a string itself, or one of its entries is empty or no string.
-        """
+        """Takes the strings, any number of them."""
         if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
             raise ConfigError(f"stop = {stop!r}: must be a list of strings, none of them empty")
         self._stop = tuple(stop)
@@ -109,12 +88,6 @@ class StopStrings:
         """Adds a piece and returns the text that can be shown; nothing after a stop string.
 
         The beginning of a possible stop string is held back.
-
-        Args:
-            text: The piece.
-
-        Returns:
-            The text, perhaps empty.
         """
         if self.found is not None:
             return ""
@@ -151,12 +124,6 @@ def detokenizer(tokenizer: Tokenizer) -> "Detokenizer":
     """Creates the detokenizer of one text.
 
     The `DecodeStream` of the tokenizers library raises on invalid UTF-8, which models may generate.
-
-    Args:
-        tokenizer: The tokenizer of the ids.
-
-    Returns:
-        A detokenizer without tokens.
     """
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         return _OfBytes(tokenizer)
@@ -169,7 +136,8 @@ def _before_cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder | Non
     if not isinstance(decoder, decoders.Sequence):
         return None
     stored = json.loads(decoder.__getstate__())["decoders"]
-    kept, last = stored[: -len(CLEANED)], stored[-len(CLEANED) :]
+    kept = stored[: -len(CLEANED)]
+    last = stored[-len(CLEANED) :]
     if [_replaced(step) for step in last] != list(CLEANED):
         return None
     found = decoders.Sequence([])
@@ -287,7 +255,8 @@ class _Cleaned(_OfTokens):
         cut = self._uncleaned.rfind(" ")
         while cut > 0 and self._uncleaned[:cut].endswith((" ", " '", " n")):
             cut = self._uncleaned.rfind(" ", 0, cut)
-        text, self._uncleaned = self._uncleaned[: max(cut, 0)], self._uncleaned[max(cut, 0) :]
+        text = self._uncleaned[: max(cut, 0)]
+        self._uncleaned = self._uncleaned[max(cut, 0) :]
         return cleaned(text)
 
 

@@ -325,7 +325,8 @@ def _length(tokenizer: Tokenizer, strings: Sequence[str], tokens: np.ndarray) ->
 
 def repeat_rows(arrays: Any, count: int) -> Any:
     """Repeats each row of a tree of arrays `[B, ...]`, as `[B count, ...]`, if there is memory."""
-    needed, available = count * num_bytes(arrays), available_bytes(jax.local_devices())
+    needed = count * num_bytes(arrays)
+    available = available_bytes(jax.local_devices())
     if needed > available:
         raise ConfigError(
             f"num_return_sequences = {count}: the prompts alone need {needed / 1e9:,.1f} GB of "

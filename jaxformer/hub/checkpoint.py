@@ -88,7 +88,8 @@ def read_checkpoint(
 
 def warn_about_ignored_fields(hf_config: HFConfig) -> None:
     """Warns in one line about the fields that `read_checkpoint` ignored."""
-    ignored, model_type = hf_config.ignored, hf_config.values.get("model_type")
+    ignored = hf_config.ignored
+    model_type = hf_config.values.get("model_type")
     if not ignored:
         return
     message = (
@@ -209,7 +210,8 @@ def _check_fields(
         return
     for other in model_format.architectures:
         for name in other.fields:
-            given, wanted = hf_config.take(name, False), architecture.fields.get(name, False)
+            given = hf_config.take(name, False)
+            wanted = architecture.fields.get(name, False)
             if given != wanted:
                 which = f", or architectures = {[fits[0].name]}" if fits else ""
                 raise ConfigError(

@@ -57,7 +57,8 @@ def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
 
     Two spellings of a value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
-    values, model_format = checkpoint.hf_config.values, checkpoint.model_format
+    values = checkpoint.hf_config.values
+    model_format = checkpoint.model_format
     written = HFConfig(
         _merged(values, model_format.config_map.write(checkpoint.config), model_format)
     )
@@ -209,7 +210,8 @@ def _updated(
 
     Returns `written`, which has all values in our spelling, if the file cannot express the changes.
     """
-    config_map, synonyms = model_format.config_map, model_format.synonyms
+    config_map = model_format.config_map
+    synonyms = model_format.synonyms
     try:
         before = config_map.write(config_map.read(own))
         now = config_map.write(config)
@@ -240,7 +242,8 @@ def _changed_section(
     """The section of a part, with outdated fields replaced."""
     changes = {name: value for name, value in now.items() if before.get(name) != value}
     synonyms = part.model_format.synonyms
-    kept, original = part.section_of(own).values, own.values.get(part.section) or {}
+    kept = part.section_of(own).values
+    original = own.values.get(part.section) or {}
     for name in part.shared:  # the top level has them
         kept.pop(name)
         kept |= {name: original[name]} if name in original else {}

@@ -346,7 +346,8 @@ class _DualEncoder(HFFamily):
             if reads not in inputs:
                 continue
             part, own = checkpoint.part(name), getattr(model, name)
-            family, task = family_of(part.config), part.architecture.task
+            family = family_of(part.config)
+            task = part.architecture.task
             with scope(name):
                 states[name], found = family.forward(own, part, inputs)
             found |= task.outputs(own, states[name], inputs, part.hf_config)
@@ -407,7 +408,8 @@ def forward(
         hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
         attentions: Whether to add "attentions" `[layers, B, N, T, S]`.
     """
-    family, task = family_of(checkpoint.config), checkpoint.architecture.task
+    family = family_of(checkpoint.config)
+    task = checkpoint.architecture.task
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
     rows = task.rows(inputs, checkpoint.hf_config)
@@ -436,7 +438,8 @@ def _decoder_ids(checkpoint: "HFCheckpoint", inputs: Arrays) -> jax.Array:
     """The decoder's inputs: as given, or its targets, shifted."""
     if "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"]
-    task, repeats = checkpoint.architecture.task, checkpoint.repeats_inputs
+    task = checkpoint.architecture.task
+    repeats = checkpoint.repeats_inputs
     if task.labels_are_decoder_targets and "labels" in inputs:
         targets = inputs["labels"]
     elif repeats and "input_ids" in inputs:

@@ -73,7 +73,8 @@ class HFConfig:
     @classmethod
     def of_folder(cls, folder: str | Path) -> "HFConfig":
         """Returns the values of a folder's config.json, or raises ConfigError if there is none."""
-        path, values = Path(folder, CONFIG), read_object(folder, CONFIG)
+        path = Path(folder, CONFIG)
+        values = read_object(folder, CONFIG)
         if values is None:
             raise ConfigError(
                 f"{path} does not exist: a folder that transformers saved has one, with "
@@ -90,13 +91,16 @@ class HFConfig:
     def completed(self, values: Mapping[str, Any]) -> "HFConfig":
         """Returns the same file with these values: fields renamed and defaults filled in."""
         other = HFConfig(values, self.path)
-        other.given, other.ignored, other._prefix = self.given, self.ignored, self._prefix
+        other.given = self.given
+        other.ignored = self.ignored
+        other._prefix = self._prefix
         return other
 
     def section(self, name: str, values: Mapping[str, Any]) -> "HFConfig":
         """Returns the values of a nested object, whose ignored fields count for the file too."""
         inner = HFConfig(values, f"{self.path}: {name}")
-        inner.ignored, inner._prefix = self.ignored, f"{self._prefix}{name}."
+        inner.ignored = self.ignored
+        inner._prefix = f"{self._prefix}{name}."
         return inner
 
     @property

@@ -264,7 +264,8 @@ def _image_model(config: ModelConfig) -> Any:
 
 
 def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    config, pixels = _image_model(config), arrays["pixel_values"]
+    config = _image_model(config)
+    pixels = arrays["pixel_values"]
     if config.position.any_grid:
         _check_patches_of_images(arrays, config)
         return

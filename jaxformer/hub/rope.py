@@ -82,7 +82,8 @@ def read_rope(
     layout: str = "half",
 ) -> RoPE:
     """Returns the scheme in a config.json, in the spelling of either version; see `Rope`."""
-    current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
+    current = hf_config.take("rope_parameters", None)
+    old = hf_config.take("rope_scaling", None)
     where = "rope_scaling" if old else "rope_parameters"
     # As in transformers, the old spelling takes precedence.
     found = {
@@ -98,7 +99,8 @@ def read_layer_ropes(
     hf_config: HFConfig, bases: Mapping[str, tuple[str | None, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
     """Returns the scheme of each layer type ("full_attention", ...)."""
-    current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
+    current = hf_config.take("rope_parameters", None)
+    old = hf_config.take("rope_scaling", None)
     current = _dictionary(current, "rope_parameters", hf_config)
     if unknown := sorted(set(current) - set(bases)):
         raise ConfigError(
@@ -212,7 +214,8 @@ def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
     """Reads the scaling from an object of `rope_parameters`."""
     kind = own.choose("rope_type", _KINDS)
     given = {ours: _value(own, theirs) for theirs, ours in kind.names.items()}
-    longest, outside = hf_config.number(_LONGEST, None), hf_config.number(_ORIGINAL, None)
+    longest = hf_config.number(_LONGEST, None)
+    outside = hf_config.number(_ORIGINAL, None)
     if kind.scaling is DynamicNTK:
         given["original_max_length"] = longest
     elif _ORIGINAL in kind.names:

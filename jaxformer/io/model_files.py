@@ -67,7 +67,8 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
     path = Path(folder, name)
     if not os.path.lexists(path):
         return None
-    home, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    home = Path(os.path.realpath(folder))
+    target = Path(os.path.realpath(path))
     if not (target.is_relative_to(home) or _is_blob(home, target)):
         raise DataError(
             f"{path} is a link to {target}, which is outside of the model's folder, and is not "

@@ -268,7 +268,8 @@ def _info(found: dict[str, Any]) -> ObjectInfo:
     mtime = changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed)
     tag = found.get("ETag") or found.get("etag") or found.get("generation") or mtime
     # Google Cloud Storage reports base64; the ETag of S3 is the MD5 of single-part uploads.
-    google, amazon = found.get("md5Hash"), str(found.get("ETag")).strip('"')
+    google = found.get("md5Hash")
+    amazon = str(found.get("ETag")).strip('"')
     md5 = base64.b64decode(google).hex() if google else amazon
     return ObjectInfo(
         st_size=found.get("size") or 0,

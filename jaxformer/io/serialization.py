@@ -123,7 +123,8 @@ def _moved_values(
         if name not in data:
             continue
         first, _, last = path.partition(".")
-        component, usual = getattr(owner, first), type(owner).__dataclass_fields__[first].default
+        component = getattr(owner, first)
+        usual = type(owner).__dataclass_fields__[first].default
         if last in (hints := _hints(type(component))):
             found[path] = _read(data[name], hints[last], f"{where}.{name}", find_user_class)
         elif data[name] != to_json(getattr(usual, last)):

@@ -34,7 +34,9 @@ class _Object(io.RawIOBase):
     """Requests each chunk separately, so that a lost connection only repeats one chunk."""
 
     def __init__(self, path: "RemotePath"):
-        self._path, self._place, self._info = path, 0, path.stat()
+        self._path = path
+        self._place = 0
+        self._info = path.stat()
 
     def readable(self) -> bool:
         return True

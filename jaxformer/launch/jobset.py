@@ -271,7 +271,8 @@ def _check_run_dir(job: Job, cluster: JobSet) -> None:
 
 
 def _heading(job: Job, cluster: JobSet, slices: Slice) -> str:
-    hosts, several = slices.hosts // slices.num_slices, slices.num_slices > 1
+    hosts = slices.hosts // slices.num_slices
+    several = slices.num_slices > 1
     pools = f"{slices.num_slices} node pools, each" if several else "a node pool"
     each = slices.chips // slices.hosts
     if cluster.node_selector:

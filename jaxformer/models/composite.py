@@ -120,9 +120,12 @@ class CompositeConfig(ModelConfig):
 
     def flops(self, lengths):
         """Returns the FLOPs per encoder token, including those of the targets."""
-        length, targets = self.row_lengths(lengths)["inputs"], lengths["decoder_inputs"]
-        share, layers = targets / length, self.decoder.num_layers
-        encoder, decoder = self.encoder.flops(lengths), self.decoder.flops({"inputs": targets})
+        length = self.row_lengths(lengths)["inputs"]
+        targets = lengths["decoder_inputs"]
+        share = targets / length
+        layers = self.decoder.num_layers
+        encoder = self.encoder.flops(lengths)
+        decoder = self.decoder.flops({"inputs": targets})
         cross = self.decoder.cross_attention
         # Keys and values are projected once for each token of the encoder.
         source = cross.encoder_products(self.decoder) * layers
@@ -244,7 +247,8 @@ class Composite(GenerativeModel):
         axes = {"vocab_embed": widths[0]}, {"embed": widths[1]}
         std = normal(config.decoder.init_std)
         self.projection = Linear(keys[2], *axes, std, bias=True) if config.projects else None
-        self.source, self.dtype = config.encoder.required[0], config.decoder.dtype
+        self.source = config.encoder.required[0]
+        self.dtype = config.decoder.dtype
 
     @property
     def heads(self) -> nnx.Dict:
@@ -304,7 +308,8 @@ class Composite(GenerativeModel):
             key=decoder_key,
             **target,
         )
-        valid, tied = self.valid(batch), self.target_embedding.kernel()
+        valid = self.valid(batch)
+        tied = self.target_embedding.kernel()
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:

@@ -146,7 +146,8 @@ class DualEncoderConfig(ModelConfig):
 
     def flops(self, lengths):
         """Returns the FLOPs per text token, including those of its image."""
-        text, image = self.text.flops(lengths), self.image.flops(lengths)
+        text = self.text.flops(lengths)
+        image = self.image.flops(lengths)
         share = self.image.num_tokens / lengths["inputs"]
         return TokenFlops(
             text.products + round(share * image.products),

@@ -105,7 +105,9 @@ class Encoder(Model):
     def __init__(self, key: jax.Array, config: EncoderConfig):
         """Declares all parameters, float32."""
         keys = jax.random.split(key, 4)
-        width, std, dim = config.embedding_width, normal(config.init_std), config.model_dim
+        width = config.embedding_width
+        std = normal(config.init_std)
+        dim = config.model_dim
         self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
         first = config.first_block
         self.transformer = Transformer(
@@ -118,12 +120,14 @@ class Encoder(Model):
             width=width,
             type_sizes=config.type_sizes,
         )
-        has_pooler, axes = config.pooler is not None, ({"embed": dim}, {"pooled": dim})
+        has_pooler = config.pooler is not None
+        axes = ({"embed": dim}, {"pooled": dim})
         self.pooler = Linear(keys[2], *axes, std, bias=True) if has_pooler else None
         self.heads = build_heads(keys[3], config, config.heads)
         fresh = jax.random.fold_in(key, 1)
         self.contact_head = ContactHead(fresh, config) if config.contact_head else None
-        self.dtype, self.pooler_activation = config.dtype, config.pooler
+        self.dtype = config.dtype
+        self.pooler_activation = config.pooler
         self.token_dropout = config.token_dropout
 
     def hidden(

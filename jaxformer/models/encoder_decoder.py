@@ -102,7 +102,8 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
     @property
     def decoder(self) -> "EncoderDecoderConfig":
         """The configuration of the decoder's blocks, without windows, and input layer."""
-        scale, layers = self.decoder_embedding_scale, self.decoder_layers
+        scale = self.decoder_embedding_scale
+        layers = self.decoder_layers
         return replace(
             self,
             num_layers=layers,
@@ -166,8 +167,11 @@ class EncoderDecoder(GenerativeModel):
     def __init__(self, key: jax.Array, config: EncoderDecoderConfig):
         """Declares all parameters, float32."""
         keys = jax.random.split(key, 5)
-        width, std = config.embedding_width, normal(config.init_std)
-        shared, encoder, block = config.share_embeddings, config.encoder, config.block
+        width = config.embedding_width
+        std = normal(config.init_std)
+        shared = config.share_embeddings
+        encoder = config.encoder
+        block = config.block
         encoder_width = width if shared else encoder.embedding_width
         table = std, config.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, encoder_width, *table)
@@ -264,7 +268,8 @@ class EncoderDecoder(GenerativeModel):
 
     def outputs(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
-        source, target = _options(batch, ""), _options(batch, "decoder_")
+        source = _options(batch, "")
+        target = _options(batch, "decoder_")
         encoder_outputs = self.encode(batch["inputs"], key=encoder_key, **source)
         encoder_mask = Mask()
         if "segments" in source:
@@ -278,7 +283,8 @@ class EncoderDecoder(GenerativeModel):
             key=decoder_key,
             **target,
         )
-        valid, tied = self.valid(batch), self.target_embedding.kernel()
+        valid = self.valid(batch)
+        tied = self.target_embedding.kernel()
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:

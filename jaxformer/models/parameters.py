@@ -110,7 +110,7 @@ class AbstractModel:
         """Builds the module with these arrays (or tracers, or shapes).
 
         Args:
-            parameters: By name; a kernel may have any form of `functional.linear`.
+            parameters: By name; a kernel may have any form of `functional.kernels`.
             key: The dropout key of low-rank factors, unused here.
 
         Returns:

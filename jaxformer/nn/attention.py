@@ -1,4 +1,5 @@
 """Multi-head attention: the projections, and the two sublayers that use them."""
+# long: an attention, its settings and its two sublayers are one component.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -57,11 +58,14 @@ class Attention(nnx.Module):
         """
         settings = settings or settings_of(config, "self_attention", DotProductAttention)
         keys = jax.random.split(key, 6)
-        model, head = {"embed": config.model_dim}, {"head_dim": config.head_width}
+        model = {"embed": config.model_dim}
+        head = {"head_dim": config.head_width}
         source = {"embed": config.model_dim if kv_dim is None else kv_dim}
         of_values = {"head_dim": config.value_width}
-        heads, kv_heads = {"heads": config.num_heads}, {"kv_heads": config.kv_heads}
-        std, output_std = normal(config.init_std), normal(config.output_std)
+        heads = {"heads": config.num_heads}
+        kv_heads = {"kv_heads": config.kv_heads}
+        std = normal(config.init_std)
+        output_std = normal(config.output_std)
         bias = settings.bias
         self.query = Linear(keys[0], model, heads | head, std, bias=bias)
         self.key = Linear(keys[1], source, kv_heads | head, std, bias=bias and settings.key_bias)
@@ -72,11 +76,15 @@ class Attention(nnx.Module):
         norm = settings.query_key_norm, config.head_width, settings.query_key_norm_over
         self.query_norm = head_norm(keys[4], *norm, heads)
         self.key_norm = head_norm(keys[5], *norm, kv_heads)
-        self.position, self.num_heads = position, config.num_heads
-        self.kv_heads, self.head_dim = config.kv_heads, config.head_width
+        self.position = position
+        self.num_heads = config.num_heads
+        self.kv_heads = config.kv_heads
+        self.head_dim = config.head_width
         self.value_dim = config.value_width
-        self.scale, self.scale_by_depth = settings.scale, settings.scale_by_depth
-        self.softcap, self.clip = settings.softcap, settings.clip
+        self.scale = settings.scale
+        self.scale_by_depth = settings.scale_by_depth
+        self.softcap = settings.softcap
+        self.clip = settings.clip
         self.dropout = settings.dropout
         self.implementation = config.attention
 
@@ -202,6 +210,7 @@ class SelfAttention(Sublayer):
     """Attention within the sequence, optionally through a sliding window."""
 
     name = "attn"
+    joins = ("attention.query", "attention.key", "attention.value")
 
     def __init__(
         self,
@@ -219,7 +228,8 @@ class SelfAttention(Sublayer):
         self.relative = config.relative_position is not None
         self.scheme = config.relative_position or position
         table = self.scheme.table(model_dim=config.model_dim, num_heads=config.num_heads)
-        std, own = normal(config.init_std), table and not self.scheme.shared
+        std = normal(config.init_std)
+        own = table and not self.scheme.shared
         self.position_table = parameter(jax.random.fold_in(key, 1), *table, std) if own else None
         self.window, self.ahead = window, config.windows_ahead
 
@@ -242,7 +252,8 @@ class SelfAttention(Sublayer):
     def init_cache(self, shape: CacheShape, encoder_outputs: jax.Array | None) -> KeyValueCache:
         """An empty ring buffer; with a window it has fewer slots."""
         del encoder_outputs
-        slots, attention = shape.slots(self.window), self.attention
+        slots = shape.slots(self.window)
+        attention = self.attention
         widths = attention.head_dim, attention.value_dim
         return KeyValueCache.empty(shape, slots, attention.kv_heads, *widths)
 
@@ -250,7 +261,8 @@ class SelfAttention(Sublayer):
         self, x: jax.Array, context: Context, cache: KeyValueCache
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
-        attention, positions = self.attention, context.positions
+        attention = self.attention
+        positions = context.positions
         query_BTNH = attention.queries(x, context.depth_factor(attention.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
@@ -276,7 +288,8 @@ class SelfAttention(Sublayer):
         """The bias that all layers share, or that of this layer's own table."""
         if self.position_table is None:
             return context.bias
-        positions, heads = context.positions, self.attention.num_heads
+        positions = context.positions
+        heads = self.attention.num_heads
         if self.relative and context.chunk is None:
             positions = jnp.arange(positions.shape[1])[None, :]
         table = self.position_table[...]

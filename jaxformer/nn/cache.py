@@ -15,6 +15,7 @@ from jaxformer.functional.arrays import (
     assert_floating,
     assert_integers,
     place,
+    platform,
     spec_of,
 )
 from jaxformer.functional.masks import Mask
@@ -36,7 +37,7 @@ class CacheShape:
     storage: Storage
     """The dtype; "int8" adds a float32 scale for each token and head."""
     spec: PartitionSpec | None = None
-    """The sharding of arrays `[B, C, K, H]`, where a single head is replicated; None without a
+    """The sharding of arrays `[B, K, C, H]`, where a single head is replicated; None without a
     mesh."""
 
     def __post_init__(self):
@@ -62,13 +63,16 @@ class Chunk:
     """The tokens of each row that one pass reads: `count` of them, from position `start`.
 
     Of the T tokens of the pass, the first `count` are real and the rest are padding. A layer with C
-    slots is a ring buffer: the token at position p is in slot p mod C.
+    slots is a ring buffer: the token at position p is in slot (p + shift) mod C.
     """
 
     start: jax.Array
     """int `[B]`: the number of tokens that were read before."""
     count: jax.Array
     """int `[B]`: the number of real tokens in this pass."""
+    shift: jax.Array | None = None
+    """int `[B]`: start + shift is the same in all rows that have real tokens; None: the shift is 0
+    and rows advance independently."""
 
     @property
     def stop(self) -> jax.Array:
@@ -78,12 +82,6 @@ class Chunk:
     def positions(self, length: int) -> jax.Array:
         """Int `[B, T]`: the positions of the tokens."""
         return self.start[:, None] + jnp.arange(length)[None, :]
-
-    def slots(self, length: int, capacity: int) -> jax.Array:
-        """Int `[B, T]`: the slot of each token; out of bounds for padding, which is dropped."""
-        positions_BT = self.positions(length)
-        order_BT = positions_BT - self.start[:, None]
-        return jnp.where(self.is_real(length), positions_BT % capacity, capacity + order_BT)
 
     def is_real(self, length: int) -> jax.Array:
         """Bool `[B, T]`: which tokens are real; the others are padding."""
@@ -101,21 +99,55 @@ class Chunk:
     def slot_positions(self, capacity: int) -> jax.Array:
         """Int `[B, C]`: the position of the token in each slot after the pass; negative if none."""
         last = self.stop[:, None] - 1
-        return last - (last - jnp.arange(capacity)[None, :]) % capacity
+        return last - self._before(last, capacity)
+
+    def written(self, array: jax.Array, new: jax.Array) -> jax.Array:
+        """Writes the real tokens to their slots.
+
+        A row without real tokens may lose what is in the slot after those of the longest row.
+
+        Args:
+            array: `[B, K, C, H]`.
+            new: `[B, K, T, H]`.
+
+        Returns:
+            The updated array.
+        """
+        rows, heads, capacity, _ = array.shape
+        length = new.shape[2]
+        if length == 1 and (self.shift is not None or rows == 1):
+            shift = 0 if self.shift is None else self.shift
+            slot = jnp.max(self.start + shift) % capacity
+            if platform() == "cpu" and array.dtype == jnp.float32:
+                # XLA's CPU backend would update the array and its reshaped copy, and copy both.
+                places = array.at[jnp.arange(rows)[:, None], jnp.arange(heads)[None, :], slot]
+                return places.set(new[:, :, 0], mode="promise_in_bounds", unique_indices=True)
+            return jax.lax.dynamic_update_slice_in_dim(array, new, slot, axis=2)
+        # XLA scatters one token after the other on a TPU, and a float32 copy of bfloat16 on a CPU.
+        order_BC = -self._before(self.start[:, None], capacity) % capacity
+        index_BC = jnp.minimum(order_BC, length - 1)
+        tokens = jnp.take_along_axis(new, index_BC[:, None, :, None], axis=2)
+        is_new_BC = order_BC < self.count[:, None]
+        return jnp.where(is_new_BC[:, None, :, None], tokens, array)
+
+    def _before(self, position: jax.Array, capacity: int) -> jax.Array:
+        """Int `[B, C]`: how many slots each slot is before that of a position `[B, 1]`."""
+        shift = 0 if self.shift is None else self.shift[:, None]
+        return (position + shift - jnp.arange(capacity)[None, :]) % capacity
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CacheArray:
-    """An array `[B, C, K, H]` in the dtype of the cache."""
+    """An array `[B, K, C, H]` in the dtype of the cache."""
 
     values: jax.Array
     scales: jax.Array | None
-    """float32 `[B, C, K, 1]` for int8 values; None for other dtypes."""
+    """float32 `[B, K, C, 1]` for int8 values; None for other dtypes."""
 
     @classmethod
     def of(cls, x: jax.Array, storage: Storage) -> CacheArray:
-        """Converts `[B, C, K, H]` to the dtype of the cache.
+        """Converts `[B, K, C, H]` to the dtype of the cache.
 
         int8 stores `round(x / s)` with `s = max |x| / 127` over a head.
 
@@ -138,15 +170,15 @@ class CacheArray:
         return str(self.values.dtype)
 
     def read(self, dtype: jnp.dtype) -> jax.Array:
-        """The whole array `[B, C, K, H]` in `dtype`."""
+        """The whole array `[B, K, C, H]` in `dtype`."""
         if self.scales is None:
             return self.values.astype(dtype)
         return (self.values.astype(jnp.float32) * self.scales).astype(dtype)
 
-    def write(self, slots: jax.Array, x: jax.Array) -> CacheArray:
-        """Writes `x` `[B, T, K, H]` to the slots int `[B, T]`; drops those out of bounds."""
+    def write(self, x: jax.Array, chunk: Chunk) -> CacheArray:
+        """Writes the real tokens of `x` `[B, K, T, H]`."""
         new = CacheArray.of(x, self.storage)
-        return jax.tree.map(lambda old, part: _write(old, slots, part), self, new)
+        return jax.tree.map(lambda old, part: _written(old, part, chunk), self, new)
 
     def reorder(self, beams: jax.Array) -> CacheArray:
         """Selects rows, see `reorder_rows`."""
@@ -156,7 +188,10 @@ class CacheArray:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KeyValueCache:
-    """The keys `[B, C, K, H]` and values `[B, C, K, H']` of one layer."""
+    """The keys `[B, K, C, H]` and values `[B, K, C, H']` of one layer.
+
+    Heads precede slots, so that the products of attention read each head's keys in a row.
+    """
 
     key: CacheArray
     value: CacheArray
@@ -172,37 +207,41 @@ class KeyValueCache:
     ) -> KeyValueCache:
         """A ring buffer without tokens, for values of width `value_dim`; None: `head_dim`."""
         widths = head_dim, head_dim if value_dim is None else value_dim
-        zeros = [jnp.zeros((shape.batch_size, slots, num_heads, width)) for width in widths]
-        return cls.of(*zeros, shape)
+        zeros = [jnp.zeros((shape.batch_size, num_heads, slots, width)) for width in widths]
+        return cls._of(*zeros, shape)
 
     @classmethod
     def of(cls, key: jax.Array, value: jax.Array, shape: CacheShape) -> KeyValueCache:
         """Keys `[B, S, K, H]` and values `[B, S, K, H']`, as `shape` says."""
+        return cls._of(key.swapaxes(1, 2), value.swapaxes(1, 2), shape)
+
+    @classmethod
+    def _of(cls, key: jax.Array, value: jax.Array, shape: CacheShape) -> KeyValueCache:
         spec = shape.spec
-        if spec is not None and key.shape[2] == 1:
-            spec = PartitionSpec(spec[0], spec[1], None, spec[3])
+        if spec is not None and key.shape[1] == 1:
+            spec = PartitionSpec(spec[0], None, *spec[2:])
         arrays = [CacheArray.of(x, shape.storage) for x in (key, value)]
         return cls(*jax.tree.map(lambda x: place(x, spec), arrays))
 
     @property
     def capacity(self) -> int:
         """The number of slots (C)."""
-        return self.key.values.shape[1]
+        return self.key.values.shape[2]
 
     def read(self, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
         """Keys `[B, C, K, H]` and values `[B, C, K, H']`."""
-        return self.key.read(dtype), self.value.read(dtype)
+        return self.key.read(dtype).swapaxes(1, 2), self.value.read(dtype).swapaxes(1, 2)
 
     def write(self, key: jax.Array, value: jax.Array, chunk: Chunk) -> KeyValueCache:
         """Adds the keys `[B, T, K, H]` and values `[B, T, K, H']` of a pass."""
-        rows, _, heads, width = self.key.values.shape
+        rows, heads, _, width = self.key.values.shape
         sizes = {"B": rows, "K": heads, "H": width, "V": self.value.values.shape[3]}
         assert_axes(sizes, key=(key, "B T K H"), value=(value, "B T K V"))
         assert_floating(key=key, value=value)
         assert_axes(sizes, start=(chunk.start, "B"), count=(chunk.count, "B"))
         assert_integers(start=chunk.start, count=chunk.count)
-        slots = chunk.slots(key.shape[1], self.capacity)
-        return replace(self, key=self.key.write(slots, key), value=self.value.write(slots, value))
+        key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
+        return replace(self, key=self.key.write(key, chunk), value=self.value.write(value, chunk))
 
     def reorder(self, beams: jax.Array) -> KeyValueCache:
         """Selects rows, see `reorder_rows`."""
@@ -232,6 +271,8 @@ class Cache:
     """The caches of each layer's sublayers: key/value caches, or trees of arrays `[B, ...]`."""
     encoder_mask: Mask = Mask()
     """The cross-attention mask."""
+    shift: jax.Array | None = None
+    """int `[B]`, see `Chunk`; None: rows advance independently."""
 
     @classmethod
     def empty(cls, shape: CacheShape, layers: list[list[Any]], encoder_mask: Mask) -> Cache:
@@ -265,7 +306,9 @@ class Cache:
             self.layers,
             is_leaf=lambda x: hasattr(x, "reorder"),
         )
-        return replace(self, lengths=reorder_rows(self.lengths, beams), layers=layers)
+        rows = {"lengths": self.lengths, "shift": self.shift}
+        rows = jax.tree.map(lambda x: reorder_rows(x, beams), rows)
+        return replace(self, layers=layers, **rows)
 
 
 def reorder_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
@@ -292,16 +335,17 @@ def reorder_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
     return jax.shard_map(select, in_specs=specs, out_specs=spec, check_vma=False)(*arguments)
 
 
-def _write(array: jax.Array, slots: jax.Array, new: jax.Array) -> jax.Array:
-    """Writes `new` `[B, T, ...]` to slots of `array` `[B, C, ...]`, on a mesh device by device."""
-
-    def write(array, slots, new):
-        rows = jnp.arange(array.shape[0])[:, None]
-        return array.at[rows, slots].set(new, mode="drop", unique_indices=True)
-
+def _written(array: jax.Array, new: jax.Array, chunk: Chunk) -> jax.Array:
+    """`Chunk.written`, on a mesh device by device."""
     spec = spec_of(array)
     if spec is None:
-        return write(array, slots, new)
-    specs = (spec, PartitionSpec(spec[0], None), spec)
-    arguments = [place(x, each) for x, each in zip((array, slots, new), specs, strict=True)]
-    return jax.shard_map(write, in_specs=specs, out_specs=spec, check_vma=False)(*arguments)
+        return chunk.written(array, new)
+    specs = (spec, spec, jax.tree.map(lambda _: PartitionSpec(spec[0]), chunk))
+    arguments = jax.tree.map(place, (array, new, chunk), specs)
+    write = jax.shard_map(
+        lambda array, new, chunk: chunk.written(array, new),
+        in_specs=specs,
+        out_specs=spec,
+        check_vma=False,
+    )
+    return write(*arguments)

@@ -32,7 +32,8 @@ class ConvolutionalBlock(Block):
         super().__init__(key, config, sublayers)
         keys = jax.random.split(jax.random.fold_in(key, 1))
         inputs = {"taps": convolution.kernel_size, "embed": config.model_dim}
-        outputs, std = {"channels": config.model_dim}, normal(config.init_std)
+        outputs = {"channels": config.model_dim}
+        std = normal(config.init_std)
         self.convolution = Linear(keys[0], inputs, outputs, std, bias=True)
         self.convolution_norm = NormLayer(keys[1], config.norm, config.model_dim)
         self.activation = convolution.activation
@@ -90,7 +91,9 @@ def _neighbours(x_BTD: jax.Array, documents_BT: jax.Array, count: int) -> jax.Ar
     def padded(x):
         return jnp.pad(x, [(0, 0), (reach, reach)] + [(0, 0)] * (x.ndim - 2))
 
-    x_BSD, documents_BS, found = padded(x_BTD), padded(documents_BT), []
+    x_BSD = padded(x_BTD)
+    documents_BS = padded(documents_BT)
+    found = []
     for start in range(count):
         same_BT = documents_BS[:, start : start + length] == documents_BT
         seen_BT1 = (same_BT & (documents_BT > 0))[..., None]

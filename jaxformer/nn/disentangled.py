@@ -54,9 +54,11 @@ class DisentangledSelfAttention(SelfAttention):
         attention = partial(AttentionWithoutPadding, settings=terms)
         super().__init__(key, config, position, window, attention)
         keys = jax.random.split(jax.random.fold_in(key, 2))
-        model, head = {"embed": config.model_dim}, {"head_dim": config.head_width}
+        model = {"embed": config.model_dim}
+        head = {"head_dim": config.head_width}
         std, bias = normal(config.init_std), terms.bias
-        heads, kv_heads = {"heads": config.num_heads} | head, {"kv_heads": config.kv_heads} | head
+        heads = {"heads": config.num_heads} | head
+        kv_heads = {"kv_heads": config.kv_heads} | head
         own = not terms.share_projections
         self.position_key = (
             Linear(keys[0], model, kv_heads, std, bias=bias and terms.key_bias)

@@ -15,6 +15,7 @@ class FeedForward(Sublayer):
     """`down(act(up(x)))`, or gated: `down(act(gate(x)) * up(x))` (Shazeer, 2020)."""
 
     name = "mlp"
+    joins = ("gate", "up")
 
     def __init__(self, key: jax.Array, config: TransformerConfig, settings: "MLP | None" = None):
         """Declares the projections.
@@ -26,7 +27,8 @@ class FeedForward(Sublayer):
         """
         settings = mlp_settings(config) if settings is None else settings
         keys = jax.random.split(key, 3)
-        model, hidden = {"embed": config.model_dim}, {"mlp": config.mlp_dim}
+        model = {"embed": config.model_dim}
+        hidden = {"mlp": config.mlp_dim}
         std, bias = normal(config.init_std), settings.bias
         self.up = Linear(keys[0], model, hidden, std, bias=bias)
         self.gate = Linear(keys[1], model, hidden, std, bias=bias) if settings.gated else None

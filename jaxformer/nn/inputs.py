@@ -59,7 +59,8 @@ class InputLayer(nnx.Module):
         keys = jax.random.split(key, 4 + len(type_sizes))
         std = normal(config.init_std)
         self.project_first = width == config.output_width != config.model_dim
-        narrow, width = width, config.model_dim if self.project_first else width
+        narrow = width
+        width = config.model_dim if self.project_first else width
         self.position_table = _table(keys[0], position, width, config)
         own = position.global_table(model_dim=width, num_heads=config.num_heads)
         fresh = jax.random.fold_in(keys[0], 1)
@@ -81,9 +82,11 @@ class InputLayer(nnx.Module):
                 for (name, rows), type_key in zip(type_sizes.items(), keys[3:-1], strict=True)
             }
         )
-        self.position, self.num_heads = position, config.num_heads
+        self.position = position
+        self.num_heads = config.num_heads
         own = config.embedding_dropout
-        self.scale, self.dropout = config.embedding_scale, config.dropout if own is None else own
+        self.scale = config.embedding_scale
+        self.dropout = config.dropout if own is None else own
 
     def __call__(
         self,
@@ -146,7 +149,8 @@ class InputLayer(nnx.Module):
 
     def _positioned(self, x, positions, grids):
         """The token embeddings with the position code, which has a name if there is one."""
-        scheme, table = self.position, value_of(self.position_table)
+        scheme = self.position
+        table = value_of(self.position_table)
         embed, places = scheme.embed, positions
         if grids is not None:
             embed, places = scheme.embed_grids, grids
@@ -179,7 +183,8 @@ class InputLayer(nnx.Module):
             if not self.relative_position.shared:
                 return None
             indices = jnp.arange(positions.shape[1])[None, :] if indices is None else indices
-            scheme, table = self.relative_position, value_of(self.relative_table)
+            scheme = self.relative_position
+            table = value_of(self.relative_table)
             return scheme.bias(indices, indices, num_heads=self.num_heads, table=table)
         if not self.position.shared:
             return None

@@ -13,7 +13,8 @@ from jaxformer.functional.activations import is_wanted, scope, tap
 from jaxformer.functional.arrays import assert_axes, assert_ids, check_result
 from jaxformer.functional.derivatives import differentiable
 from jaxformer.functional.feedforward import Activation, activation
-from jaxformer.functional.linear import Kernel, Transposed, linear, lookup
+from jaxformer.functional.kernels import Kernel, Transposed
+from jaxformer.functional.linear import linear, lookup
 from jaxformer.functional.norms import Norm, ParameterTable
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
@@ -115,8 +116,7 @@ def values_of(module: nnx.Module, names: Sequence[str]) -> dict[str, jax.Array]:
 
 def kernel_of(variable: nnx.Param) -> Kernel:
     """The kernel that a parameter holds, in whatever form."""
-    outputs = variable.get_metadata().get("outputs")
-    return variable.get_value() if outputs is None else Transposed(variable[...], outputs)
+    return variable.get_value()
 
 
 # Layers -----------------------------------------------------------------------------------------
@@ -247,7 +247,9 @@ class Embedding(nnx.Module):
     ):
         """Declares the table; lookups of `padding_id` have no gradient."""
         self.table = parameter(key, (vocab_size, dim), ("vocab", "vocab_embed"), initializer)
-        self.vocab_size, self.padding_id = vocab_size, padding_id
+        self.vocab_size = vocab_size
+        self.padding_id = padding_id
+        self.reads_transposed = False
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """Int `[B, T]` -> `[B, T, D]` in `dtype`."""
@@ -264,8 +266,8 @@ class Embedding(nnx.Module):
 
     def kernel(self) -> Kernel:
         """The table as the kernel `[D, V]` of a tied head; never a copy."""
-        kernel = kernel_of(self.table)
-        return kernel if isinstance(kernel, Transposed) else _transpose(kernel)
+        table = self.table[...]
+        return Transposed(table, table.shape[:1]) if self.reads_transposed else _transpose(table)
 
 
 # Without the barrier XLA's CPU backend folds the transpose into the product that computes the
@@ -276,22 +278,3 @@ _transpose = differentiable(
     lambda _, tangents: tangents[0].T,
     lambda _, gradient: (jax.lax.optimization_barrier(gradient).T,),
 )
-
-
-def transpose_kernels(module: nnx.Module) -> None:
-    """Stores the kernels of a module on one device as `Transposed`, in place.
-
-    Embedding tables, which tied heads read transposed, are only marked as such.
-
-    Args:
-        module: A module that is not trained afterwards.
-    """
-    for _, node in nnx.iter_graph(module):
-        if isinstance(node, Embedding):
-            node.table.set_metadata(outputs=node.table.shape[:1])
-        elif isinstance(node, nnx.Param) and (inputs := node.get_metadata()["contract"]):
-            stacked = node.get_metadata()["axes"][0] == "layers"
-            layers, sizes = node.shape[:stacked], node.shape[stacked:]
-            kernel = node[...].reshape(*layers, math.prod(sizes[:inputs]), -1)
-            node.set_value(kernel.mT)
-            node.set_metadata(outputs=sizes[inputs:])

@@ -129,7 +129,8 @@ class TransientGlobalSelfAttention(SelfAttention):
             return super().__call__(x, context, key)
         segments = documents_of(context.mask, x, "self_attention = TransientGlobalAttention")
         sums, documents = block_sums(x, segments, size)
-        positions, bias = context.positions, self._bias(context)
+        positions = context.positions
+        bias = self._bias(context)
         if bias is not None:
             numbers = block_numbers(segments, size)
             bias = self.attention.position.with_global_keys(bias, numbers, count, size)

@@ -39,13 +39,15 @@ class Block(nnx.Module):
         self.norms = nnx.List(
             [NormLayer(k, norm, config.model_dim) for k, norm in zip(keys, norms, strict=True)]
         )
-        initial, shape = config.layer_scale, (config.model_dim,)
+        initial = config.layer_scale
+        shape = (config.model_dim,)
         self.scales = nnx.List(
             []
             if initial is None
             else [parameter(key, shape, ("norm",), constant(initial)) for _ in sublayers]
         )
-        self.dropout, self.residual_scale = config.dropout, config.residual_scale
+        self.dropout = config.dropout
+        self.residual_scale = config.residual_scale
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
@@ -266,7 +268,9 @@ def _unstacked(tree, count: int) -> list:
     leaves, structure = jax.tree.flatten(tree)
     if not leaves:
         return [tree] * count
-    columns = [[x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves]
+    # An array that is several leaves (a joined kernel) is sliced once.
+    slices = {id(leaf): [x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves}
+    columns = [slices[id(leaf)] for leaf in leaves]
     return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
 
 

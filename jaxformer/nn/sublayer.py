@@ -66,6 +66,8 @@ class Sublayer(nnx.Module):
 
     name: ClassVar[str] = "sublayer"
     """The name in those of its activations: "attn" in "attn.hook_z" and "hook_attn_out"."""
+    joins: ClassVar[tuple[str, ...]] = ()
+    """The paths of linear maps of one x, whose kernels generation joins for a single product."""
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """Maps the residual stream.
@@ -176,7 +178,8 @@ def settings_of(config: TransformerConfig, field: str, kind: type) -> Any:
     Returns:
         The sublayer; if it is of another class, the default of the model's family.
     """
-    own, known = getattr(config, field, None), type(config).__dataclass_fields__
+    own = getattr(config, field, None)
+    known = type(config).__dataclass_fields__
     if isinstance(own, kind):
         return own
     return known[field].default if field in known else kind()

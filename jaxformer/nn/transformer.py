@@ -65,7 +65,8 @@ class Transformer(nnx.Module):
         same = config.output_width == config.model_dim
         self.projection = None if same else Linear(keys[3], *axes, normal(config.init_std))
         self.encoder_width = config.encoder_width
-        self.scan, self.remat = config.scan_layers, config.remat
+        self.scan = config.scan_layers
+        self.remat = config.remat
         self.zero_padding = config.zero_padding
 
     def __call__(
@@ -162,7 +163,7 @@ class Transformer(nnx.Module):
                 assert_integers(**{name: array})
         if count is None:
             count = jnp.full_like(cache.lengths, x.shape[1])
-        chunk = Chunk(cache.lengths, count)
+        chunk = Chunk(cache.lengths, count, cache.shift)
         positions = chunk.positions(x.shape[1])
         context = Context(
             positions,

@@ -25,7 +25,8 @@ def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
     def scale(update, parameter, own, sides):
         if sides is None:
             return update
-        parameter_norm, update_norm = _norm(parameter, own), _norm(update, own)
+        parameter_norm = _norm(parameter, own)
+        update_norm = _norm(update, own)
         both = (parameter_norm > 0) & (update_norm > 0)
         return update * jnp.where(both, parameter_norm / jnp.where(both, update_norm, 1), 1)
 
@@ -54,7 +55,8 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
 def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str, np.ndarray]:
     """Returns the factor of each parameter, with one value per layer of a stack."""
-    paths, sizes = {name: stack_path(name) for name in shapes}, group_sizes(shapes)
+    paths = {name: stack_path(name) for name in shapes}
+    sizes = group_sizes(shapes)
     stacked = {name: path for name, path in paths.items() if path is not None}
     depth = {path.stack: shapes[name][0] * sizes[path.stack] for name, path in stacked.items()}
 

@@ -124,7 +124,8 @@ def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
     """Returns the largest difference, relative to the second's largest value; inf for NaN."""
     if ours.shape != theirs.shape or np.isnan(ours).any() or np.isnan(theirs).any():
         return float("inf")
-    largest, difference = _largest(theirs), _largest(ours - theirs)
+    largest = _largest(theirs)
+    difference = _largest(ours - theirs)
     return difference / largest if largest else difference
 
 

@@ -51,7 +51,9 @@ def example_inputs(
     if length is None:
         of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
-    rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
+    rng = np.random.default_rng(seed)
+    config = checkpoint.config
+    task = checkpoint.architecture.task
     if any(head.unit == "choice" for head in config.heads):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
     names, inputs = family_of(config).inputs, {}
@@ -181,7 +183,8 @@ def _unshifted_causal_lm(task: UnshiftedCausalLMTask, rng, inputs, hf_config):
 
 @_labels.register
 def _seq2seq_lm(task: Seq2SeqLMTask, rng, inputs, hf_config):
-    size, shape = hf_config.values["vocab_size"], inputs["decoder_input_ids"].shape
+    size = hf_config.values["vocab_size"]
+    shape = inputs["decoder_input_ids"].shape
     labels = rng.integers(size, size=shape)
     # Predictions at padding are meaningless.
     real = inputs.get("decoder_attention_mask", np.ones(shape)) > 0
@@ -242,7 +245,8 @@ def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
     """Pairs each text with one image; ids have two end tokens, of which the first counts."""
     del rng
     text = section(hf_config, "text_config")
-    end, size = text.get("eos_token_id"), text.get("vocab_size")
+    end = text.get("eos_token_id")
+    size = text.get("vocab_size")
     # The default id in SigLIP's class exceeds the vocabulary of its models.
     known = end is not None and (size is None or end < size)
     ids = {"input_ids": with_ends(inputs, end, twice=True)} if known else {}

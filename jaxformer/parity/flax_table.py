@@ -17,7 +17,8 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.zoo import FORMATS
 
-BEGIN, END = "<!-- flax-classes: begin -->", "<!-- flax-classes: end -->"
+BEGIN = "<!-- flax-classes: begin -->"
+END = "<!-- flax-classes: end -->"
 """The marker lines around the table, which `jaxformer flax-classes` writes."""
 _COLUMNS = ("Flax class", "`model_type`", "class", "head", "command")
 _SPEECH = "a speech model; not yet supported"

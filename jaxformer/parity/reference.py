@@ -33,7 +33,8 @@ class Reference:
     def __init__(self, folder: str | Path, architecture: str):
         """Loads the model in float32."""
         torch, transformers = _libraries()
-        self._torch, self._precision = torch, contextlib.nullcontext
+        self._torch = torch
+        self._precision = contextlib.nullcontext
         hf_config = HFConfig.of_folder(folder)
         kind = hf_config.take("model_type")
         read, formats = text_model_only(hf_config, FORMATS)

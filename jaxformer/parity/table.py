@@ -37,7 +37,9 @@ from jaxformer.zoo import FORMATS
 _COLUMNS = (
     "system", "class", "import", "export", "float32", "gradient", "bfloat16", "likeliest token",
 )  # fmt: skip
-_ALL, _WITHOUT, _IDENTICAL = "yes", "without ", "identical"
+_ALL = "yes"
+_WITHOUT = "without "
+_IDENTICAL = "identical"
 _LEFT_OUT = (
     "## Notes and limitations",
     "",
@@ -116,11 +118,16 @@ def measure(model_format: ModelFormat, architecture: Architecture, folder: Path)
     first = architecture == model_format.architectures[0]
     home = folder / "transformers"
     save_random(model_format.model_type, architecture.name, home)
-    ours, theirs = load(home), Reference(home, architecture.name)
-    found, wrong, missing, agreement = [0.0], {}, set(), None
+    ours = load(home)
+    theirs = Reference(home, architecture.name)
+    found = [0.0]
+    wrong = {}
+    missing = set()
+    agreement = None
     for padding in PADDINGS if first else ("left",):
         inputs = example_inputs(ours.checkpoint, padding)
-        expected, exact = theirs.outputs(inputs), theirs.exact.outputs(inputs)
+        expected = theirs.outputs(inputs)
+        exact = theirs.exact.outputs(inputs)
         actual = forward(ours, inputs, output_hidden_states=True)
         found += differences(actual, expected, inputs).values()
         wrong |= beyond_rounding(errors(actual, expected, exact, inputs))
@@ -128,7 +135,8 @@ def measure(model_format: ModelFormat, architecture: Architecture, folder: Path)
         agreement = _agreement(actual, expected, inputs)
     has_loss, gradient = first and "loss" in expected, None
     if has_loss:
-        actual, wanted = gradients(ours, inputs), theirs.gradients(inputs)
+        actual = gradients(ours, inputs)
+        wanted = theirs.gradients(inputs)
         gradient = max(gradient_differences(actual, wanted).values())
         wrong |= beyond_rounding(gradient_errors(actual, wanted, theirs.exact.gradients(inputs)))
     return ParityRow(

@@ -77,7 +77,9 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
             allocation = line
             kind = next((each for each in (_KEPT, _TEMPORARY) if each.match(line)), None)
         elif kind and (value := _VALUE.match(line)):
-            name, size, offset = value[1], int(value[2]), int(value[3])
+            name = value[1]
+            size = int(value[2])
+            offset = int(value[3])
             if kind is _KEPT:
                 arguments.setdefault(allocation, AllocatedBuffer(size, name, 0, 0))
             elif name in lives:
@@ -138,6 +140,7 @@ def largest_buffers(
         sizes = {each.bytes: each for each in instruction.arrays}
         largest = max(instruction.arrays, key=lambda each: each.bytes, default="")
         text = str(sizes.get(array.bytes) or largest)
-        operation, source = instruction.op_name or name, module.source(instruction)
+        operation = instruction.op_name or name
+        source = module.source(instruction)
         found.append(CompiledBuffer(array.bytes, text, operation, source))
     return found

@@ -55,11 +55,13 @@ def work_of(config: Config, slice_: Slice) -> Work:
     Returns:
         The work. The optimizer traffic assumes AdamW.
     """
-    model, parts = config.model, config.train.gradient_accumulation
+    model = config.model
+    parts = config.train.gradient_accumulation
     mesh = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
     tokens = config.data.num_sequences * config.row_lengths["inputs"]
     per_device = tokens / prod(mesh.values())
-    flops, parameters = model.flops(config.row_lengths), parameter_count(model)
+    flops = model.flops(config.row_lengths)
+    parameters = parameter_count(model)
     recomputed = 2 * sum(
         stack.num_layers * sum(recomputed_products(stack).values()) for stack in model.stacks
     )
@@ -86,7 +88,8 @@ def work_of(config: Config, slice_: Slice) -> Work:
 
 def layer_products(config: TransformerConfig) -> dict[str, int]:
     """Multiply-adds of a layer for each token."""
-    dim, wide = config.model_dim, config.num_heads * config.head_width
+    dim = config.model_dim
+    wide = config.num_heads * config.head_width
     narrow = config.kv_heads * config.head_width
     return {
         "query": dim * wide,

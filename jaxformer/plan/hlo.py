@@ -154,7 +154,8 @@ class Module:
     def _increment(self, counter: Instruction, name: str) -> int:
         """Returns the increment of a loop counter; 1 if unknown."""
         body = {each.name: each for each in self.computations.get(name, ())}
-        index, root = _INDEX.search(counter.rest), [*body.values()][-1]
+        index = _INDEX.search(counter.rest)
+        root = [*body.values()][-1]
         if index is None or root.opcode != "tuple":
             return 1
         result = body[root.operands[int(index[1])]]
@@ -169,7 +170,9 @@ class Module:
     def source(self, instruction: Instruction, package: str = "jaxformer") -> str:
         """Returns the source line of an instruction: "jaxformer/nn/attention.py:180"."""
         found = _FRAME.search(instruction.rest)
-        frame, seen, innermost = int(found[1]) if found else 0, set(), ""
+        frame = int(found[1]) if found else 0
+        seen = set()
+        innermost = ""
         while frame and frame not in seen:
             seen.add(frame)
             fields = _fields(self._tables["StackFrames"].get(frame, ""))

@@ -75,7 +75,9 @@ class _Walk:
 
     def __init__(self, program: Program, layout: Layout, *, in_loop: bool):
         self.end = 2 * len(program.operations)
-        self.program, self.layout, self.in_loop = program, layout, in_loop
+        self.program = program
+        self.layout = layout
+        self.in_loop = in_loop
         self.readers: dict[Value | None, list[Operation]] = defaultdict(list)
         for op in program.operations:
             for value in op.operands:
@@ -192,7 +194,8 @@ class _Walk:
 
     def _replace(self, array: Value, result: Value, others: frozenset[Value]) -> None:
         """Lets the operation that produces an array write a derived result instead."""
-        time, maker = self.first.pop(array), self.maker.pop(array)
+        time = self.first.pop(array)
+        maker = self.maker.pop(array)
         del self.last[array]
         self.open.discard(array)
         for root in others:
@@ -314,8 +317,10 @@ def _loop_parts(op: Operation) -> _LoopParts:
     """Returns the operands and results of a `scan`, `while` or `cond`."""
     params, operands = op.equation.params, op.operands
     if op.name == "scan":
-        consts, carry = params["num_consts"], params["num_carry"]
-        constants, state = operands[:consts], operands[consts : consts + carry]
+        consts = params["num_consts"]
+        carry = params["num_carry"]
+        constants = operands[:consts]
+        state = operands[consts : consts + carry]
         owned = op.bodies[0].inputs[consts : consts + carry]
         return _LoopParts(constants + operands[consts + carry :], state, carry, [owned])
     if op.name == "while":

@@ -60,7 +60,8 @@ def estimate(step: TracedStep) -> MemoryEstimate:
     The state and the batch are exact. The rest is the sum of the arrays that are live at the same
     time in the traced program (see `plan.liveness`).
     """
-    program, state = step.train_program, step.train_program.state_shapes
+    program = step.train_program
+    state = step.train_program.state_shapes
     layout = layout_of(step.slice.chip)
     parts = {
         "parameters": layout.bytes_of_tree(state.params),

@@ -103,7 +103,8 @@ def flattened(traced: ClosedJaxpr | Jaxpr) -> Program:
 def value_of(aval: jax.core.ShapedArray, source: str = "") -> Value:
     """Returns one device's shard of an array in the jaxpr."""
     sharding = getattr(aval, "sharding", None)
-    shape, automatic = tuple(getattr(aval, "shape", ())), False
+    shape = tuple(getattr(aval, "shape", ()))
+    automatic = False
     mesh = getattr(sharding, "mesh", None)
     if mesh is not None and not mesh.empty:
         automatic = bool(mesh.auto_axes) and mesh.size > 1
@@ -166,7 +167,9 @@ def _propagate_sharding(given: Value, made: Value, operations: list[Operation]) 
         made.shape = given.shape
     if made.automatic or not given.automatic:
         return
-    whole, given.shape, pending = given.shape, made.shape, {given}
+    whole = given.shape
+    given.shape = made.shape
+    pending = {given}
     for operation in reversed(operations):
         if not pending:
             return

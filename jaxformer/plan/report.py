@@ -134,7 +134,8 @@ class Plan:
         """The options of `jaxformer train` for the best mesh, or ""."""
         if self.best is None:
             return ""
-        config, parts = self.best.config, self.best.config.train.gradient_accumulation
+        config = self.best.config
+        parts = self.best.config.train.gradient_accumulation
         options = [f"--mesh.{axis} {size}" for axis, size in vars(config.mesh).items()]
         options += _remat_options(self.asked.model, config.model, "--model")
         if parts != self.asked.train.gradient_accumulation:

@@ -101,14 +101,16 @@ def time_of(
     Returns:
         The time.
     """
-    chip, shares = slice_.chip, shares or shares_of(slice_.chip)
+    chip = slice_.chip
+    shares = shares or shares_of(slice_.chip)
     peak = chip.peak_flops.value
     terms = {"compute": work.products / (shares.products * peak)}
     terms["compute"] += work.attention / (shares.attention * peak)
     terms["memory"] = work.state_bytes / (shares.memory * chip.memory_bandwidth.value)
     terms |= _communication(work.collectives, links(slice_, mesh), shares.links)
     sent = sum(seconds for name, seconds in terms.items() if name not in ("compute", "memory"))
-    longer, shorter = max(terms["compute"], sent), min(terms["compute"], sent)
+    longer = max(terms["compute"], sent)
+    shorter = min(terms["compute"], sent)
     seconds = longer + (1 - shares.overlap) * shorter + terms["memory"]
     everything = slice_.num_devices * peak * seconds
     return StepTime(terms, seconds, work.useful / everything, work.tokens / seconds)
@@ -199,7 +201,8 @@ def _communication(
             terms[name] = terms.get(name, 0.0) + seconds
         if outer > 1:
             # Each device of a slice sends its shard to its counterparts in the other slices.
-            part, network = collective.bytes / inner, max(link.network for link in used)
+            part = collective.bytes / inner
+            network = max(link.network for link in used)
             seconds = passes * part * (outer - 1) / outer / (share * network)
             terms[NETWORK] = terms.get(NETWORK, 0.0) + seconds
     return terms

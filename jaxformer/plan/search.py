@@ -60,7 +60,8 @@ class Candidate:
     @property
     def name(self) -> str:
         """A short description: "fsdp 64, remat full"."""
-        sizes, parts = vars(self.config.mesh), self.config.train.gradient_accumulation
+        sizes = vars(self.config.mesh)
+        parts = self.config.train.gradient_accumulation
         found = [f"{axis} {size}" for axis, size in sizes.items() if size > 1] or ["one device"]
         found.append(remat_text(self.config.model))
         return ", ".join(found + ([f"{parts} parts"] if parts > 1 else []))
@@ -158,7 +159,8 @@ def winner(config: Config, slice_: Slice) -> Candidate:
 
 def _or_pad(config: Config, slice_: Slice) -> str:
     """Suggests a padded vocabulary size if the actual one cannot be sharded over all devices."""
-    size, devices = getattr(config.model, "vocab_size", 0), slice_.num_devices
+    size = getattr(config.model, "vocab_size", 0)
+    devices = slice_.num_devices
     if size % devices == 0:
         return ""
     padded = -(-size // devices) * devices
@@ -171,7 +173,8 @@ def _or_pad(config: Config, slice_: Slice) -> str:
 def _why_not_divided(config: Config, slice_: Slice) -> str:
     """Returns an error that names a batch size that some mesh can divide."""
     # Some mesh divides the model, since full replication does.
-    parts, devices = config.train.gradient_accumulation, slice_.num_devices
+    parts = config.train.gradient_accumulation
+    devices = slice_.num_devices
     meshes = [mesh for mesh in _meshes(slice_) if _divides_model(config.model, mesh)]
     least = parts * min(mesh.data * mesh.fsdp for mesh in meshes)
     phase = next(phase for phase in config.data.phases if phase.batch_size % least)
@@ -250,7 +253,9 @@ def _fewest_parts(config: Config, slice_: Slice) -> int | None:
     """Returns the fewest micro-batches whose saved activations fit, or None if single rows do not
     fit.
     """
-    mesh, model, stages = config.mesh, config.model, stages_of(config)
+    mesh = config.mesh
+    model = config.model
+    stages = stages_of(config)
     state = 4 * _FLOAT_BYTES * parameter_count(model) / (mesh.fsdp * mesh.tensor)
     free = slice_.chip.memory.value - state
     rows = [stage.config.data.batch_size // (mesh.data * mesh.fsdp) for stage in stages]
@@ -269,7 +274,8 @@ def _fewest_parts(config: Config, slice_: Slice) -> int | None:
 def _in_more_parts(candidate: Candidate) -> Config | None:
     """Splits the batch of a candidate that does not fit further, or returns None."""
     # All memory except the state is proportional to the rows of a micro-batch.
-    config, limit = candidate.config, candidate.slice.chip.memory.value
+    config = candidate.config
+    limit = candidate.slice.chip.memory.value
     state = sum(candidate.memory.parts.get(name, 0) for name in _STATE)
     if state >= limit or _compares_rows(config.model):
         return None

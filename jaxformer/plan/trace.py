@@ -45,7 +45,8 @@ class TracedStep:
     @property
     def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of a batch with their shardings."""
-        program, rows = self.train_program, self.config.data.batch_size
+        program = self.train_program
+        rows = self.config.data.batch_size
         spec = program.loss.batch_spec(program.model, rows, self.config.row_lengths)
         return {name: x.update(sharding=program.batch_sharding) for name, x in spec.items()}
 
@@ -62,7 +63,8 @@ class TracedStep:
 def trace_step(config: Config, slice_: Slice) -> TracedStep:
     """Traces the training step of an experiment on a slice; with a ramp, the last step."""
     check(config, slice_)
-    chip, sizes = slice_.chip, config.mesh.sizes(slice_.num_devices)
+    chip = slice_.chip
+    sizes = config.mesh.sizes(slice_.num_devices)
     config = replace(config, mesh=MeshConfig(*sizes))
     device = AbstractDevice(chip.device_kind, 1, chip.kind)
     explicit = (AxisType.Explicit,) * len(MESH_AXES)
@@ -79,7 +81,8 @@ def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
         train = replace(train, steps=1)
     teacher, _ = teacher_of(config.train)
     if teacher is not None:
-        settings, lengths = train.distillation, config.data.lengths
+        settings = train.distillation
+        lengths = config.data.lengths
         loss = abstract_distillation_loss(settings, config.model, lengths, teacher, mesh)
     if train.preference is not None:
         loss = preference_loss(train.preference)

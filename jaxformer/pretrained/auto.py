@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 
@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError, shortened
 from jaxformer.io.model_files import ADAPTER_CONFIG, is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, folder_path, is_remote
 from jaxformer.pretrained.checkpoint import Checkpoint, RunCheckpoint, checked_dtype
-from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.model import KernelDtype, Pretrained
 
 
 def load(
@@ -33,6 +33,7 @@ def load(
     token: str | None = None,
     cache_dir: str | Path | None = None,
     strict: bool = False,
+    weights: KernelDtype | None = None,
     **model_fields: Any,
 ) -> Pretrained:
     """Returns a model: a complete checkpoint of a run, or a Hugging Face checkpoint.
@@ -58,6 +59,8 @@ def load(
         cache_dir: The hub's cache; None: that of HF_HOME.
         strict: Whether to refuse fields of config.json that transformers' class does not know and
             so ignores; otherwise a warning names them.
+        weights: "int8": generation reads kernels in int8 with a scale for each output, half the
+            bytes of bfloat16; None: in the dtype of the parameters.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
@@ -72,6 +75,7 @@ def load(
     axes = f"None, or a mesh with the axes {', '.join(MESH_AXES)}, as make_mesh makes it"
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
+    check_argument("weights", weights, weights in (None, *get_args(KernelDtype)), "int8, or None")
     hub = {"token": token, "cache_dir": cache_dir}
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
     opened = open_checkpoint(
@@ -86,7 +90,8 @@ def load(
         revision=revision,
         **hub,
     )
-    return _with_adapters(opened.load(dtype, mesh), adapters or {}, hub)
+    model = replace(opened.load(dtype, mesh), weights=weights)
+    return _with_adapters(model, adapters or {}, hub)
 
 
 def open_checkpoint(
@@ -192,10 +197,8 @@ def base_of(folder: Path, **hub: str | Path | None) -> Path:
     from jaxformer.hub.peft.config import read_peft_config
     from jaxformer.hub.remote.names import hub_name
 
-    name, field = (
-        read_peft_config(folder).base,
-        f"{folder / ADAPTER_CONFIG}: base_model_name_or_path",
-    )
+    name = read_peft_config(folder).base
+    field = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
     if name and is_remote(name):
         return model_folder(name, field)
     for place in (Path(name), folder / name) if name else ():

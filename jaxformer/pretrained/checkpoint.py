@@ -143,9 +143,11 @@ class RunCheckpoint(Checkpoint):
         self.folder, self._adapter = folder, adapter
         if weights:
             self.saved = SavedRun(folder, step, best)
-            self.run, self.step = self.saved.folder, self.saved.step
+            self.run = self.saved.folder
+            self.step = self.saved.step
             self.config: Config = self.saved.config
-            self.shapes, self.adapted = self.saved.shapes, self.saved.adapted
+            self.shapes = self.saved.shapes
+            self.adapted = self.saved.adapted
         else:
             self.run, _ = run_and_step(folder, step, best)
             self.config = read_config(self.run)

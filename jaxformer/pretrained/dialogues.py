@@ -93,7 +93,8 @@ class Conversations:
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
     ):
-        self._dialogue, self._chats = require_dialogue(pretrained), chats
+        self._dialogue = require_dialogue(pretrained)
+        self._chats = chats
         self._tools = self._dialogue.checked(tools)
         self.prompts = [self._dialogue.prompt(chat, self._tools) for chat in chats]
 

@@ -30,7 +30,8 @@ def export_adapter(
             f"export {run.folder} --adapter: the run trained no low-rank factors (train.lora): "
             "export it without --adapter"
         )
-    structure, lora = abstract_model_of(run.model, train.lora), train.lora
+    structure = abstract_model_of(run.model, train.lora)
+    lora = train.lora
     names = [name for name in trained_names(structure, train.frozen) if not is_factor(name)]
     found, whole = run.read_factors(), run.read(names)
     factors = {
@@ -65,7 +66,8 @@ def _base_name(config: Config) -> str | None:
     # anywhere.
     if config.init_from is None or config.init_layers is not None:
         return None
-    folder, name = Path(config.init_from), hub_name(config.init_from)
+    folder = Path(config.init_from)
+    name = hub_name(config.init_from)
     if is_remote(config.init_from):
         copy = model_folder(config.init_from, "init_from", weights=False)
         return config.init_from if is_hf_checkpoint(copy) and not is_adapter(copy) else None

@@ -22,7 +22,8 @@ def flax_params(pretrained: Pretrained) -> dict[str, Any]:
         ConfigError: Transformers never had a Flax class for it, or it computes another table.
     """
     check_pretrained("pretrained", pretrained)
-    checkpoint, parameters = pretrained.checkpoint, pretrained.parameters
+    checkpoint = pretrained.checkpoint
+    parameters = pretrained.parameters
     arrays = flax_arrays(checkpoint, pretrained.placements)
     check_fixed(checkpoint, parameters, pretrained.placements)
     dtype = next(iter(parameters.values())).dtype

@@ -53,7 +53,8 @@ class FolderCheckpoint(Checkpoint):
         self._besides: WeightFile | None = None
 
     def _describe_as(self, description: HFCheckpoint) -> None:
-        self.model, self.describe = description.config, described_by(description)
+        self.model = description.config
+        self.describe = described_by(description)
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -64,7 +65,8 @@ class FolderCheckpoint(Checkpoint):
         """Adds parts of another class: a pre-trained file has a pooler for classifiers."""
         if type(model) is not type(self.model):
             return
-        structure, model_format = AbstractModel(model.build), self.description.model_format
+        structure = AbstractModel(model.build)
+        model_format = self.description.model_format
         here, there = (
             {part_of(name) for name in names} for names in (structure.shapes, self.shapes)
         )

@@ -58,8 +58,9 @@ def import_folder(
 
 
 def _data(model: Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
-    """The data of the run, with the model's tokenizer if there is one."""
-    config, reads = model.config, set(model.config.required)
+    """Data for the model, with its tokenizer if it has one."""
+    config = model.config
+    reads = set(model.config.required)
     own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}
     if "images" not in reads or "decoder_inputs" in reads:  # no data have captions
         return DataConfig(**own)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 Metric = Callable[[dict[str, jax.Array]], jax.Array]
 """A function from the outputs of a model to a scalar."""
+KernelDtype = Literal["int8"]
+"""A dtype of kernels in generation, other than that of the parameters."""
 NO_HOOKS = Hooks()
 
 
@@ -49,6 +51,8 @@ class Pretrained:
     """The folders of adapters that fit it, by name; they are not merged into its weights."""
     token_values: Mapping[str, Any] | None = None
     """The token fields of config.json; None: the description has them."""
+    weights: KernelDtype | None = None
+    """The dtype of kernels in generation; None: that of the parameters."""
 
     @cached_property
     def checkpoint(self) -> "HFCheckpoint":

@@ -181,7 +181,8 @@ def activation_names(
         DataError: As for `forward`.
     """
     check_pretrained("pretrained", pretrained)
-    arrays, names = _arrays(pretrained, inputs), as_tuple(names)
+    arrays = _arrays(pretrained, inputs)
+    names = as_tuple(names)
     return jax.eval_shape(lambda arrays: pretrained.activations(arrays, names)[1], arrays)
 
 

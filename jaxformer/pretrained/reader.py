@@ -71,7 +71,8 @@ class _Structure(NamedTuple):
     ) -> "_Structure":
         checkpoint = fitted_to_tensors(checkpoint, files)
         checkpoint = replace(checkpoint, config=checkpoint.config.with_fields(**fields))
-        config, model_format = checkpoint.config, checkpoint.model_format
+        config = checkpoint.config
+        model_format = checkpoint.model_format
         abstract_model = AbstractModel(config.build)
         prefix = checkpoint.prefix
         placements = named_placements(model_format, config, abstract_model, prefix)
@@ -100,14 +101,16 @@ def open_folder(
     warn_about_ignored_fields(checkpoint.hf_config)
     files = open_tensors(Path(folder), checkpoint)
     check_sizes(checkpoint, files)
-    found, lost = _Structure.of(checkpoint, files, model_fields), {}
+    found = _Structure.of(checkpoint, files, model_fields)
+    lost = {}
     while not may_lack_parts and (lacking := found.lacking(files)):
         other = without_missing_parts(
             found.checkpoint, lacking, may_change_class=architecture is None
         )
         if other is None:
             break
-        found, lost = _Structure.of(other, files, model_fields), lost | dict.fromkeys(lacking)
+        found = _Structure.of(other, files, model_fields)
+        lost = lost | dict.fromkeys(lacking)
     if lost:
         warn_once(f"{folder}: {missing_parts_message(checkpoint, found.checkpoint, tuple(lost))}")
     opened = _opened(found, files, may_lack_parts)
@@ -151,7 +154,8 @@ def open_adapted(
 
     Its structure may differ from the base's: a larger vocabulary, an untied head, other layers.
     """
-    checkpoint, placements = model.checkpoint, model.placements
+    checkpoint = model.checkpoint
+    placements = model.placements
     names = checkpoint.model_format.weight_map(checkpoint.config).names
     tied = next(tied_tables(checkpoint), None) if not checkpoint.config.parts else None
     prefix = checkpoint.model_format.prefix
@@ -187,8 +191,9 @@ def with_adapter(
     weight: float = 1.0,
 ) -> Loaded:
     """Returns a model with a PEFT adapter merged into its weights."""
-    opened = open_with_adapter(pretrained, adapter, weight)
-    structure, found = opened.abstract_model, pretrained.parameters
+    opened = opened_with(pretrained, adapter, weight)
+    structure = opened.abstract_model
+    found = pretrained.parameters
     shared = {
         name: array
         for name, array in found.items()
@@ -213,7 +218,8 @@ def with_adapter(
 
 def open_with_adapter(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> CheckpointReader:
     """Returns a reader of a model with a PEFT adapter in its weights; see `with_adapter`."""
-    parameters, placements = pretrained.parameters, pretrained.placements
+    parameters = pretrained.parameters
+    placements = pretrained.placements
     placed = {each.tensor: each for each in placements}
     return open_adapted(
         pretrained,

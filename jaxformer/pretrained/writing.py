@@ -95,7 +95,8 @@ def write_config_and_other_files(
     folder: Path, checkpoint: HFCheckpoint, home: Path | None, dtype: np.dtype
 ) -> None:
     """Writes config.json, and copies the other files of a model from `home`."""
-    values, source = config_values(checkpoint), file_in(home, CONFIG) if home else None
+    values = config_values(checkpoint)
+    source = file_in(home, CONFIG) if home else None
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
     if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
@@ -145,7 +146,8 @@ def _write_recommended(folder: Path, values: Mapping[str, Any]) -> None:
     tokens = {name: values[name] for name in _TOKENS if values.get(name) is not None}
     if tokens and file_in(folder, GENERATION) is None:
         _write_json(folder / GENERATION, tokens)
-    settings, begin = read_object(folder, SETTINGS), values.get("bos_token_id")
+    settings = read_object(folder, SETTINGS)
+    begin = values.get("bos_token_id")
     if settings and begin is not None and find_template(folder) is None:
         token = read_tokenizer(folder / TOKENIZER).id_to_token(begin)
         if token is not None and settings.setdefault("bos_token", token) == token:
@@ -175,7 +177,8 @@ def _own_preprocessor(home: Path | None) -> Path | None:
     own = file_in(kept, PREPROCESSOR)
     if own is None or not any(file_in(home, name) for name in (PREPROCESSOR, PROCESSOR)):
         return own
-    ours, theirs = ImageSettings.of_folder(kept), ImageSettings.of_folder(home)
+    ours = ImageSettings.of_folder(kept)
+    theirs = ImageSettings.of_folder(home)
     return None if ours.reads_as(theirs) else own
 
 
@@ -236,7 +239,8 @@ def save(
         DataError: The disk is full, or a weight is not finite, perhaps only in the new dtype.
     """
     check_pretrained("pretrained", pretrained)
-    folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
+    folder = folder_path(folder, "folder")
+    dtype = checked_dtype(dtype)
     target_format = export_format(format)
     target_format.check(pretrained.checkpoint, pretrained.parameters, pretrained.placements)
     check_max_bytes(max_shard_bytes)

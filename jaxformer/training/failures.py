@@ -62,7 +62,9 @@ def _lost(error: BaseException | None) -> str | None:
 
 def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
     """Lists remedies; once a checkpoint exists, only fields that a continued run may change."""
-    train, model, mesh = config.train, config.model, config.mesh
+    train = config.train
+    model = config.model
+    mesh = config.mesh
     changes = [
         f"data.batch_size = {config.data.batch_size}: lower it",
         f"train.gradient_accumulation = {train.gradient_accumulation}: raise it",

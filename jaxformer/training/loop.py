@@ -111,6 +111,7 @@ def train_resolved(
     resolved: ResolvedConfig, folder: AnyPath, fresh: bool, began: float
 ) -> TrainResult:
     """Trains a resolved experiment, without opening any further models by name."""
+    # long: the loop and what surrounds it are read from top to bottom.
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(resolved, folder)
         settings = config.train
@@ -128,7 +129,9 @@ def train_resolved(
         batches = _device_batches(program, data.train, step)
         checkpoints = _checkpointer(config, folder, log.push, check_lock)
 
-        validation, ended, interrupted = None, agreed(stopping.ended), False
+        validation = None
+        ended = agreed(stopping.ended)
+        interrupted = False
         with contextlib.closing(checkpoints), StopSignal() as signals:
             while step < settings.steps and not (ended or interrupted):
                 log.before(step + 1)
@@ -138,7 +141,8 @@ def train_resolved(
                 step, validation, better = step + 1, None, False
                 log.step(step, metrics, waited)
                 profiler.after(step, metrics)
-                last, interrupted = step == settings.steps, signals.requested(step)
+                last = step == settings.steps
+                interrupted = signals.requested(step)
                 if last or step % settings.eval_interval == 0:
                     with log.paused("evaluation") as seconds:
                         validation = evaluator.evaluate(state.best_params)
@@ -256,7 +260,8 @@ def _opened(
 def _with_data(resolved: ResolvedConfig, folder: AnyPath) -> tuple[Config, Datasets]:
     """Returns the experiment with `steps` computed from its epochs, and its data."""
     config, origin = resolved.config, resolved.origin
-    data, model = prepared_data(config.data, folder), config.model
+    data = prepared_data(config.data, folder)
+    model = config.model
     if data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
     check_labels(model.heads, data.labels)
@@ -286,7 +291,8 @@ def _announce(
         from jaxformer.training.transfer.fields import origin_report
 
         rows.append(("model", origin_report(config, origin, data.labels)))
-    schedule, steps = config.optimizer.schedule, config.train.steps
+    schedule = config.optimizer.schedule
+    steps = config.train.steps
     rows.append(("epochs", describe_epochs(data, steps, config.data.max_validation_batches)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
@@ -303,7 +309,9 @@ def _announce(
 
 
 def _program(config: Config, data: Datasets, teacher: "Checkpoint | None") -> TrainProgram:
-    model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
+    model = config.model
+    settings = config.train
+    mesh = make_mesh(config.mesh)
     loss = None
     if teacher is not None:
         from jaxformer.training.teacher import check_teacher_data, distillation_loss
@@ -328,10 +336,12 @@ def _device_batches(
     program: TrainProgram, dataset: Dataset, step: int
 ) -> Iterator[dict[str, jax.Array]]:
     """Yields this process's rows of the training batches, from a step on."""
-    sharding, end = program.batch_sharding, program.train.steps
+    sharding = program.batch_sharding
+    end = program.train.steps
 
     def of_phase(phase: Phase) -> DeviceBatches:
-        rows, stop = local_rows(sharding, phase.batch_size), min(phase.stop or end, end)
+        rows = local_rows(sharding, phase.batch_size)
+        stop = min(phase.stop or end, end)
         batches = dataset.iterate(max(step, phase.start), rows, stop)
         return DeviceBatches(batches, sharding, phase.batch_size)
 

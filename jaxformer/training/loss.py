@@ -122,7 +122,8 @@ class DistillationLoss(Loss):
         return sums
 
     def weights(self, model, batch):
-        weights, valid = model.loss_weights(batch), _real_tokens(model, batch)
+        weights = model.loss_weights(batch)
+        valid = _real_tokens(model, batch)
         for name, term in self._soft.items():
             weights[term] = jnp.sum(model.heads[name].soft_weights(batch, valid))
         if self._settings.cosine_weight:

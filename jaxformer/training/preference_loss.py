@@ -20,7 +20,9 @@ REFERENCE = "reference_logps"
 """The array of a batch with the reference's log-probabilities of both answers, float32 `[B, 2]`."""
 
 # Terms: means over pairs, and means over the tokens of the answers of one side.
-_PAIRS, _CHOSEN_REWARD, _REJECTED_REWARD = "preference", "chosen_reward", "rejected_reward"
+_PAIRS = "preference"
+_CHOSEN_REWARD = "chosen_reward"
+_REJECTED_REWARD = "rejected_reward"
 _CHOSEN, _REJECTED = "chosen", "rejected"
 _DIVERGENCE = "divergence"
 
@@ -164,7 +166,8 @@ class KTOLoss(PreferenceLoss):
         found = answers(model, batch, options, None if settings.disable_dropout else key)
         logps, others = _sides(found.logps)
         ref_logps, ref_others = _sides(batch[REFERENCE])
-        lengths, kinds = found.lengths[:, 0], _kinds(found.lengths, batch[DESIRABLE])
+        lengths = found.lengths[:, 0]
+        kinds = _kinds(found.lengths, batch[DESIRABLE])
         judged = kto_loss(
             logps,
             ref_logps,
@@ -235,7 +238,8 @@ _LOSSES = {DPO: PreferenceLoss, KTO: KTOLoss}
 
 def _kinds(lengths: jax.Array, desirable: jax.Array) -> dict[str, jax.Array]:
     """Returns indicators float32 `[B]` of all, desirable and undesirable answers."""
-    real, good = _pair_weights(lengths), (desirable > 0).astype(jnp.float32)
+    real = _pair_weights(lengths)
+    good = (desirable > 0).astype(jnp.float32)
     return {_PAIRS: real, _CHOSEN: real * good, _REJECTED: real * (1 - good)}
 
 

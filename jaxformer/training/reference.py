@@ -249,7 +249,8 @@ def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
 
 def _record(config: Config, opened: Checkpoint | None, folder: AnyPath) -> dict[str, Any]:
     """Identifies the reference model."""
-    named, field = config.train.preference.reference, "train.preference.reference"
+    named = config.train.preference.reference
+    field = "train.preference.reference"
     if named is None:
         named, field = config.init_from, "init_from"
     if named is not None and opened is None:

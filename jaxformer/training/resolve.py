@@ -50,7 +50,8 @@ class ResolvedConfig:
             return None
         from jaxformer.training.transfer.transfer import Transfer
 
-        model, layers = self.config.model, self.config.init_layers
+        model = self.config.model
+        layers = self.config.init_layers
         arrays = abstract_model_of(model, self.config.train.lora).shapes
         shapes = {name: array.shape for name, array in arrays.items()}
         return Transfer.of(self.origin, model, shapes, layers)
@@ -170,7 +171,8 @@ def resolve_reference(config: Config) -> ResolvedConfig:
 
 def _reference(resolved: ResolvedConfig, needed: bool) -> "Checkpoint | None":
     """Opens the reference of a preference loss; None if it is unavailable and not needed."""
-    config, preference = resolved.config, resolved.config.train.preference
+    config = resolved.config
+    preference = resolved.config.train.preference
     if preference is None or preference.reference is None:
         return None if preference is None else resolved.origin
     from jaxformer.training.reference import check_reference

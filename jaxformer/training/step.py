@@ -172,7 +172,8 @@ class TrainProgram:
         specs = {name: sharding.spec for name, sharding in self.param_shardings.items()}
         # With explicit axes every device would draw each full parameter before slicing it.
         params = jax.sharding.auto_axes(self.abstract_model.init, out_sharding=specs)(init_key)
-        zero, learning = jnp.zeros((), jnp.int32), self._learning(params)
+        zero = jnp.zeros((), jnp.int32)
+        learning = self._learning(params)
         return TrainState(
             step=zero,
             params=params,
@@ -185,11 +186,13 @@ class TrainProgram:
 
     def _layer_bytes(self) -> int:
         """Returns the gradient bytes of one layer, of the largest if there are several stacks."""
-        axes, shapes = self.abstract_model.axes, self.abstract_model.shapes
+        axes = self.abstract_model.axes
+        shapes = self.abstract_model.shapes
         layers: dict[str, int] = {}
         for name in self.trained:
             if axes[name][:1] == ("layers",):
-                stack, size = name.partition(".stack.")[0], shapes[name].size * 4
+                stack = name.partition(".stack.")[0]
+                size = shapes[name].size * 4
                 layers[stack] = layers.get(stack, 0) + size // shapes[name].shape[0]
         return max(layers.values(), default=0)
 
@@ -236,8 +239,10 @@ class TrainProgram:
         weights = self.loss.weights(self.abstract_model.module(params), batch)
         weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
         loss = partial(self._loss, rows=next(iter(batch.values())).shape[0])
-        learning, differentiate = self._learning(params), jax.grad(loss, has_aux=True)
-        parts, fixed = self.train.gradient_accumulation, (params, others)
+        learning = self._learning(params)
+        differentiate = jax.grad(loss, has_aux=True)
+        parts = self.train.gradient_accumulation
+        fixed = (params, others)
         if parts == 1:
             return differentiate(learning, fixed, batch, key, weights)
 
@@ -268,7 +273,8 @@ class TrainProgram:
             gradients = jax.tree.map(lambda g: g * factor, gradients)
         before = self._learning(state.params)
         updates, opt_state = self.optimizer.update(gradients, state.opt_state, before)
-        learning, ema = self._limited(optax.apply_updates(before, updates)), state.ema
+        learning = self._limited(optax.apply_updates(before, updates))
+        ema = state.ema
         if ema is not None:
             decay = self.train.ema_decay
             ema = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, ema, learning)

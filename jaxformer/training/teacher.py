@@ -23,7 +23,8 @@ from jaxformer.training.transfer.origin import check_same_tokenizer, known_token
 
 def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) -> None:
     """Raises ConfigError unless a teacher fits the student, its rows, mesh and tokenizer."""
-    settings, lengths = config.train.distillation, config.data.lengths
+    settings = config.train.distillation
+    lengths = config.data.lengths
     with _named(teacher):
         _check_fits(settings, config.model, teacher.model, lengths, mesh)
         tokenizer = known_tokenizer(getattr(config.data, "tokenizer", None))
@@ -37,7 +38,8 @@ def check_teacher_data(data: Datasets, teacher: Checkpoint) -> None:
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher)
         if data.labels and teacher.labels and data.labels != teacher.labels:
-            there, here = ", ".join(teacher.labels), ", ".join(data.labels)
+            there = ", ".join(teacher.labels)
+            here = ", ".join(data.labels)
             _refuse(f"it was trained on the labels {there}, but the data has {here}")
 
 
@@ -104,7 +106,8 @@ def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConf
     if type(teacher) is not type(model):
         _refuse(f"its type is {type(teacher).__name__}, this model's {type(model).__name__}")
     for field in model.input_fields:
-        ours, theirs = getattr(model, field), getattr(teacher, field)
+        ours = getattr(model, field)
+        theirs = getattr(teacher, field)
         if ours != theirs:
             _refuse(f"its model.{field} is {theirs}, this model's {ours}")
     if settings.cosine_weight:

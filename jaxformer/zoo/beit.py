@@ -55,12 +55,14 @@ SYSTEMS = (
     System("beit-large-patch16-224", "", beit(24, 1024, 16, 16, layer_scale=1e-5), "304M", _SOURCE),
 )
 
-_BY_LAYER, _SHARED = "use_relative_position_bias", "use_shared_relative_position_bias"
+_BY_LAYER = "use_relative_position_bias"
+_SHARED = "use_shared_relative_position_bias"
 
 
 def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
     values = read_patches(hf_config, prefix=1)
-    by_layer, shared = hf_config.take(_BY_LAYER, False), hf_config.take(_SHARED, False)
+    by_layer = hf_config.take(_BY_LAYER, False)
+    shared = hf_config.take(_SHARED, False)
     if by_layer and shared:
         raise ConfigError(
             f"{hf_config.path}: {_BY_LAYER} = True, {_SHARED} = True: must not both be true; "

@@ -152,7 +152,9 @@ class _Names:
 
     def __init__(self, name: str, part: Part):
         own = HFCheckpoint(*part, config=None)
-        self.part, self._name, self._prefix = part.model_format, name, own.prefix
+        self.part = part.model_format
+        self._name = name
+        self._prefix = own.prefix
 
     def __call__(self, tensor: str) -> str:
         bare = tensor.removeprefix(self.part.prefix)

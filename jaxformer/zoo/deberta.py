@@ -165,7 +165,8 @@ def _read_positions(version: int, hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _write_positions(version: int, config: EncoderConfig) -> dict[str, Any]:
-    position, scheme = config.position, config.relative_position
+    position = config.position
+    scheme = config.relative_position
     learned = position.max_length is not None
     values: dict[str, Any] = {"position_biased_input": learned}
     if learned:
@@ -179,8 +180,9 @@ def _write_positions(version: int, config: EncoderConfig) -> dict[str, Any]:
 
 
 def _read_embedding(version: int, hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the embedding, which may be narrower than the model."""
-    model_dim, heads = hf_config.number("hidden_size"), hf_config.number("num_attention_heads")
+    """Embeddings may be narrower than the model."""
+    model_dim = hf_config.number("hidden_size")
+    heads = hf_config.number("num_attention_heads")
     hf_config.expect("pooler_hidden_size", model_dim)
     if version > 1:
         hf_config.expect("attention_head_size", model_dim // heads)

@@ -102,7 +102,8 @@ def _read_biases(hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _write_biases(config: VisionConfig) -> dict[str, Any]:
-    own, of_keys = config.self_attention.bias, config.self_attention.key_bias
+    own = config.self_attention.bias
+    of_keys = config.self_attention.key_bias
     return {"query_bias": own, "key_bias": own and of_keys, "value_bias": own}
 
 

@@ -88,7 +88,8 @@ def _fixed(hf_config: HFConfig) -> dict[str, np.ndarray]:
     """Returns the table of positions, if it has sinusoids."""
     if not hf_config.take("sinusoidal_pos_embds", False):
         return {}
-    rows, width = hf_config.number("max_position_embeddings", 512), hf_config.number("dim", 768)
+    rows = hf_config.number("max_position_embeddings", 512)
+    width = hf_config.number("dim", 768)
     return {_NAMES["transformer.inputs.position_table"]: sinusoids(rows, width, "interleaved")}
 
 

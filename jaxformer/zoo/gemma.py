@@ -140,7 +140,8 @@ def _read_third(hf_config: HFConfig) -> dict[str, Any]:
 
 def _write_third(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
-    both_ways, written = not config.causal, write_alternating(config)
+    both_ways = not config.causal
+    written = write_alternating(config)
     if both_ways and (window := written["sliding_window"]):
         written["sliding_window"] = 2 * (window - 1)
     return {

@@ -36,7 +36,9 @@ def long_t5(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **cha
 _SOURCE = (
     "https://github.com/google-research/longt5; Guo et al., 2022, https://arxiv.org/abs/2112.07916"
 )
-_BASE, _LARGE, _XL = (12, 768, 12, 2048), (24, 1024, 16, 2816), (24, 2048, 32, 5120)
+_BASE = (12, 768, 12, 2048)
+_LARGE = (24, 1024, 16, 2816)
+_XL = (24, 2048, 32, 5120)
 
 SYSTEMS = (
     System("long-t5-local-base", "", long_t5(*_BASE), "250M", _SOURCE),
@@ -82,11 +84,9 @@ def _write_attention(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, 
 def _weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
     if not isinstance(config.self_attention, TransientGlobalAttention):
         return weight_names(config, "LocalSelfAttention")
-    named, ours, theirs = (
-        weight_names(config, "TransientGlobalSelfAttention"),
-        encoder_path(config),
-        "transformer.encoder.block.{}",
-    )
+    named = weight_names(config, "TransientGlobalSelfAttention")
+    ours = encoder_path(config)
+    theirs = "transformer.encoder.block.{}"
     attention = "layer.0.TransientGlobalSelfAttention"
     table = f"{theirs.format(0)}.{attention}.global_relative_attention_bias.weight"
     norm = {"sublayers.0.global_norm": f"{attention}.global_input_layer_norm"}

@@ -165,7 +165,9 @@ class _SequenceClassification(SequenceClassificationTask):
     """Sequence classification with a layer before the output, and the pooling in config.json."""
 
     def heads(self, hf_config):
-        labels, pooling, dense = num_labels(hf_config), _pooling(hf_config), _dense(hf_config)
+        labels = num_labels(hf_config)
+        pooling = _pooling(hf_config)
+        dense = _dense(hf_config)
         return (Classification(num_labels=labels, pooling=pooling, dense=dense),)
 
 

@@ -20,8 +20,9 @@ from jaxformer.zoo.common.bert_like import (
 )
 from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 
-# These numbers are constants in transformers, whatever config.json says.
-_PADDING_ID, _BIAS = 1, T5Bias(32, 128, bidirectional=True)
+# These numbers are constants in transformers, whatever config.json has.
+_PADDING_ID = 1
+_BIAS = T5Bias(32, 128, bidirectional=True)
 _FIELDS = (
     ENCODER,
     NO_CROSS_ATTENTION,

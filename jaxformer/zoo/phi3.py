@@ -28,7 +28,8 @@ class _LongRope(Rope):
         return fields
 
     def write(self, config):
-        values, scaling = super().write(config), config.position.scaling
+        values = super().write(config)
+        scaling = config.position.scaling
         if not isinstance(scaling, LongRoPE):
             return values
         original = scaling.original_max_length

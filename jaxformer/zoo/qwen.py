@@ -32,8 +32,9 @@ from jaxformer.zoo.common.llama_like import (
 
 
 def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the windows, which may start at a certain layer."""
-    count, first = hf_config.number("num_hidden_layers"), hf_config.number("max_window_layers")
+    """The layers from a certain one on may have a window."""
+    count = hf_config.number("num_hidden_layers")
+    first = hf_config.number("max_window_layers")
     window = hf_config.number("sliding_window", None)
     if not hf_config.take("use_sliding_window", False):
         window = None

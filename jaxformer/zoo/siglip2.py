@@ -68,7 +68,8 @@ SYSTEMS = (
 
 
 def _read_patches(hf_config: HFConfig) -> dict[str, Any]:
-    patch, count = hf_config.number("patch_size"), hf_config.number("num_patches")
+    patch = hf_config.number("patch_size")
+    count = hf_config.number("num_patches")
     side = math.isqrt(max(count, 0))
     if side < 1 or side * side != count:
         raise ConfigError(

@@ -102,7 +102,8 @@ def _t5gemma(encoder: dict[str, Any], decoder: dict[str, Any]) -> CompositeConfi
     )
 
 
-_TWO, _NINE = _sizes(26, 2304, 8, 9216), _sizes(42, 3584, 16, 14336)
+_TWO = _sizes(26, 2304, 8, 9216)
+_NINE = _sizes(42, 3584, 16, 14336)
 _SOURCE = "Zhang et al., 2025, https://arxiv.org/abs/2504.06225; the released checkpoints"
 
 SYSTEMS = (

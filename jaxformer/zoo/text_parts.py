@@ -70,7 +70,8 @@ class TextPart:
 
     def hf_config(self, whole: HFConfig) -> HFConfig:
         """Returns the values of the text model."""
-        within, kind = section(whole, "text_config"), whole.values["model_type"]
+        within = section(whole, "text_config")
+        kind = whole.values["model_type"]
         is_alone = kind == self.section_type
         classes = self.alone if is_alone else self.classes
         given = whole.values if is_alone or (self.flat and not within) else within

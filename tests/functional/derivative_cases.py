@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional as F
-from jaxformer.functional import linear as kernels
-from jaxformer.functional import norms
+from jaxformer.functional import kernels, norms
 from jaxformer.functional.attention import reference
 from jaxformer.functional.linear import lookup
 from jaxformer.functional.losses import contrastive, distillation

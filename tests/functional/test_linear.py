@@ -10,7 +10,8 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import linear
-from jaxformer.functional.linear import Transposed, dot
+from jaxformer.functional.kernels import Transposed
+from jaxformer.functional.linear import dot
 
 P = PartitionSpec
 

@@ -18,6 +18,30 @@ def numbered(chunk, length):
 
 
 @given(data=st.data())
+def test_one_token_of_each_row_is_in_one_slot(data):
+    capacity = 7
+    cache = KeyValueCache.empty(CacheShape(ROWS, 50, 1, "float32"), capacity, HEADS, WIDTH)
+    shift = np.array(data.draw(st.lists(st.integers(0, 6), min_size=ROWS, max_size=ROWS)))
+    steps = data.draw(st.integers(1, 12))
+    ends = data.draw(st.lists(st.integers(0, steps), min_size=ROWS, max_size=ROWS))
+    ends[0] = steps
+    start = shift.max() - shift
+    for step in range(steps):
+        count = (step < np.array(ends)).astype(np.int32)
+        chunk = Chunk(jnp.asarray(start), jnp.asarray(count), jnp.asarray(shift))
+        cache = write(cache, numbered(chunk, 1), -numbered(chunk, 1), chunk)
+        start = start + count
+    key, value = (np.asarray(x)[..., 0, 0] for x in cache.read(jnp.float32))
+    held = np.asarray(chunk.slot_positions(capacity))
+    for row in range(ROWS):
+        if ends[row] == steps:
+            new = held[row] >= shift.max() - shift[row]
+            np.testing.assert_array_equal(key[row][new], held[row][new])
+            np.testing.assert_array_equal(value[row][new], -held[row][new])
+            assert new.sum() == min(steps, capacity)
+
+
+@given(data=st.data())
 def test_a_ring_holds_the_last_tokens_of_each_row(data):
     capacity, length = 7, 4
     cache = KeyValueCache.empty(CacheShape(ROWS, 50, length, "float32"), capacity, HEADS, WIDTH)
@@ -43,7 +67,7 @@ def test_a_window_bounds_the_memory():
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
 def test_what_is_kept_is_as_near_as_its_type_allows(storage):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, HEADS, 16)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, HEADS, 5, 16)), jnp.float32)
     kept = CacheArray.of(x, storage)
     assert kept.storage == storage
     largest = np.abs(np.asarray(x)).max(axis=-1, keepdims=True)

@@ -30,7 +30,7 @@ from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.dialogues import dialogue_of, num_calls
-from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
+from jaxformer.pretrained.model import KernelDtype, Pretrained, with_stored_compute_dtype
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class Loading(ModelChoice):
     storage: Storage | None = None
     """The dtype of the KV cache (None: that of the computation). int8 needs a quarter of float32.
     """
+    weights: KernelDtype | None = None
+    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
     slide: bool = False
     """When the text exceeds the model's maximum length, prefill its last half again."""
 
@@ -140,7 +142,8 @@ def chat(arguments: Sequence[str], prog: str) -> None:
     wanted, chosen = _parsed(Chat, arguments, prog)
     tools = None if wanted.tools is None else _tools(wanted.tools)
     model = _model(wanted)
-    dialogue, config = dialogue_of(model), generation_config_for(model, chosen)
+    dialogue = dialogue_of(model)
+    config = generation_config_for(model, chosen)
     if dialogue is not None:
         tools = dialogue.checked(tools)
         config = config.with_end_token(dialogue.end_of_turn, chosen)
@@ -239,7 +242,8 @@ def _model(wanted: Loading) -> Pretrained:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     if wanted.draft is not None:
         any_path(wanted.draft, "draft")
-    return with_stored_compute_dtype(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
+    options = {"dtype": wanted.dtype, "weights": wanted.weights}
+    return with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
 
 
 def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:

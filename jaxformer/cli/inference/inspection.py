@@ -106,7 +106,8 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
     print(f"nearest to {token.piece} (id {token.id}), by the cosine of the input embeddings")
     table = _table("cosine >", "id >", "piece", "text")
     for neighbour in found:
-        cosine, text = f"{neighbour.cosine:.4f}", Text(repr(neighbour.text))
+        cosine = f"{neighbour.cosine:.4f}"
+        text = Text(repr(neighbour.text))
         table.add_row(cosine, str(neighbour.id), Text(neighbour.piece), text)
     console().print(table)
 
@@ -126,7 +127,8 @@ def fill_mask(arguments: Sequence[str], prog: str) -> None:
         table = _table("score >", "id >", "token", "text")
         for filled in mask:
             score = f"{filled.score:.4f}"
-            token, sequence = Text(filled.token_str), Text(filled.sequence)
+            token = Text(filled.token_str)
+            sequence = Text(filled.sequence)
             table.add_row(score, str(filled.token), token, sequence)
         console().print(table)
 

@@ -172,7 +172,8 @@ def _own_validation(data: Data) -> dict[str, Any]:
 
 def _program(config: Config) -> TrainProgram:
     """Returns the program for evaluation, without a teacher."""
-    preference, mesh = config.train.preference, make_mesh(config.mesh)
+    preference = config.train.preference
+    mesh = make_mesh(config.mesh)
     loss = None if preference is None else preference_loss(preference)
     return TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
 

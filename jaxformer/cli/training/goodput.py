@@ -67,8 +67,11 @@ def _print(found: Goodput, name: str) -> None:
 
 
 def _row(start: Start) -> tuple[str, ...]:
-    first, last, kept = start.rows[0].step, start.rows[-1].step, start.kept.step
+    first = start.rows[0].step
+    last = start.rows[-1].step
+    kept = start.kept.step
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.began))
     lost = f"{last - kept} steps, {duration(start.seconds[LOST])}" if last > kept else ""
-    took, steps = duration(start.end - start.began), f"{first} to {last}"
+    took = duration(start.end - start.began)
+    steps = f"{first} to {last}"
     return began, took, steps, lost, "" if start.rows[-1].ended else "no last row"

@@ -120,7 +120,8 @@ def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Pa
     first = parse(launch, without(options, "model", "help"), prog)
     if first.train.lora is None or launch.train.lora is not None:
         return launch
-    rate, folder = _TIMES_FOR_ADAPTERS * launch.optimizer.schedule.learning_rate, first.run_dir
+    rate = _TIMES_FOR_ADAPTERS * launch.optimizer.schedule.learning_rate
+    folder = first.run_dir
     folder = any_path(folder or run, "run_dir")
     # A run of an earlier version keeps the config's learning rate.
     if not first.fresh and (folder / CONFIG_FILE).is_file():

@@ -116,7 +116,8 @@ def text_template(tokenizer: Tokenizer) -> ChatTemplate:
     They become the prompt, the completion and end-of-text, after the tokenizer's beginning-of-text
     token if it puts one before every text.
     """
-    rust, file = tokenizer.backend_tokenizer, _NAMED / "plain.jinja"
+    rust = tokenizer.backend_tokenizer
+    file = _NAMED / "plain.jinja"
     encoding = rust.encode("a", add_special_tokens=True)
     first = encoding.tokens[0] if encoding.special_tokens_mask[0] else ""
     tokens = {"bos_token": first, "eos_token": rust.id_to_token(tokenizer.end_of_text_id)}

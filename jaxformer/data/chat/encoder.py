@@ -67,7 +67,8 @@ class ChatEncoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
-        self._tokenizer, self._template = ProtectedTokenizer(tokenizer), template
+        self._tokenizer = ProtectedTokenizer(tokenizer)
+        self._template = template
         self._finder = AnswerFinder(template)
 
     def encode(
@@ -126,7 +127,8 @@ class ChatEncoder:
             whole, next_ = self._tokenize([RenderRequest(Conversation(c)) for c in (_TURNS, turns)])
         except DataError:
             return None
-        text, end = next_.rendered.text, len(whole.rendered.text.rstrip())
+        text = next_.rendered.text
+        end = len(whole.rendered.text.rstrip())
         ends = [stop for _, _, stop in self._special(whole)]
         if end in ends or not text.startswith(whole.rendered.text[:end]):
             return None
@@ -179,11 +181,13 @@ class ChatEncoder:
         answers = np.zeros(len(text.tokens.tokens), np.int32)
         for span in spans:
             answers[_within(text.tokens, span)] = numbers[span.place]
-        tokens, characters = text.tokens.tokens, text.rendered.text
+        tokens = text.tokens.tokens
+        characters = text.rendered.text
         cuts = [(span.start, span.end) for span in spans]
         if self._is_open(chat, characters, spans):
             id_, name = self._closing
-            tokens, answers = np.append(tokens, np.int32(id_)), np.append(answers, answers.max())
+            tokens = np.append(tokens, np.int32(id_))
+            answers = np.append(answers, answers.max())
             cuts[-1], characters = (cuts[-1][0], len(characters + name)), characters + name
         return EncodedChat(tokens, answers, characters, tuple(cuts), text.spells_special)
 

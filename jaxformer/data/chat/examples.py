@@ -67,7 +67,8 @@ class ChatExamples(ExampleSource):
         pad_id: int,
     ):
         self._length, self._pad_id = sequence_length, pad_id
-        self._tokens, self._weights = np.concatenate(tokens), np.concatenate(weights)
+        self._tokens = np.concatenate(tokens)
+        self._weights = np.concatenate(weights)
         self._offsets = np.cumsum([0, *map(len, tokens)])
         # The last token of a conversation has no target.
         lengths = np.diff(self._offsets) - 1

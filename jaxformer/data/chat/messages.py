@@ -61,7 +61,8 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
     """Checks the roles and the contents of messages."""
     before = None
     for number, message in enumerate(messages, start=1):
-        role, name = message.get("role"), f"{where}: message {number}"
+        role = message.get("role")
+        name = f"{where}: message {number}"
         if role not in ROLES:
             raise DataError(
                 f"{name}: role = {reprlib.repr(role)}: must be one of {', '.join(ROLES[:5])}"

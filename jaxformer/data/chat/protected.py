@@ -120,7 +120,11 @@ class ProtectedTokenizer:
 
     def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
         """Returns the tokens of a text in which only the special tokens of the template count."""
-        plain, parts, starts, ends, done = disguise.undo(text), [], [], [], 0
+        plain = disguise.undo(text)
+        parts = []
+        starts = []
+        ends = []
+        done = 0
         for id_, start, end in self.special_in(text, self.encode([text])[0]):
             code = self._codes[id_]
             parts += [plain[done:start], code]

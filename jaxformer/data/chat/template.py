@@ -279,7 +279,8 @@ def _default(file: Path, stored: object) -> str:
     if isinstance(stored, list):
         entries = [entry for entry in stored if isinstance(entry, dict)]
         named = {entry.get("name"): entry.get("template") for entry in entries}
-        stored, for_tools = named.get("default"), named.get(_FOR_TOOLS)
+        stored = named.get("default")
+        for_tools = named.get(_FOR_TOOLS)
     if not isinstance(stored, str) or not isinstance(for_tools, str | None):
         raise DataError(
             f'{file}: "chat_template" must be a text, or a list of objects with "name" and '

@@ -115,5 +115,6 @@ class _Text:
 
     def _more(self, size: int) -> bool:
         chunk = self._file.read(size)
-        self._text, self._place = self._text[self._place :] + chunk, 0
+        self._text = self._text[self._place :] + chunk
+        self._place = 0
         return bool(chunk)

@@ -82,8 +82,9 @@ def _open(path: str | os.PathLike) -> BinaryIO:
     if ending == ".gz":
         return gzip.open(readable(path))
     if ending == ".zst":
-        # Unlike others, this reader detects a file that ends in the middle of a frame.
-        arrow, found = optional_module("pyarrow", f"reading {path}"), readable(path)
+        # Unlike others, this reader notices that a file ends in the middle of a frame.
+        arrow = optional_module("pyarrow", f"reading {path}")
+        found = readable(path)
         file = arrow.OSFile(str(found)) if isinstance(found, Path) else arrow.PythonFile(found)
         return io.BufferedReader(arrow.CompressedInputStream(file, "zstd"), _BUFFER)
     found = readable(path)

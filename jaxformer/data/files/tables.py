@@ -61,7 +61,8 @@ def read_records(
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
     """
-    path, options = any_path(path, "path"), TableOptions(header, columns, malformed)
+    path = any_path(path, "path")
+    options = TableOptions(header, columns, malformed)
     if ending_of(path) in _READERS and not path.is_dir() and not is_glob(path):
         return read_table(path, options)
     files = [file.path for file in find_files(path, TABLES)]
@@ -92,8 +93,9 @@ def _tab_separated(path: Path, options: TableOptions) -> Iterator[tuple[int, lis
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_FIELD)  # the module's default limit is shorter than a document
-    rows, first = csv.reader(text_lines(path), strict=True), 1
+    csv.field_size_limit(_LONGEST_FIELD)  # the module's own limit is shorter than a document
+    rows = csv.reader(text_lines(path), strict=True)
+    first = 1
     try:
         for fields in rows:
             if fields:

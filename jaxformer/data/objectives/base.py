@@ -124,7 +124,9 @@ class RowExamples(ExampleSource):
 
     def __init__(self, stream: TokenStream, rows: Rows, function: RowFunction):
         """`function` makes an example from a row, see `RowObjective.bind`."""
-        self.stream, self.rows, self._function = stream, rows, function
+        self.stream = stream
+        self.rows = rows
+        self._function = function
 
     def __len__(self) -> int:
         return self.rows.num_rows
@@ -235,7 +237,8 @@ def teacher_forced(
         "inputs" and "segments" int32 [S]; "decoder_inputs", "decoder_segments" and "targets"
         int32 [T]; "weights" float32 [T]. Segments are 1, and 0 at padding.
     """
-    size, decoder_size = lengths["inputs"], lengths["decoder_inputs"]
+    size = lengths["inputs"]
+    decoder_size = lengths["decoder_inputs"]
     shifted = np.concatenate([[start_id], targets])[: len(targets)]
     valid = np.arange(decoder_size) < len(targets)
     return {

@@ -62,8 +62,10 @@ class Denoising(RowObjective):
         return tokenizer.end_of_text_id
 
     def bind(self, tokenizer, sequence_length):
-        lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
-        pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
+        lengths = self.lengths(sequence_length)
+        start_id = self.start_id(tokenizer)
+        pad_id = tokenizer.pad_id
+        end_id = tokenizer.end_of_text_id
         (first_id,), (mask_id,) = (tokenizer.special_ids(role) for role in ("cls", "mask"))
         sentence_ends = ends_of_sentences(tokenizer)
 

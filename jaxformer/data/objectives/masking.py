@@ -94,7 +94,8 @@ class MaskedLM(RowObjective):
         def mask(tokens, segments, rng):
             units = find_units(tokens, segments, vocabulary, self.whole_word)
             spans = choose_spans(units, segments, self.rate, self.max_span, rng)
-            chosen, fates = np.zeros(len(tokens), bool), rng.random(len(tokens))
+            chosen = np.zeros(len(tokens), bool)
+            fates = rng.random(len(tokens))
             for start, end in spans:
                 chosen[start:end] = True
                 if self.max_span is not None:
@@ -209,7 +210,8 @@ def choose_spans(
     budget = max(1, round(rate * int(sizes.sum())))
     adjacent = (units[1:, 0] == units[:-1, 1]) & (segments[units[1:, 0]] == segments[units[:-1, 0]])
     starts, ends = units.T.tolist()
-    sizes, adjacent = sizes.tolist(), [*adjacent.tolist(), False]
+    sizes = sizes.tolist()
+    adjacent = [*adjacent.tolist(), False]
     lengths = _span_lengths(max_span, len(units), rng)
     free, taken, spans = [True] * len(units), 0, []
     for first, length in zip(rng.permutation(len(units)).tolist(), lengths, strict=True):

@@ -72,8 +72,10 @@ class PairExamples(ExampleSource):
     def __init__(
         self, objective: SentencePairs, stream: TokenStream, length: int, tokenizer: Tokenizer
     ):
-        """Cuts the documents into parts that leave room for three special tokens."""
-        self.stream, self._objective, self._length = stream, objective, length
+        """Cuts the documents into stretches that leave room for three special tokens."""
+        self.stream = stream
+        self._objective = objective
+        self._length = length
         self._mask = objective.masking.masker(tokenizer)
         self._cls, self._sep = (int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep"))
         self._pad_id = tokenizer.pad_id
@@ -86,7 +88,8 @@ class PairExamples(ExampleSource):
         starts = stream.offsets[document] + 1 + number * size
         ends = np.minimum(starts + size, stream.offsets[document + 1])
         pairs = ends - starts >= 2
-        self.starts, self.ends = spilled(starts[pairs]), spilled(ends[pairs])
+        self.starts = spilled(starts[pairs])
+        self.ends = spilled(ends[pairs])
         document = document[pairs]
         # Rows of a document are adjacent: those of row i's document are first[i] to last[i].
         self._first = spilled(np.searchsorted(document, document))
@@ -105,7 +108,8 @@ class PairExamples(ExampleSource):
         """Returns the pair of row `index`."""
         start, end = self.starts[index], self.ends[index]
         cut = int(rng.integers(start + 1, end))
-        first, second = self.stream.tokens[start:cut], self.stream.tokens[cut:end]
+        first = self.stream.tokens[start:cut]
+        second = self.stream.tokens[cut:end]
         label = int(rng.random() < 0.5)
         if label and self._objective.label == "sentence_order":
             first, second = second, first
@@ -125,7 +129,8 @@ class PairExamples(ExampleSource):
 
     def _of_another_document(self, index: int, size: int, rng: np.random.Generator) -> np.ndarray:
         """A piece of `size` tokens of another document, or fewer if its row is shorter."""
-        own_first, own_last = self._first[index], self._last[index]
+        own_first = self._first[index]
+        own_last = self._last[index]
         other = int(rng.integers(len(self) - (own_last - own_first)))
         other += own_last - own_first if other >= own_first else 0
         room = max(0, self.ends[other] - self.starts[other] - size)

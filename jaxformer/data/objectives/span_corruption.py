@@ -83,8 +83,10 @@ class SpanCorruption(RowObjective):
 
     def bind(self, tokenizer, sequence_length):
         sentinels = tokenizer.special_ids("sentinels")
-        lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
-        pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
+        lengths = self.lengths(sequence_length)
+        start_id = self.start_id(tokenizer)
+        pad_id = tokenizer.pad_id
+        end_id = tokenizer.end_of_text_id
 
         def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             tokens = row.tokens[row.valid]
@@ -92,7 +94,8 @@ class SpanCorruption(RowObjective):
                 return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
             noise = noise_mask(len(tokens), self.noise_density, self.mean_span, rng)
             source, targets = corrupt(tokens, noise, sentinels, self.final_sentinel)
-            source, targets = np.append(source, end_id), np.append(targets, end_id)
+            source = np.append(source, end_id)
+            targets = np.append(targets, end_id)
             return teacher_forced(source, targets, lengths, pad_id, start_id=start_id)
 
         return example

@@ -202,7 +202,8 @@ class AlgorithmicExamples(ExampleSource):
         lengths = self.config.lengths
         if self.config.layout == "encoder_decoder":
             return teacher_forced(source, target, lengths, PAD, EQUALS)
-        tokens, size = np.concatenate([source, [EQUALS], target]), lengths["inputs"]
+        tokens = np.concatenate([source, [EQUALS], target])
+        size = lengths["inputs"]
         counted = padded(np.ones(len(tokens) - 1, np.int32), size, 0).astype(np.float32)
         example = {
             "inputs": padded(tokens[:-1], size, PAD),

@@ -104,7 +104,8 @@ class ChoiceText(SequenceData[ChoiceRow]):
         if len(self.choices) > 1:
             found = [record.text(column) for column in self.choices]
         else:
-            found, where = record.value(self.choices[0]), f"{record.where}: column {self.choices}"
+            found = record.value(self.choices[0])
+            where = f"{record.where}: column {self.choices}"
             found = list(found) if isinstance(found, list | tuple | np.ndarray) else None
             if found is None or not all(isinstance(text, str) for text in found):
                 raise DataError(f"{where} must have a list of texts, the choices")
@@ -122,7 +123,8 @@ class ChoiceText(SequenceData[ChoiceRow]):
     ) -> "ChoiceExamples":
         """Returns rows as arrays."""
         del labels
-        count, encoder = self.num_choices, self.encoder(tokenizer)
+        count = self.num_choices
+        encoder = self.encoder(tokenizer)
         pairs = [(row.context, choice) for row in rows for choice in row.choices]
         texts = encoder.encode(pairs, [row.where for row in rows for _ in range(count)])
         grouped = [texts[first : first + count] for first in range(0, len(texts), count)]
@@ -148,7 +150,9 @@ class ChoiceExamples(ExampleSource):
         length: int,
         pad_id: int,
     ):
-        self._rows, self._labels, self._shape = rows, labels, (length, pad_id)
+        self._rows = rows
+        self._labels = labels
+        self._shape = (length, pad_id)
 
     def __len__(self) -> int:
         return len(self._rows)

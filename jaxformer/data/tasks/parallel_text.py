@@ -15,7 +15,9 @@ from jaxformer.extras import optional_module
 # Tables of names in Babel's locale data; their keys are codes, the same in all languages.
 _NAMES = ("languages", "territories", "scripts", "currencies", "variants")
 _NUMBERS = (1, 2, 3, 5, 7, 12, 20, 45, 99, 150)
-_FIRST_DAY, _NUM_DAYS, _DAYS_APART = date(1950, 1, 1), 1500, 23
+_FIRST_DAY = date(1950, 1, 1)
+_NUM_DAYS = 1500
+_DAYS_APART = 23
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,9 @@ class RowEncoder:
         field: str = "data.sequence_length",
         truncate: bool = True,
     ):
-        self._tokenizer, self.special, self.length = tokenizer, special, length
+        self._tokenizer = tokenizer
+        self.special = special
+        self.length = length
         self._field, self._truncate = field, truncate
 
     def encode(self, rows: Sequence[Sequence[str]], where: Sequence[str] = ()) -> list[EncodedText]:
@@ -142,7 +144,8 @@ class RowEncoder:
 
     def joined(self, texts: Sequence[np.ndarray]) -> EncodedText:
         """Returns one or two texts, int32 [tokens] each, with special tokens, cut to fit."""
-        frame, added = self.special.frames[len(texts) - 1], self.special.count(len(texts))
+        frame = self.special.frames[len(texts) - 1]
+        added = self.special.count(len(texts))
         sizes = [len(text) for text in texts]
         kept = truncated_lengths(sizes, self.length - added)
         parts, types = [frame.gaps[0]], [frame.gap_types[0]]
@@ -240,8 +243,12 @@ class SequenceExamples(ExampleSource):
         per_token: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
         start: int | None = None,
     ):
-        self._texts, self._length, self._pad_id = texts, length, pad_id
-        self._arrays, self._per_token, self._start = arrays, per_token, start
+        self._texts = texts
+        self._length = length
+        self._pad_id = pad_id
+        self._arrays = arrays
+        self._per_token = per_token
+        self._start = start
 
     def __len__(self) -> int:
         return len(self._texts)

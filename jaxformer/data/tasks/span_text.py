@@ -97,7 +97,8 @@ def _rows(path: Path, damage: DataError, malformed: Malformed) -> Iterator[Recor
 
 
 def _question(record: Record) -> Question:
-    text, context = record.text("question"), record.text("context")
+    text = record.text("question")
+    context = record.text("context")
     answers = _answers(record)
     for answer, start in answers[:1]:
         found = context[start : start + len(answer)]
@@ -206,7 +207,8 @@ class SpanText(SequenceData[Question]):
         words = [_words(question.context) for question in rows]
         pieces = encode_each((text for context in words for text, _, _ in context), tokenizer)
         asked = tokenizer.encode_batch([question.text for question in rows])
-        sizes, places = [len(ids) for ids in asked], [question.where for question in rows]
+        sizes = [len(ids) for ids in asked]
+        places = [question.where for question in rows]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
         encoder, windows = self.encoder(tokenizer), []
@@ -271,7 +273,9 @@ class SpanExamples(ExampleSource):
     def __init__(
         self, questions: Sequence[Question], windows: Sequence[Window], length: int, pad_id: int
     ):
-        self.questions, self.windows, self._shape = questions, windows, (length, pad_id)
+        self.questions = questions
+        self.windows = windows
+        self._shape = (length, pad_id)
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -289,7 +293,8 @@ class SpanExamples(ExampleSource):
     def answer(self, index: int, first: int, last: int) -> str:
         """Returns the text of a row's tokens `first` to `last`; empty outside the context."""
         window = self.windows[index]
-        first, last = first - window.offset, last - window.offset
+        first = first - window.offset
+        last = last - window.offset
         if not 0 <= first <= last < len(window.characters):
             return ""
         context = self.questions[window.question].context
@@ -303,7 +308,8 @@ class SpanExamples(ExampleSource):
         """
         best: dict[int, tuple[float, str]] = {}
         nothing: dict[int, float] = {}
-        spans, scores = result.predictions.predicted, result.predictions.scores
+        spans = result.predictions.predicted
+        scores = result.predictions.scores
         for row, span, (score, none) in zip(result.rows, spans, scores, strict=True):
             question = self.windows[row].question
             nothing[question] = min(none, nothing.get(question, math.inf))

@@ -133,7 +133,8 @@ class TextToTextExamples(ExampleSource):
         pad: int,
     ):
         """Takes texts, their tokens [tokens], the start token and the padding token."""
-        self.config, self.pairs = config, [pair.texts for pair in pairs]
+        self.config = config
+        self.pairs = [pair.texts for pair in pairs]
         self.references = [
             (pair.texts[1],) if pair.references is None else pair.references for pair in pairs
         ]
@@ -145,8 +146,10 @@ class TextToTextExamples(ExampleSource):
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns the encoder's and the decoder's inputs, "targets" and "weights"."""
-        size, target_size = self.config.source_length, self.config.target_length
-        source, target = self._sources[index], self._targets[index]
+        size = self.config.source_length
+        target_size = self.config.target_length
+        source = self._sources[index]
+        target = self._targets[index]
         shifted = np.insert(target[:-1], 0, self._start)
         return {
             "inputs": padded(source, size, self._pad),

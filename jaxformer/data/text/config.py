@@ -92,7 +92,8 @@ class DataConfig(Data):
         """
         fraction = self.validation_fraction if self.validation is None else None
         splits = [Split(source, fraction, self.split_seed) for source in self.source.mixed()]
-        texts, special_tokens = training_texts(splits), self.objective.special_tokens
+        texts = training_texts(splits)
+        special_tokens = self.objective.special_tokens
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts, special_tokens)
         begin = self.objective.before_documents(tokenizer)
         corpora = [
@@ -144,11 +145,13 @@ class DataConfig(Data):
         self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
         """The data with the validation side: separate documents, or the ones held out."""
-        own, counts_all = self.validation, self.objective.predicts_every_token
+        own = self.validation
+        counts_all = self.objective.predicts_every_token
         sides = held_out
         if own is not None:
             sides = [tokenised(own, tokenizer, self.objective.before_documents(tokenizer))]
-        targets, size = sum(s.num_targets for s in sides), sum(s.num_bytes for s in sides)
+        targets = sum(s.num_targets for s in sides)
+        size = sum(s.num_bytes for s in sides)
         return Datasets(
             train,
             self.dataset(self._examples(sides, tokenizer), "validation"),

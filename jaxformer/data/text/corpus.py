@@ -95,7 +95,8 @@ def load_or_tokenise(
     kept = store_path_of(own)
     cache = options.cache_dir
     if cache is not None and is_remote(cache):
-        kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
+        kept = any_path(cache, "data.corpus.cache_dir") / own.name
+        cache = None
     shared = cache is not None and (own.is_symlink() or not own.exists())
     home = Path(cache).expanduser().absolute() / own.name if shared else own
     # A corpus of earlier versions is a single shard, so that its rows keep their order.
@@ -277,7 +278,8 @@ def _unfinished(
             continue
         documents = num_bytes = 0
         for piece in shard:
-            documents, num_bytes = documents + piece.ends_document, num_bytes + piece.num_bytes
+            documents = documents + piece.ends_document
+            num_bytes = num_bytes + piece.num_bytes
         shards.check(number, documents, num_bytes)
         progress.skip(num_bytes)
 

@@ -205,7 +205,9 @@ class _StreamWriter:
         self._folder, self._side = folder, side
         self._separator = np.array([tokenizer.end_of_text_id])
         self._dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-        self._offsets, self._size, self._num_bytes = array("q", [0]), 0, 0
+        self._offsets = array("q", [0])
+        self._size = 0
+        self._num_bytes = 0
 
     def __enter__(self):
         self._file = open(self._folder / _tokens(self._side), "wb")

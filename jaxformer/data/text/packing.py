@@ -168,7 +168,9 @@ class Cut(Packing):
     """
 
     def __init__(self, packing: Packing, size: int, parts: int = 1):
-        self._packing, self._size, self._parts = packing, size, parts
+        self._packing = packing
+        self._size = size
+        self._parts = parts
         self._whole: dict[int, Rows] = {}
 
     def into(self, parts: int) -> "Cut":
@@ -277,14 +279,16 @@ class _PackedRows(Rows):
         row_of[~full] = full.sum() + best_fit_decreasing(lengths[~full], sequence_length)
         order = np.argsort(row_of, kind="stable")
         self.num_rows = int(row_of.max()) + 1
-        self._starts, self._lengths = spilled(starts[order]), spilled(lengths[order])
+        self._starts = spilled(starts[order])
+        self._lengths = spilled(lengths[order])
         self._first = spilled(np.searchsorted(row_of[order], np.arange(self.num_rows + 1)))
         self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
 
     def read(self, index: int) -> TokenRow:
         row, end = self.blank(), 0
         for segment, piece in enumerate(range(*self._first[index : index + 2]), start=1):
-            start, length = int(self._starts[piece]), int(self._lengths[piece])
+            start = int(self._starts[piece])
+            length = int(self._lengths[piece])
             tokens = self._stream.tokens[start : start + length + 1]
             place = slice(end, end + length)
             row.tokens[place] = tokens[:-1]
@@ -304,9 +308,12 @@ class _PackedRows(Rows):
 
 class _CutRows(Rows):
     def __init__(self, whole: Rows, parts: int, sequence_length: int, pad_id: int):
-        self._whole, self._parts, self._pad_id = whole, parts, pad_id
+        self._whole = whole
+        self._parts = parts
+        self._pad_id = pad_id
         self._size = -(-whole.sequence_length // parts)
-        self.sequence_length, self.num_rows = sequence_length, whole.num_rows * parts
+        self.sequence_length = sequence_length
+        self.num_rows = whole.num_rows * parts
         places = whole.sequence_length / (parts * sequence_length)
         self.utilisation = whole.utilisation * places
 
@@ -323,7 +330,8 @@ class _CutRows(Rows):
         valid = self._filled(row.valid[place], False)
         if row.segments is None:
             return TokenRow(tokens, following, valid, None, None)
-        segments, positions = row.segments[place], row.positions[place]
+        segments = row.segments[place]
+        positions = row.positions[place]
         first = segments == segments[0]
         positions = np.where(first & (segments > 0), positions - positions[0], positions)
         segments = np.where(segments > 0, segments - segments[0] + 1, 0)

@@ -41,7 +41,9 @@ class Staging:
     """
 
     def __init__(self, home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None):
-        self._home, self._folder, self._kept = home, _staging_of(home), kept
+        self._home = home
+        self._folder = _staging_of(home)
+        self._kept = kept
         for leftover in self._folder.glob(".shard-*"):
             remove_folder(leftover)
         if kept is not None:
@@ -183,8 +185,10 @@ class TokenisingProgress:
     """
 
     def __init__(self, total: int | None, console: Console | None = None):
-        self._total, self._console = total, console or Console(stderr=True)
-        self._start, self._next = time.monotonic(), time.monotonic() + _SECONDS_BEFORE_FIRST
+        self._total = total
+        self._console = console or Console(stderr=True)
+        self._start = time.monotonic()
+        self._next = time.monotonic() + _SECONDS_BEFORE_FIRST
         self._documents = self._tokens = self._bytes = self._known = 0
         self._bar: Progress | None = None
         self._is_shown = False

@@ -84,7 +84,8 @@ def ask_transformers(folder: str | os.PathLike) -> Answer:
     header, _, definition = answer.partition(b"\n")
     facts = json.loads(header)
     texts = {name: text for name, text in facts["special_tokens"].items() if isinstance(text, str)}
-    side, splits = facts["padding_side"], facts["split_special_tokens"]
+    side = facts["padding_side"]
+    splits = facts["split_special_tokens"]
     return Answer(facts["class"], side, texts, splits, definition)
 
 
@@ -105,7 +106,8 @@ def _sum(answer: bytes) -> bytes:
 def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
     """Returns the answer of the process, which sees only these files of the folder."""
     with tempfile.TemporaryDirectory(prefix="jaxformer-") as temporary:
-        home, answer = Path(temporary, "model"), Path(temporary, "answer")
+        home = Path(temporary, "model")
+        answer = Path(temporary, "answer")
         home.mkdir()
         for name, file in files.items():
             (home / name).symlink_to(file.resolve())

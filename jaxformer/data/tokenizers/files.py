@@ -33,7 +33,9 @@ _MOVED = ("sentencepiece.bpe.model", "source.spm")
 """SentencePiece models whose ids always differ from those of their model."""
 _WITHOUT_FILES = ("ByT5Tokenizer",)
 """Classes of transformers that need only tokenizer_config.json."""
-_VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
+_VOCABULARY = "vocab.json"
+_MERGES = "merges.txt"
+_WORDS = "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
     "merges.txt, or vocab.txt"
@@ -110,7 +112,8 @@ def _read(file: Path) -> Tokenizer:
 
 def ask_about(folder: str | os.PathLike) -> Answer | None:
     """Returns the tokenizer of a folder as transformers reads it, if it is one for transformers."""
-    settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
+    settings = read_settings(Path(folder))
+    config = small_file_in(folder, _CONFIG)
     asks = tokenizer_file(folder) is not None and (settings or config is not None)
     return ask_transformers(folder) if asks and _OWN not in settings else None
 

@@ -126,7 +126,8 @@ def serve(folder: str) -> None:
         joined = np.empty(0, np.int32)
         try:
             rows = tokenizer.encode_batch(texts)
-            joined, answer = np.concatenate([joined, *rows]), [len(row) for row in rows]
+            joined = np.concatenate([joined, *rows])
+            answer = [len(row) for row in rows]
         except DataError as error:
             answer = str(error)
         pickle.dump((joined, answer), answers, pickle.HIGHEST_PROTOCOL)

@@ -89,7 +89,8 @@ def _byt5(description: Description, files: Mapping[str, Path]) -> Tokenizer:
 
 def _m2m100(description: Description, files: Mapping[str, Path]) -> Tokenizer | None:
     """The pieces of a SentencePiece model, with the ids of the class."""
-    model, ids = read_sentencepiece(files["sentencepiece.bpe.model"]), description["vocabulary"]
+    model = read_sentencepiece(files["sentencepiece.bpe.model"])
+    ids = description["vocabulary"]
     pieces = {piece.text: piece for piece in model.pieces if piece.kind in IN_TEXT}
     if not pieces.keys() <= ids.keys():
         return None

@@ -94,7 +94,8 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
 
 def sentencepiece_tokenizer(model: SentencePieceModel) -> Tokenizer:
     """Returns the tokenizer that gives SentencePiece's ids."""
-    pieces, unknown = model.pieces, model.pieces[model.unknown_id].text
+    pieces = model.pieces
+    unknown = model.pieces[model.unknown_id].text
     make = _bpe if model.is_bpe else _unigram
     tokenizer = Tokenizer(make(pieces, unknown, model.byte_fallback))
     steps, splits = _normalizers(model), []

@@ -190,7 +190,8 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
 
 def _load_bytes(file: Path) -> ByteTokenizer:
     added = sorted(read_tokenizer(file).get_added_tokens_decoder().items())
-    ids, names = [id_ for id_, _ in added], [token.content for _, token in added]
+    ids = [id_ for id_, _ in added]
+    names = [token.content for _, token in added]
     if ids != list(range(256, 256 + len(ids))) or names[:2] != [END_OF_TEXT, PAD]:
         raise DataError(f"{file}: not the 256 bytes with their special tokens")
     return ByteTokenizer(names[2:])

@@ -33,7 +33,8 @@ def refuse_ranks(variables: Variables, launched: Processes | None) -> None:
     job.
     """
     for rank in RANKS:
-        size, index = number(variables, rank.size), number(variables, rank.index)
+        size = number(variables, rank.size)
+        index = number(variables, rank.index)
         known = launched is not None and (size, index) == (launched.count, launched.index)
         if index is not None and size is not None and size > 1 and not known:
             raise ConfigError(

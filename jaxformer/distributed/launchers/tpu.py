@@ -51,7 +51,8 @@ class CloudTpuVm(Launcher):
         metadata: Callable[[str], str | None] | None = None,
         has_tpu: Callable[[], bool] | None = None,
     ):
-        self._metadata, self._has_tpu = metadata or read_metadata, has_tpu or _has_tpu
+        self._metadata = metadata or read_metadata
+        self._has_tpu = has_tpu or _has_tpu
 
     def detect(self, variables: Variables) -> Processes | None:
         skipped = variables.get("TPU_SKIP_MDS_QUERY") or variables.get("JAX_PLATFORMS") == "cpu"

@@ -218,7 +218,9 @@ def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, h
             entries[head_axis] = heads
         return PartitionSpec(*entries)
 
-    bias, dropout, distances = request.bias, request.dropout, request.distances
+    bias = request.bias
+    dropout = request.dropout
+    distances = request.distances
     if isinstance(bias, Bias):
         rows = jax.tree.map(of, replace(bias, heads=()))
         bias = replace(rows, heads=PartitionSpec(*[None] * (bias.heads.ndim - 1), heads))

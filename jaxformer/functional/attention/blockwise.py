@@ -42,7 +42,9 @@ class Tile:
     """A block of queries, processed against successive blocks of keys."""
 
     def __init__(self, request: Request, blocks: Blocks, query_start):
-        self.request, self.blocks, self.query_start = request, blocks, query_start
+        self.request = request
+        self.blocks = blocks
+        self.query_start = query_start
 
     def rows(self, x_BKGT: jax.Array) -> jax.Array:
         """Returns this block's queries from `[B, K, G, T, ...]`."""
@@ -88,7 +90,8 @@ class Tile:
         slope = request.scale
         if request.softcap is not None:
             bounded = jnp.tanh(logits / request.softcap)
-            logits, slope = request.softcap * bounded, slope * (1.0 - bounded**2)
+            logits = request.softcap * bounded
+            slope = slope * (1.0 - bounded**2)
         if request.bias is not None:
             bias_BNQS = _bias_values(request.bias, self.window(key_start))
             logits = logits + _grouped(bias_BNQS, key.shape[1]).astype(logits.dtype)
@@ -244,7 +247,8 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
     batch, length, num_heads, width = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     blocks = _block_sizes(length, num_keys, request.mask.grain(num_keys))
-    query_padding, key_padding = -length % blocks.query, -num_keys % blocks.key
+    query_padding = -length % blocks.query
+    key_padding = -num_keys % blocks.key
     request = _padded(request, query_padding, key_padding, num_keys)
     query, request = _scaled(query, request)
     query_BKGTH = query.reshape(batch, length, num_kv_heads, -1, width).transpose(0, 2, 3, 1, 4)
@@ -277,7 +281,8 @@ def _pad(x: jax.Array, axis: int, padding: int) -> jax.Array:
 
 
 def _padded(request: Request, query_padding: int, key_padding: int, num_keys: int) -> Request:
-    mask, bias = request.mask.padded(query_padding, key_padding), request.bias
+    mask = request.mask.padded(query_padding, key_padding)
+    bias = request.bias
     if key_padding:
         mask = mask & KeyPadding(jnp.arange(num_keys + key_padding)[None, :] < num_keys)
     if isinstance(bias, Bias):
@@ -354,7 +359,8 @@ def _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, request):
     """Returns the output of the reference; the log-sum-exp is a residual without a derivative."""
     *_, length, width = query_BKGTH.shape
     query_BTNH = jnp.moveaxis(query_BKGTH, 3, 1).reshape(len(query_BKGTH), length, -1, width)
-    key_BSKH, value_BSKH = key_BKSH.swapaxes(1, 2), value_BKSH.swapaxes(1, 2)
+    key_BSKH = key_BKSH.swapaxes(1, 2)
+    value_BSKH = value_BKSH.swapaxes(1, 2)
     output_BTNH = reference.attend(query_BTNH, key_BSKH, value_BSKH, request)
     shape_BTKGH = (len(query_BKGTH), length, *query_BKGTH.shape[1:3], -1)
     return jnp.moveaxis(output_BTNH.reshape(shape_BTKGH), 1, 3), None
@@ -418,13 +424,17 @@ def _gradients(blocks, residuals, cotangent):
 
     def query_block(totals, index):
         tile = Tile(request, blocks, index * blocks.query)
-        query, of_output = tile.rows(query_BKGTH), tile.rows(cotangent)
-        query_BKHX, of_output_BKHX = columns(query), columns(of_output)
-        shift, correction = tile.rows(log_total)[..., None], tile.rows(delta)[..., None]
+        query = tile.rows(query_BKGTH)
+        of_output = tile.rows(cotangent)
+        query_BKHX = columns(query)
+        of_output_BKHX = columns(of_output)
+        shift = tile.rows(log_total)[..., None]
+        correction = tile.rows(delta)[..., None]
 
         def visit(key_start, carry):
             of_query, of_key, of_value, of_bias, of_distances = carry
-            key, value = tile.keys(key_BKSH, key_start), tile.keys(value_BKSH, key_start)
+            key = tile.keys(key_BKSH, key_start)
+            value = tile.keys(value_BKSH, key_start)
             logits, allowed, slope = tile.logits(query, key, key_start)
             weights = jnp.where(allowed, jnp.exp(logits - shift), 0.0)
             of_weights = tile.dropped(rows_by_keys(of_output, value), key_start)

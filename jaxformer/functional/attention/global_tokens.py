@@ -31,7 +31,8 @@ def block_numbers(segments: jax.Array, size: int) -> jax.Array:
     assert_axes(segments=(segments, "B T"))
     assert_integers(segments=segments)
     size = static("size", size, at_least(1))
-    real, index = segments > 0, jnp.arange(segments.shape[1])[None, :]
+    real = segments > 0
+    index = jnp.arange(segments.shape[1])[None, :]
     last = jnp.sum(real & (index % size == size - 1), axis=1, keepdims=True) - 1
     return jnp.where(real, jnp.minimum(index // size, last), -1)
 
@@ -55,9 +56,11 @@ def block_sums(x: jax.Array, segments: jax.Array, size: int) -> tuple[jax.Array,
     sizes = assert_axes(x=(x, "B T D"))
     assert_axes(sizes, segments=(segments, "B T"))
     assert_floating(x=x)
-    numbers, count = block_numbers(segments, size), x.shape[1] // size
+    numbers = block_numbers(segments, size)
+    count = x.shape[1] // size
     raw_numbers = (jnp.arange(x.shape[1]) // size)[None, :]
-    at_home, stray = numbers == raw_numbers, (numbers >= 0) & (numbers < raw_numbers)
+    at_home = numbers == raw_numbers
+    stray = (numbers >= 0) & (numbers < raw_numbers)
     last = jnp.max(numbers, axis=1, keepdims=True)
     blocks = jnp.arange(count)[None, :]
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxformer.functional.activations import tap
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.dropout import Dropout
+from jaxformer.functional.linear import dot
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Bias
 
@@ -74,18 +75,16 @@ def _allowed(query, key, request: Request) -> jax.Array:
 
 def _logits(query, key, request: Request) -> jax.Array:
     """Returns the scaled and biased logits `[B, N, T, S]`, before the mask."""
-    batch, length, num_heads, _ = query.shape
+    batch, length, num_heads, width = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
-    groups = num_heads // num_kv_heads
-    grouped_BTKGH = query.reshape(batch, length, num_kv_heads, groups, query.shape[3])
-    logits_BKGTS = jnp.einsum(
-        "btkgh,bskh->bkgts", grouped_BTKGH, key, preferred_element_type=accumulator
-    )
+    grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, width)
+    query_BKGTH = query.reshape(grouped).transpose(0, 2, 3, 1, 4)
+    key_BKSH = key.swapaxes(1, 2)
+    logits = dot(*_merged(query_BKGTH, key_BKSH), (((2,), (2,)), ((0,), (0,))))
     if request.distances is not None:
-        query_BKGTH, key_BKSH = grouped_BTKGH.transpose(0, 2, 3, 1, 4), key.transpose(0, 2, 1, 3)
-        logits_BKGTS += request.distances.scores(query_BKGTH, key_BKSH)
-    logits_BNTS = logits_BKGTS.reshape(batch, num_heads, length, num_keys) * request.scale
+        logits += request.distances.scores(query_BKGTH, key_BKSH).reshape(logits.shape)
+    logits_BNTS = logits.reshape(batch, num_heads, length, num_keys) * request.scale
     if request.softcap is not None:
         logits_BNTS = request.softcap * jnp.tanh(logits_BNTS / request.softcap)
     if request.bias is not None:
@@ -105,21 +104,28 @@ def _dropped(weights_BNTS, request: Request) -> jax.Array:
 def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
     """Returns the mean of the values weighted by the probabilities, `[B, T, N, H']`."""
     batch, num_heads, length, num_keys = weights_BNTS.shape
-    num_kv_heads, accumulator = value.shape[2], jnp.promote_types(dtype, jnp.float32)
+    num_kv_heads = value.shape[2]
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, length, num_keys)
     weights_BKGTS = weights_BNTS.astype(dtype).reshape(grouped)
-    output_BTKGH = jnp.einsum(
-        "bkgts,bskh->btkgh", weights_BKGTS, value, preferred_element_type=accumulator
-    )
-    output_BTNH = output_BTKGH.reshape(batch, length, num_heads, value.shape[-1])
-    return output_BTNH.astype(dtype)
+    merged = _merged(weights_BKGTS, value.swapaxes(1, 2))
+    output = dot(*merged, (((2,), (1,)), ((0,), (0,))), dtype=dtype)
+    output_BNTH = output.reshape(batch, num_heads, length, value.shape[-1])
+    return output_BNTH.swapaxes(1, 2)
+
+
+def _merged(x_BKGT_, y_BKS_) -> tuple[jax.Array, jax.Array]:
+    """Both with one axis for rows and heads: XLA then transposes no keys, not even of one row."""
+    batch, heads, groups, length, last = x_BKGT_.shape
+    rows = batch * heads
+    return x_BKGT_.reshape(rows, groups * length, last), y_BKS_.reshape(rows, *y_BKS_.shape[2:])
 
 
 def masked_softmax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
     """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed."""
+    masked = jnp.where(allowed, logits, -jnp.inf)
     # Finite even in an empty row, so that no NaN can reach a gradient.
-    highest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-1e30)
-    shifted = jnp.where(allowed, logits - jax.lax.stop_gradient(highest), 0.0)
-    exponentials = jnp.where(allowed, jnp.exp(shifted), 0.0)
+    highest = jnp.maximum(jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf), -1e30)
+    exponentials = jnp.exp(masked - jax.lax.stop_gradient(highest))
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    return exponentials / jnp.where(total == 0.0, 1.0, total)
+    # The total is at least 1 where an entry is allowed.
+    return exponentials / jnp.maximum(total, 0.5)

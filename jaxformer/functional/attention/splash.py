@@ -126,7 +126,8 @@ class _LocalMask(splash_attention_mask.LocalMask):
     def __getitem__(self, block):
         queries, keys = block
         before, after = self.window_size
-        lowest, highest = keys.start - (queries.stop - 1), keys.stop - 1 - queries.start
+        lowest = keys.start - (queries.stop - 1)
+        highest = keys.stop - 1 - queries.start
         if highest < -before or after < lowest:
             return np.zeros((1, 1), bool)
         if -before <= lowest and highest <= after:

@@ -62,7 +62,8 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
         Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108).
     """
     _assert_alike(student, teacher)
-    student, teacher = student.astype(jnp.float32), teacher.astype(jnp.float32)
+    student = student.astype(jnp.float32)
+    teacher = teacher.astype(jnp.float32)
     teacher = jax.lax.stop_gradient(teacher)
     squares = jnp.sum(student**2, axis=-1) * jnp.sum(teacher**2, axis=-1)
     # The square root has no gradient at 0.

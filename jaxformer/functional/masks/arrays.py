@@ -70,7 +70,8 @@ class Segments(Mask):
 
     def values(self, query_length, key_length):
         _assert_rows(self.query, self.key, {"T": query_length, "S": key_length})
-        query, key = self.query[:, :, None], self.key[:, None, :]
+        query = self.query[:, :, None]
+        key = self.key[:, None, :]
         return (query == key) & (query > 0)
 
     def block(self, query_start, query_size, key_start, key_size):
@@ -84,7 +85,8 @@ class Segments(Mask):
     def key_bounds(self, query_length, key_length):
         biggest = jnp.iinfo(self.query.dtype).max
         real = jnp.where(self.query > 0, self.query, biggest)
-        low, high = real.min(axis=1, keepdims=True), self.query.max(axis=1, keepdims=True)
+        low = real.min(axis=1, keepdims=True)
+        high = self.query.max(axis=1, keepdims=True)
         return _extent(jnp.any((self.key >= low) & (self.key <= high), axis=0))
 
 

@@ -351,13 +351,15 @@ class BlockBand(Mask):
         return (distance >= -self.before) & (distance <= self.after)
 
     def block(self, query_start, query_size, key_start, key_size):
-        query_offset, key_offset = self.query_offset + query_start, self.key_offset + key_start
+        query_offset = self.query_offset + query_start
+        key_offset = self.key_offset + key_start
         return dataclasses.replace(self, query_offset=query_offset, key_offset=key_offset)
 
     def key_bounds(self, query_length, key_length):
         first = self.query_offset // self.block_size - self.before
         last = (self.query_offset + query_length - 1) // self.block_size + self.after
-        low, high = first * self.block_size, (last + 1) * self.block_size
+        low = first * self.block_size
+        high = (last + 1) * self.block_size
         return tuple(jnp.clip(end - self.key_offset, 0, key_length) for end in (low, high))
 
     def grain(self, key_length):

@@ -59,7 +59,8 @@ def score_terms(
     def projected(kernel: jax.Array) -> list[jax.Array]:
         return [jnp.matmul(x, kernel, precision=exact) for x in (content, code)]
 
-    queries, keys = projected(query_kernel), projected(key_kernel)
+    queries = projected(query_kernel)
+    keys = projected(key_kernel)
     return ScoreTerms(*(jnp.matmul(q, k.T, precision=exact) for q in queries for k in keys))
 
 

@@ -64,14 +64,16 @@ def patch_bias(
     )
     assert_floating(table=table)
     assert_integers(query_positions=query_positions, key_positions=key_positions)
-    grid, prefix = static_pair("grid", grid), static("prefix", prefix, at_least(0))
+    grid = static_pair("grid", grid)
+    prefix = static("prefix", prefix, at_least(0))
     if table.shape[0] != (rows := _num_rows(grid, prefix)):
         raise ArgumentError(
             f"table has {table.shape[0]} rows: must be {rows} for grid = {grid} and prefix = "
             f"{prefix}"
         )
     index_BTS = _index(query_positions[:, :, None], key_positions[:, None, :], grid, prefix)
-    pairs, heads = spec_of(index_BTS), jax.typeof(table).sharding.spec[1]
+    pairs = spec_of(index_BTS)
+    heads = jax.typeof(table).sharding.spec[1]
     out = None if pairs is None else PartitionSpec(*pairs, heads)
     found_BTSN = jnp.asarray(table, jnp.float32).at[index_BTS].get(out_sharding=out)
     return found_BTSN.transpose(0, 3, 1, 2)
@@ -91,7 +93,8 @@ def _index(query: jax.Array, key: jax.Array, grid: tuple[int, int], prefix: int)
         return patch // width, patch % width
 
     (query_row, query_column), (key_row, key_column) = place(query), place(key)
-    down, across = query_row - key_row + height - 1, query_column - key_column + width - 1
+    down = query_row - key_row + height - 1
+    across = query_column - key_column + width - 1
     index = down * (2 * width - 1) + across
     if not prefix:
         return index

@@ -39,5 +39,6 @@ class Learned2D(OnGrid):
 
     def resized(self, table, old_grid, new_grid, prefix):
         del prefix
-        grids, length = jnp.array([new_grid]), new_grid[0] * new_grid[1]
+        grids = jnp.array([new_grid])
+        length = new_grid[0] * new_grid[1]
         return positions_on_grids(table, old_grid, grids, length=length)[0]

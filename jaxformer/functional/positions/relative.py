@@ -208,7 +208,8 @@ def t5_bias(
     )
     distance_BTS = key_positions[:, None, :] - query_positions[:, :, None]
     index_BTS = jnp.clip(distance_BTS, -max_distance, max_distance) + max_distance
-    pairs, heads = spec_of(index_BTS), jax.typeof(table).sharding.spec[1]
+    pairs = spec_of(index_BTS)
+    heads = jax.typeof(table).sharding.spec[1]
     bucket_BTS = bucket_of_distance.at[index_BTS].get(out_sharding=pairs)
     table = jnp.asarray(table, jnp.float32)
     if bucket_BTS.shape[0] > 1:

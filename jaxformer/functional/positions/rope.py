@@ -48,10 +48,8 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
     References:
         Su et al., 2021, https://arxiv.org/abs/2104.09864
     """
-    theta, rotary_dim = (
-        static("theta", theta, above(0)),
-        static("rotary_dim", rotary_dim, multiple_of(2)),
-    )
+    theta = static("theta", theta, above(0))
+    rotary_dim = static("rotary_dim", rotary_dim, multiple_of(2))
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
     return (1 / np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
 
@@ -104,7 +102,8 @@ def _rotary_angles(positions, inverse_frequencies):
     coarse, fine = (word.reshape(column) for word in _fixed_point_turns(inverse_frequencies))
     # Only the lower 32 of 64 bits are kept, since whole turns do not matter.
     wide = (positions if positions.dtype.itemsize > 2 else positions.astype(jnp.int32))[..., None]
-    upper, lower = (wide >> 16).astype(jnp.uint32), (wide & 0xFFFF).astype(jnp.uint32)
+    upper = (wide >> 16).astype(jnp.uint32)
+    lower = (wide & 0xFFFF).astype(jnp.uint32)
     phase = wide.astype(jnp.uint32) * coarse + upper * fine + ((lower * fine) >> 16)
     return jax.lax.bitcast_convert_type(phase, jnp.int32).astype(jnp.float32) * (math.tau / 2**32)
 
@@ -174,7 +173,8 @@ def _rotated_by_slices(x, positions, inverse_frequencies, layout, attention_fact
     angles_BTF = rotary_angles(positions, inverse_frequencies)
     cos_BTNF = (jnp.cos(angles_BTF) * attention_factor)[:, :, None, :]
     sin_BTNF = (jnp.sin(angles_BTF) * attention_factor)[:, :, None, :]
-    rotary, rest = x[..., :rotary_dim].astype(jnp.float32), x[..., rotary_dim:]
+    rotary = x[..., :rotary_dim].astype(jnp.float32)
+    rest = x[..., rotary_dim:]
     if layout == "half":
         a_BTNF, b_BTNF = jnp.split(rotary, 2, axis=-1)
     else:
@@ -191,7 +191,8 @@ def _rotated_by_products(x, positions, inverse_frequencies, layout, attention_fa
     """Computes the rotation without slices, for TPUs."""
     # A TPU pads arrays to 128 channels, so half a head takes as much memory as a whole one. A
     # product with a permutation matrix moves each channel to its partner's position instead.
-    head_dim, rotary_dim = x.shape[-1], 2 * inverse_frequencies.shape[0]
+    head_dim = x.shape[-1]
+    rotary_dim = 2 * inverse_frequencies.shape[0]
     of_both = jnp.tile if layout == "half" else jnp.repeat
     # Channels that do not rotate have angle 0.
     frequencies_H = jnp.pad(of_both(inverse_frequencies, 2), (0, head_dim - rotary_dim))

@@ -140,7 +140,8 @@ class YaRN(Scaling):
             span = math.log(self.original_max_length / (times * math.tau))
             return num_pairs * span / math.log(theta)
 
-        low, high = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
+        low = pair_that_turns(self.beta_fast)
+        high = pair_that_turns(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         # R - 1 although there are only R / 2 pairs, as in the training of the checkpoints.

@@ -173,7 +173,8 @@ class Sinusoidal2D(OnGrid):
 
     def embed(self, x, positions, table=None):
         del table
-        columns, patch = self.grid[1], jnp.maximum(positions - self.prefix, 0)
+        columns = self.grid[1]
+        patch = jnp.maximum(positions - self.prefix, 0)
         code = sinusoidal_grid_code(
             patch // columns, patch % columns, model_dim=x.shape[-1], theta=self.theta
         )

@@ -133,7 +133,8 @@ def beam_search(
 
 
 def _init_state(search: BeamSearch, history: History, cache: Cache) -> _State:
-    rows, count = history.lengths.shape[0], search.num_beams
+    rows = history.lengths.shape[0]
+    count = search.num_beams
     beams = jax.tree.map(partial(jnp.repeat, repeats=count, axis=0), history)
     # All beams are the prompt; only the first counts, and no hypothesis is complete.
     first = jnp.arange(count)[None, :] == 0

@@ -65,6 +65,7 @@ def init_state(
     pending: int,
     encoder_outputs: EncoderOutputs = (),
     scores: tuple[int, int, int] | None = None,
+    aligned: bool = True,
 ) -> State:
     """The state before the model has read any token, with an empty cache.
 
@@ -76,6 +77,7 @@ def init_state(
         pending: The maximum length of a prompt.
         encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
         scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
+        aligned: Whether all active rows get their new tokens in the same steps.
 
     Returns:
         The state.
@@ -85,10 +87,15 @@ def init_state(
         lengths=(history.lengths, f"{shape.batch_size}"),
         keys=(keys, f"{shape.batch_size}"),
     )
-    shape = replace(shape, spec=spec("batch", None, "kv_heads", None))
+    shape = replace(shape, spec=spec("batch", "kv_heads", None, None))
+    cache = model.init_cache(shape, *on_rows(encoder_outputs))
+    if aligned:
+        # The last tokens of all prompts are in one slot, and so are the new ones of a step.
+        shift = jnp.max(history.lengths) - history.lengths
+        cache = replace(cache, shift=place(shift, spec_of(cache.lengths)))
     return State(
         history=history,
-        cache=model.init_cache(shape, *on_rows(encoder_outputs)),
+        cache=cache,
         active=history.limits > history.lengths,
         keys=keys,
         log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
@@ -100,18 +107,7 @@ def init_state(
 def prefill(
     model: GenerativeModel, history: History, cache: Cache, start: jax.Array, size: int
 ) -> Cache:
-    """Reads a chunk of the prompts into the cache, but never the last token of a prompt.
-
-    Args:
-        model: The model with its weights.
-        history: The prompts.
-        cache: The cache of the tokens before the chunk.
-        start: int: the position of the chunk's first token.
-        size: The number of tokens in the chunk.
-
-    Returns:
-        The cache with the chunk.
-    """
+    """Reads a chunk of the prompts into the cache, but never the last token of a prompt."""
     tokens_BT = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
     count = jnp.clip(history.lengths - 1 - start, 0, size)
     return _step(model, tokens_BT, count, cache, history.lengths)[1]
@@ -173,16 +169,7 @@ def verify_step(
 
 
 def generate_token(model: GenerativeModel, sampling: SamplingParams, state: State) -> State:
-    """Makes a decode step, and adds a token to every active row.
-
-    Args:
-        model: The model with its weights.
-        sampling: How the token is chosen.
-        state: The current state.
-
-    Returns:
-        The state with the tokens. A row is finished after an end token, or at its limit.
-    """
+    """Makes a decode step, and adds a token to every active row."""
     history, active = state.history, state.active
     logits_BV, cache = decode_step(model, history, state.cache, active, state.pending)
     processed_BV = process(sampling.processors, logits_BV, history)

@@ -71,7 +71,8 @@ class ModuleChange:
             pair = ("embedding_a", "embedding_b")
         a, b = (self.parts.get(name) for name in pair)
         turned = embeds or self.in_out
-        rows, columns = self.shape[0], math.prod(self.shape[1:])
+        rows = self.shape[0]
+        columns = math.prod(self.shape[1:])
         inputs, outputs = (rows, columns) if turned else (columns, rows)
         # The inputs of a convolution are the pixels of a patch.
         flat = [None if side is None else side.reshape(len(side), -1) for side in (a, b)]

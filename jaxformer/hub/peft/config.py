@@ -177,7 +177,8 @@ def task_of(architecture: str) -> str | None:
 
 def read_peft_config(folder: Path) -> PeftConfig:
     """Returns the fields of adapter_config.json."""
-    path, values = folder / ADAPTER_CONFIG, read_object(folder, ADAPTER_CONFIG)
+    path = folder / ADAPTER_CONFIG
+    values = read_object(folder, ADAPTER_CONFIG)
     if values is None:
         raise ConfigError(f"{folder}: must have {ADAPTER_CONFIG} and adapter_model.safetensors")
     kind = values.get("peft_type")
@@ -225,7 +226,8 @@ def read_peft_config(folder: Path) -> PeftConfig:
 
 def _targets(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The name suffixes of the modules that are adapted in every layer; () if not stated."""
-    ends, some = values.get("target_modules"), ("layers_to_transform", "exclude_modules")
+    ends = values.get("target_modules")
+    some = ("layers_to_transform", "exclude_modules")
     if not isinstance(ends, list) or any(values.get(name) not in (None, []) for name in some):
         return ()
     return tuple(end for end in ends if isinstance(end, str))

@@ -82,7 +82,8 @@ def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.nd
         parts = [b if i == index else np.zeros(s.shape, b.dtype) for i, s in enumerate(slots)]
         written = placement.layout.write(parts, slots)
         rows.append(written.T if is_in_out(placement) else written)
-    a, b = np.concatenate(columns, axis=0), np.concatenate(rows, axis=1)
+    a = np.concatenate(columns, axis=0)
+    b = np.concatenate(rows, axis=1)
     return np.ascontiguousarray(a), np.ascontiguousarray(b)
 
 

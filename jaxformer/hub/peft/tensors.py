@@ -105,7 +105,8 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
 
     .. math:: W' = W + w \lambda B A
     """
-    config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
+    config = read_peft_config(folder)
+    files = TensorFiles(folder, TENSORS, index=None)
     sources = _replicated(folder, config, base)
     modules, whole, at = *_by_module(files), f"{folder / TENSORS}"
     copies = base.model_format.copies
@@ -123,7 +124,8 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     unknown = [own for own in whole if names.tensor(own) is None]
     adapted = set()
     for module, found in modules.items():
-        tensor, bias = names.of(module), names.tensor(f"{module}.bias")
+        tensor = names.of(module)
+        bias = names.tensor(f"{module}.bias")
         if tensor not in sources or ("bias" in found and bias is None):
             unknown.append(module)
             continue

@@ -192,7 +192,9 @@ class _Repository:
             if expected.lfs is not None:
                 found, hash_ = sha256_of(path), expected.lfs.sha256
             elif expected.blob_id is not None:
-                kind, found, hash_ = "git hash", _git_hash(path), expected.blob_id
+                kind = "git hash"
+                found = _git_hash(path)
+                hash_ = expected.blob_id
             if found == hash_:
                 return
             wrong = f"has the {kind} {found}, not {hash_}"

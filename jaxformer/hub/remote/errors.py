@@ -94,7 +94,9 @@ def _cause(hub: ModuleType, error: Exception) -> Exception:
 
 def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> ConfigError | DataError:
     """The error to raise: that of the first row of the tables whose condition holds."""
-    errors, endpoint, repo = hub.errors, hub.constants.ENDPOINT, request.name.repo
+    errors = hub.errors
+    endpoint = hub.constants.ENDPOINT
+    repo = request.name.repo
     is_a = partial(isinstance, error)
     status = error.response.status_code if is_a(errors.HfHubHTTPError) else None
     number = error.errno if is_a(OSError) else None

@@ -43,7 +43,8 @@ class MaskedPixelsTask(Task):
         return (MaskedPixels(stride=hf_config.number("encoder_stride", 16)),)
 
     def outputs(self, model, states, inputs, hf_config):
-        head, images = model.heads["masked_pixels"], inputs["pixel_values"]
+        head = model.heads["masked_pixels"]
+        images = inputs["pixel_values"]
         rows, columns = (
             count // size for count, size in zip(images.shape[2:], head.patch_size, strict=True)
         )
@@ -90,7 +91,8 @@ class MaskedAutoencoderTask(Task):
         return (MaskedAutoencoder(**values),)
 
     def outputs(self, model, states, inputs, hf_config):
-        head, images = model.heads["reconstruction"], inputs["pixel_values"]
+        head = model.heads["reconstruction"]
+        images = inputs["pixel_values"]
         scores = head.scores(states)
         outputs = {"logits": scores.reshape(*scores.shape[:2], -1)}
         if states.places is None:

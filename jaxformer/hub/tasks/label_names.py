@@ -5,7 +5,8 @@ from typing import Any
 
 from jaxformer.models.model import ModelConfig
 
-ONE_LABEL, SEVERAL_LABELS = "single_label_classification", "multi_label_classification"
+ONE_LABEL = "single_label_classification"
+SEVERAL_LABELS = "multi_label_classification"
 _REGRESSION = "regression"
 
 
@@ -36,7 +37,8 @@ def label_settings(
     heads = [each for each in model.heads if each.problem_type and each.name in ("label", "tags")]
     if not heads:
         return {}
-    theirs, problem = label_names(kept), kept.get("problem_type")
+    theirs = label_names(kept)
+    problem = kept.get("problem_type")
     if heads[0].problem_type == _REGRESSION:
         if len(theirs) == 1 and problem in (None, _REGRESSION):
             return {}

@@ -75,7 +75,8 @@ def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = No
     if all_finite(array):
         return
     original = array if original is None else original
-    nans, infinite = int(np.isnan(original).sum()), int(np.isinf(original).sum())
+    nans = int(np.isnan(original).sum())
+    infinite = int(np.isinf(original).sum())
     if nans or infinite:
         raise DataError(
             f"{where} has {nans:,} NaN and {infinite:,} infinite values among {original.size:,}: "

@@ -56,7 +56,8 @@ class TiedTables(NamedTuple):
 
 def tied_tables(checkpoint: HFCheckpoint) -> Iterator[TiedTables]:
     """Yields the tied tables of a model and of its parts."""
-    config, model_format = checkpoint.config, checkpoint.model_format
+    config = checkpoint.config
+    model_format = checkpoint.model_format
     for name, part in (config.parts or {"": config}).items():
         heads = any(head.over_vocabulary for head in part.heads)
         if heads and getattr(part, "tie_embeddings", False):
@@ -110,7 +111,8 @@ def without_missing_parts(
 
 def _class_with(checkpoint: HFCheckpoint, heads: set[str]) -> Architecture:
     """The class with these heads, or else the class without heads."""
-    model_format, values = checkpoint.model_format, checkpoint.hf_config.values
+    model_format = checkpoint.model_format
+    values = checkpoint.hf_config.values
     for each in model_format.classes(values):
         names = {head.name for head in each.task.heads(checkpoint.hf_config)}
         if names == heads and (each.task.pre_trains or type(each.task) is Task):
@@ -129,7 +131,8 @@ def _of_class(checkpoint: HFCheckpoint, architecture: Architecture) -> HFCheckpo
 def missing_parts_message(before: HFCheckpoint, after: HFCheckpoint, lacking: Sequence[str]) -> str:
     """Returns a sentence on the class that is read because the files lack parts of another."""
     parts = ", ".join(part.removeprefix("heads.") for part in lacking)
-    named, read = before.architecture.name, after.architecture.name
+    named = before.architecture.name
+    read = after.architecture.name
     pooler = "" if getattr(after.config, _POOLER, "") is not None else " without a pooler"
     return (
         f"the files lack parts of {named} ({parts}), so {read} is read{pooler}; architecture (in "

@@ -94,8 +94,12 @@ class FlaxTensors:
         self, source: Tensors, fixed: Mapping[str, np.ndarray], unused: Sequence[str] = ()
     ):
         """Names the tensors of `source`, and those of `fixed`, which Flax computes itself."""
-        self.source, self.folder, self.views = source, source.folder, {}
-        self._fixed, self.unused, self.computed = fixed, unused, frozenset(fixed)
+        self.source = source
+        self.folder = source.folder
+        self.views = {}
+        self._fixed = fixed
+        self.unused = unused
+        self.computed = frozenset(fixed)
         self.tensors = {name: Tensor(x.shape, x.dtype) for name, x in fixed.items()}
         for own, tensor in source.tensors.items():
             for name, view in views_of(own, tensor.shape).items():

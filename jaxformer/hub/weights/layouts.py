@@ -225,7 +225,8 @@ class PerKeyHead(Layout):
 
     def write(self, arrays, slots):
         heads, _, width = self._sizes(slots)
-        single, inputs = _projection_layout(slots), self._inputs(slots)
+        single = _projection_layout(slots)
+        inputs = self._inputs(slots)
         parts = [
             single.write_one(array, slot).reshape(heads, -1, width, *inputs)
             for array, slot in zip(arrays, slots, strict=True)

@@ -25,8 +25,14 @@ _MOST_ENTRIES = 10**6
 _LONGEST_NAME = 2**12
 _LARGEST_DIM = 2**40
 _DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
-_MAP, _LIST, _TEXT, _BYTES = "a dictionary", "a list", "a text", "bytes"
-_OBJECT, _SIZE, _NUMBER, _TRUE = "an object", "a size", "a number", "true"
+_MAP = "a dictionary"
+_LIST = "a list"
+_TEXT = "a text"
+_BYTES = "bytes"
+_OBJECT = "an object"
+_SIZE = "a size"
+_NUMBER = "a number"
+_TRUE = "true"
 # The kind of a value by its first byte, and the bytes of its size, or else the size itself:
 # https://github.com/msgpack/msgpack/blob/master/spec.md
 _RANGES = {

@@ -38,7 +38,8 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
         source = TensorFiles(folder, names.single, names.index)
         if source.formats != {"flax"}:
             return unwrapped(source, checkpoint)
-    flax, hf_config = checkpoint.model_format.flax, checkpoint.hf_config
+    flax = checkpoint.model_format.flax
+    hf_config = checkpoint.hf_config
     for note in flax.notes(hf_config):
         warn_once(
             f"{folder}: the model follows config.json as PyTorch's class does, not Flax's: {note}"

@@ -100,7 +100,8 @@ class WeightFile:
         """Reads the second of two biases that should be equal, and returns those not read."""
         overruled = []
         for copy, original in model_format.copies.items():
-            name, first = known.find(copy), self.names.get(original)
+            name = known.find(copy)
+            first = self.names.get(original)
             if name is None or first in (None, name) or copy in self.names:
                 continue
             if copy.endswith(".bias") and not same(self._files, name, first):

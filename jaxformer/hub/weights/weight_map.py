@@ -120,7 +120,8 @@ class WeightMap:
         slots = tuple(_slot(part, abstract_model, depth) for part in parts)
         first, step = 0, 1
         if group and not numbered:
-            first, step = group.block, group_sizes(abstract_model.shapes)[group.stack]
+            first = group.block
+            step = group_sizes(abstract_model.shapes)[group.stack]
         return [
             Placement(
                 tensor.format(*(first + step * layer for layer in row[:1]), *row[1:]),

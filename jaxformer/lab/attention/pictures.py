@@ -131,7 +131,8 @@ def _mosaic(tiles: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
     mosaic = np.full((rows * (height + gap_y) - gap_y, columns * (width + gap_x) - gap_x), np.nan)
     for row in range(rows):
         for column in range(columns):
-            top, left = row * (height + gap_y), column * (width + gap_x)
+            top = row * (height + gap_y)
+            left = column * (width + gap_x)
             mosaic[top : top + height, left : left + width] = tiles[row, column]
     x = [n * (width + gap_x) + (width - 1) / 2 for n in range(columns)]
     y = [n * (height + gap_y) + (height - 1) / 2 for n in range(rows)]

@@ -122,7 +122,8 @@ def _column(
     shapes = {node: _input_shape(config, reads, letter)}
     for box in (*sources, *input_boxes(stack.inputs)):
         node = Node(box, (node,))
-    blocks, layers = list(stack.stack.group), stack.stack.repeats
+    blocks = list(stack.stack.group)
+    layers = stack.stack.repeats
     rows = jax.tree.leaves(blocks)[0].shape[0]
     entry, drawn = node, blocks[-1]
     width = _width(drawn, config)

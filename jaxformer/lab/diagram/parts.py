@@ -137,7 +137,8 @@ def _described(sublayer: Any, masked: bool) -> tuple[str, str, tuple[str, ...]]:
 
 @_described.register
 def _(sublayer: SelfAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]:
-    attention, position = sublayer.attention, sublayer.attention.position
+    attention = sublayer.attention
+    position = sublayer.attention.position
     own = () if type(attention) is Attention else (_title(type(attention).__name__),)
     lines = [*own, _heads(attention)]
     if sublayer.window is not None:

@@ -64,7 +64,8 @@ def draw(architecture: Architecture, title: str) -> Any:
     for layout in layouts:
         lefts.append(x)
         x += 0.75 - min(place.x - place.width for place in layout.places.values()) + layout.right
-    width, height = max(x + 0.2, 4.6), max(layout.top for layout in layouts)
+    width = max(x + 0.2, 4.6)
+    height = max(layout.top for layout in layouts)
     notes = _notes(architecture, width)
     bottom = 0.25 + 0.18 * len(notes)
     size = (width, bottom + height + 0.85)

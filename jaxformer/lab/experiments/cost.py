@@ -101,14 +101,16 @@ def _compiled(mixer: Mixer, config: CostConfig, length: int) -> tuple[Callable[[
 def cost_report(config: CostConfig) -> Report:
     """Reports how time and memory grow with the length."""
     costs = measure_costs(config)
-    lengths, what = config.lengths, "forward and backward" if config.backward else "forward"
+    lengths = config.lengths
+    what = "forward and backward" if config.backward else "forward"
     header = ["layer", "work", "sequential", "path"]
     header += [f"ms, n = {n}" for n in lengths] + ["time ~ n^a, a ="]
     header += [f"MB, n = {n}" for n in lengths] + ["memory ~ n^b, b ="]
     rows = []
     for cost in costs:
         growth = [round(value, 2) for value in cost.exponents(lengths)]
-        times, sizes = (1e3 * cost.seconds).tolist(), (cost.num_bytes / 1e6).tolist()
+        times = (1e3 * cost.seconds).tolist()
+        sizes = (cost.num_bytes / 1e6).tolist()
         rows.append([*_row_title(cost.mixer), *times, growth[0], *sizes, growth[1]])
     reference, blockwise = costs[:2]
     saved = reference.num_bytes[-1] / max(blockwise.num_bytes[-1], 1)

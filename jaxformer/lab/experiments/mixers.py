@@ -49,7 +49,8 @@ def gru(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:
     def step(state_BD: jax.Array, gates_BE: jax.Array) -> tuple[jax.Array, jax.Array]:
         reset, update, new = jnp.split(gates_BE, 3, axis=-1)
         from_reset, from_update, from_new = jnp.split(state_BD @ parameters["hidden"], 3, axis=-1)
-        reset, update = jax.nn.sigmoid(reset + from_reset), jax.nn.sigmoid(update + from_update)
+        reset = jax.nn.sigmoid(reset + from_reset)
+        update = jax.nn.sigmoid(update + from_update)
         state_BD = (1 - update) * jnp.tanh(new + reset * from_new) + update * state_BD
         return state_BD, state_BD
 

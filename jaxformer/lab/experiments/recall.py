@@ -116,7 +116,9 @@ def train_recall(mixer: Mixer, config: RecallConfig) -> Recall:
     rng = np.random.default_rng(config.seed)
     drawn = (config.batch_size, config.length, config.vocab_size)
     every = range(4, config.distances[-1] + 1)
-    state, curve, started = optimizer.init(parameters), [], 0.0
+    state = optimizer.init(parameters)
+    curve = []
+    started = 0.0
     for step in range(config.steps):
         if step == min(10, config.steps - 1):
             started = time.perf_counter()
@@ -178,7 +180,8 @@ def recall_report(config: RecallConfig) -> Report:
 
 
 def _init(mixer: Mixer, config: RecallConfig) -> dict:
-    width, keys = config.width, iter(jax.random.split(jax.random.key(config.seed), 99))
+    width = config.width
+    keys = iter(jax.random.split(jax.random.key(config.seed), 99))
 
     def normal(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), shape) * shape[0] ** -0.5

@@ -52,7 +52,9 @@ def scaling_section(config: PositionsConfig) -> Section:
 
 def scalings(config: PositionsConfig) -> dict[str, tuple[Scaling, int]]:
     """Returns the methods to stretch RoPE by a factor, each with its length."""
-    factor, trained, pairs = config.factor, config.trained_length, config.head_dim // 2
+    factor = config.factor
+    trained = config.trained_length
+    pairs = config.head_dim // 2
     long = round(factor * trained)
     divisors = tuple((1 + (factor - 1) * np.linspace(0, 1, pairs) ** 2).tolist())
     llama = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0}
@@ -123,7 +125,8 @@ def _decay(config: PositionsConfig) -> Picture:
     figure, axes = canvas(
         f"RoPE's long-term decay ({config.head_dim} channels)", (10, 6.4), 2, 2, sharey="row"
     )
-    near, far = np.arange(257), np.unique(np.geomspace(1, 1e5, 500).astype(int))
+    near = np.arange(257)
+    far = np.unique(np.geomspace(1, 1e5, 500).astype(int))
     for colour, base in zip(COLOURS, _bases(config), strict=False):
         frequencies = inverse_frequencies(base, config.head_dim)
         label = f"base {base:,.0f}"

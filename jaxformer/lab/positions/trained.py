@@ -22,7 +22,8 @@ def trained_section(pretrained: Pretrained, name: str) -> Section:
         scheme = _scheme(pretrained.config, path)
         if not (path.endswith(_SUFFIX) and isinstance(scheme, Learned | T5Bias)):
             continue
-        table, where = np.asarray(array, np.float32), path.removesuffix(_SUFFIX).strip(".")
+        table = np.asarray(array, np.float32)
+        where = path.removesuffix(_SUFFIX).strip(".")
         draw = _table if isinstance(scheme, Learned) else _biases
         picture, found = draw(scheme, table, where)
         pictures.append(picture)
@@ -132,7 +133,8 @@ def _biases(scheme: T5Bias, table: np.ndarray, where: str) -> tuple[Picture, lis
     for head in range(bias.shape[1]):
         right.plot(distances, bias[:, head], linewidth=1, alpha=0.7)
     frame(right, "A line for each head", x, "added to the score")
-    near, far = bias[np.abs(distances) == 1].mean(0), bias[distances == distances[0]][0]
+    near = bias[np.abs(distances) == 1].mean(0)
+    far = bias[distances == distances[0]][0]
     numbers = [
         Number("t5", "bias at distance 1 less that of far keys", f"{where}, head {head}", value)
         for head, value in enumerate((near - far).tolist())

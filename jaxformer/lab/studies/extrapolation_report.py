@@ -117,7 +117,8 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
     ]
     title = f"Trained on rows of {plan.text_length} tokens, tested on longer ones"
     figure, ((axes,),) = canvas(title, (8.0, 4.6))
-    x, y = "tokens of a test row (dotted: the training length)", "perplexity (lower is better)"
+    x = "tokens of a test row (dotted: the training length)"
+    y = "perplexity (lower is better)"
     frame(axes, "", x, y)
     draw(axes, _curves(plan, table, TEXT, "perplexity", plan.text_length), marker="o")
     lengths_axis(axes, lengths, plan.text_length)

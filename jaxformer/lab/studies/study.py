@@ -25,7 +25,10 @@ from jaxformer.training.result import TrainResult
 Measure = Callable[[TrainResult], dict[str, Any]]
 """The measurements of a trained model, as JSON types."""
 
-_RESULTS, _RUNS, _COMPILED, _LOG = "results", "runs", "compiled", "train.log"
+_RESULTS = "results"
+_RUNS = "runs"
+_COMPILED = "compiled"
+_LOG = "train.log"
 # These fields are locations and do not affect results.
 _PLACES = ("config.data.tokenizer.path", "config.data.corpus.cache_dir")
 
@@ -106,7 +109,8 @@ class Study:
 
     def _result(self, cell: Cell) -> Result | None:
         """Trains and measures a cell, and stores the result."""
-        run, started = self.folder / _RUNS / cell.name, time.perf_counter()
+        run = self.folder / _RUNS / cell.name
+        started = time.perf_counter()
         run.parent.mkdir(parents=True, exist_ok=True)
         diverged, measured = "", {}
         with (run.parent / f"{cell.name}.log").open("a") as log, contextlib.redirect_stdout(log):

@@ -87,7 +87,8 @@ class MaskedAutoencoderHead(HeadModule):
 
     def __init__(self, key: jax.Array, config: Any, head: MaskedAutoencoder):
         """Declares the decoder, and linear layers before and after it."""
-        keys, std = jax.random.split(key, 4), normal(config.init_std)
+        keys = jax.random.split(key, 4)
+        std = normal(config.init_std)
         decoder, width = head.decoder(config), head.model_dim
         self.embed = Linear(
             keys[0], {"embed": config.output_width}, {"pooled": width}, std, bias=True
@@ -104,8 +105,10 @@ class MaskedAutoencoderHead(HeadModule):
         rows, columns = config.patch_size
         pixels = {"patch_rows": rows, "patch_columns": columns, "channels": config.channels}
         self.output = Linear(keys[3], {"embed": width}, pixels, std, bias=True)
-        self.prefix, self.num_patches = config.num_prefix, config.num_patches
-        self.patch_size, self.normalize = config.patch_size, head.normalize
+        self.prefix = config.num_prefix
+        self.num_patches = config.num_patches
+        self.patch_size = config.patch_size
+        self.normalize = head.normalize
 
     def scores(self, outputs, key=None):
         """Returns the pixels of each patch, `[B, patches, P, Q, C]`, float32."""

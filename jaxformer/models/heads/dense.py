@@ -68,7 +68,8 @@ class DenseLayer(nnx.Module):
             width: The width of the states.
             outputs: The logical axis and width of the output.
         """
-        keys, std = jax.random.split(key), normal(config.init_std)
+        keys = jax.random.split(key)
+        std = normal(config.init_std)
         self.linear = Linear(keys[0], {"embed": width}, outputs, std, bias=dense.bias)
         self.norm = optional_norm(keys[1], config.norm if dense.norm else None, *outputs.values())
         self.activation = dense.activation
@@ -84,7 +85,8 @@ class ResidualMLPLayer(nnx.Module):
 
     def __init__(self, key: jax.Array, config: TransformerConfig, width: int):
         """Declares two linear layers and a norm; `width` is that of the states."""
-        keys, std = jax.random.split(key, 3), normal(config.init_std)
+        keys = jax.random.split(key, 3)
+        std = normal(config.init_std)
         self.up = Linear(keys[0], {"embed": width}, {"mlp": config.mlp_dim}, std, bias=True)
         self.down = Linear(keys[1], {"mlp": config.mlp_dim}, {"embed": width}, std, bias=True)
         self.norm = NormLayer(keys[2], config.norm, width)

@@ -223,10 +223,13 @@ class ClassificationHead(HeadModule):
         """Declares the layers."""
         width = config.output_width * (2 if head.pooling == "first_and_mean" else 1)
         keys = jax.random.split(key)
-        inputs, outputs = {"embed": width}, {"labels": head.num_labels}
+        inputs = {"embed": width}
+        outputs = {"labels": head.num_labels}
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=head.bias)
         self.dense = build_dense(keys[1], head.dense, config, width)
-        self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
+        self.pooling = head.pooling
+        self.label = head.label
+        self.dropout = config.dropout
         self.weights = f"{head.label}_weights"
 
     def scores(self, outputs, key=None):
@@ -270,7 +273,8 @@ class RegressionHead(ClassificationHead):
     def loss(self, outputs, batch, options, key):
         del options
         weights = batch[self.weights]
-        scores, numbers = self.scores(outputs, key), batch[self.label]
+        scores = self.scores(outputs, key)
+        numbers = batch[self.label]
         arrays = {self.label: (numbers, "B"), self.weights: (weights, "B")}
         assert_axes({"B": scores.shape[0]}, **arrays)
         errors = jnp.square(scores - numbers)
@@ -288,7 +292,8 @@ class MultiLabelHead(ClassificationHead):
     def loss(self, outputs, batch, options, key):
         del options
         weights = batch[self.weights]
-        scores, labels = self.scores(outputs, key), batch[self.label]
+        scores = self.scores(outputs, key)
+        labels = batch[self.label]
         sizes = dict(zip("BL", scores.shape, strict=True))
         arrays = {self.label: (labels, "B L"), self.weights: (weights, "B")}
         assert_axes(sizes, **arrays)
@@ -356,7 +361,8 @@ class TokenClassificationHead(HeadModule):
     def __init__(self, key: jax.Array, config: TransformerConfig, head: TokenClassification):
         """Declares the layers."""
         keys = jax.random.split(key)
-        inputs, outputs = {"embed": config.output_width}, {"labels": head.num_labels}
+        inputs = {"embed": config.output_width}
+        outputs = {"labels": head.num_labels}
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
         self.dense = build_dense(keys[1], head.dense, config, config.output_width)
         self.dropout = config.dropout

@@ -42,7 +42,8 @@ def multi_label_scores(
     predictions, references, weights = _counted(predictions, references, weights)
     predicted, true = (np.asarray(x) > 0.5 for x in (predictions, references))
     exact = np.average((predicted == true).all(axis=1), weights=weights)
-    both, either = weights @ (predicted & true), weights @ predicted + weights @ true
+    both = weights @ (predicted & true)
+    either = weights @ predicted + weights @ true
     each = 2 * both / np.maximum(either, np.finfo(float).tiny)
     return {
         "micro_f1": float(2 * both.sum() / max(either.sum(), np.finfo(float).tiny)),
@@ -86,7 +87,8 @@ def tag_scores(
 
     predictions, references, weights = map(np.asarray, (predictions, references, weights))
     counted = weights > 0
-    found, wanted = predictions[counted], references[counted]
+    found = predictions[counted]
+    wanted = references[counted]
     scores = {"accuracy": float(metrics.accuracy_score(wanted, found))}
     if not all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in tags):
         macro = metrics.f1_score(wanted, found, average="macro", zero_division=0.0)
@@ -134,7 +136,8 @@ def translation_scores(predictions: Sequence[str], references: Sequence[str]) ->
     """Returns BLEU and chrF of a corpus, between 0 and 100, with sacrebleu's default settings."""
     import sacrebleu
 
-    predictions, references = list(predictions), [list(references)]
+    predictions = list(predictions)
+    references = [list(references)]
     return {
         "bleu": sacrebleu.corpus_bleu(predictions, references).score,
         "chrf": sacrebleu.corpus_chrf(predictions, references).score,
@@ -157,7 +160,8 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
         "wer", 0 if all are equal; it may exceed 1 if the predictions have many more words.
     """
     pairs = [(p.split(), r.split()) for p, r in zip(predictions, references, strict=True)]
-    errors, words = sum(_edits(*pair) for pair in pairs), sum(len(pair[1]) for pair in pairs)
+    errors = sum(_edits(*pair) for pair in pairs)
+    words = sum(len(pair[1]) for pair in pairs)
     return {"wer": errors / max(words, 1)}
 
 
@@ -216,7 +220,8 @@ def _matthews(references, predictions, weights) -> float:
 def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
     """Returns the word-level edit distance between two texts."""
     numbers = {word: number for number, word in enumerate({*words, *reference})}
-    across, columns = np.array([numbers[w] for w in reference], int), np.arange(len(reference) + 1)
+    across = np.array([numbers[w] for w in reference], int)
+    columns = np.arange(len(reference) + 1)
     row = columns
     for count, word in enumerate(words, start=1):
         best = np.minimum(row[:-1] + (across != numbers[word]), row[1:] + 1)

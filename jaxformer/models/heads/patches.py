@@ -91,9 +91,12 @@ class MaskedPixelsHead(HeadModule):
         """Declares the layer."""
         stride = head.stride
         pixels = {"patch_rows": stride, "patch_columns": stride, "channels": config.channels}
-        inputs, std = {"embed": config.output_width}, normal(config.init_std)
+        inputs = {"embed": config.output_width}
+        std = normal(config.init_std)
         self.output = Linear(key, inputs, pixels, std, bias=True)
-        self.prefix, self.patch_size, self.stride = config.num_prefix, config.patch_size, stride
+        self.prefix = config.num_prefix
+        self.patch_size = config.patch_size
+        self.stride = stride
 
     def scores(self, outputs, key=None):
         """Returns the pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
@@ -104,7 +107,9 @@ class MaskedPixelsHead(HeadModule):
         del options
         fits = self.patch_size == (self.stride, self.stride)
         check_argument("stride", self.stride, fits, f"{self.patch_size}, the size of a patch")
-        predicted, masked, images = self.scores(outputs, key), batch["masked"], batch["images"]
+        predicted = self.scores(outputs, key)
+        masked = batch["masked"]
+        images = batch["images"]
         assert_bool(masked=masked)
         whole = [n // self.stride * self.stride for n in images.shape[1:3]]
         pixels = patches(images[:, : whole[0], : whole[1]].astype(jnp.float32), self.patch_size)
@@ -124,7 +129,8 @@ class VisualTokensHead(HeadModule):
         """Declares the layers."""
         keys = jax.random.split(key)
         self.norm = NormLayer(keys[0], config.norm, config.output_width)
-        inputs, outputs = {"embed": config.output_width}, {"labels": head.num_tokens}
+        inputs = {"embed": config.output_width}
+        outputs = {"labels": head.num_tokens}
         self.output = Linear(keys[1], inputs, outputs, normal(config.init_std), bias=True)
         self.prefix = config.num_prefix
 
@@ -136,5 +142,6 @@ class VisualTokensHead(HeadModule):
     def loss(self, outputs, batch, options, key):
         masked = batch["masked"]
         assert_bool(masked=masked)
-        scores, weights = self.scores(outputs, key), masked.astype(jnp.float32)
+        scores = self.scores(outputs, key)
+        weights = masked.astype(jnp.float32)
         return class_loss(scores, batch["visual_tokens"], weights, options._replace(z_loss=0.0))

@@ -130,7 +130,8 @@ class AttentionPooling(nnx.Module):
         assert_axes(hidden=(hidden, "B T D"))
         rows, length, dim = hidden.shape
         probe = jnp.broadcast_to(self.probe[...].astype(hidden.dtype), (rows, 1, dim))
-        positions, first = jnp.arange(length)[None, :], jnp.zeros((1, 1), jnp.int32)
+        positions = jnp.arange(length)[None, :]
+        first = jnp.zeros((1, 1), jnp.int32)
         found = self.attention(
             place(probe, spec_of(hidden)),
             kv=hidden,

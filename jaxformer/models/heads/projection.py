@@ -56,7 +56,8 @@ class ProjectionHead(HeadModule):
 
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Projection):
         """Declares the layer."""
-        inputs, outputs = {"embed": config.output_width}, {"labels": head.width}
+        inputs = {"embed": config.output_width}
+        outputs = {"labels": head.width}
         self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=head.bias)
         self.pooling = head.pooling
 

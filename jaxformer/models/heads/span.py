@@ -62,7 +62,8 @@ class SpanHead(HeadModule):
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Span):
         """Declares the layers."""
         keys = jax.random.split(key)
-        inputs, outputs = {"embed": config.output_width}, {"labels": 2}
+        inputs = {"embed": config.output_width}
+        outputs = {"labels": 2}
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
         self.dense = build_dense(keys[1], head.dense, config, config.output_width)
         self.longest = head.longest
@@ -77,7 +78,8 @@ class SpanHead(HeadModule):
         return jnp.where(outputs.valid[:, None, :], logits_B2T, -1e9)
 
     def loss(self, outputs, batch, options, key):
-        scores, weights = self.scores(outputs, key), batch["span_weights"]
+        scores = self.scores(outputs, key)
+        weights = batch["span_weights"]
         rows = {"B": scores.shape[0]}
         assert_axes(rows, span=(batch["span"], "B 2"), span_weights=(weights, "B"))
         halves = jnp.broadcast_to(weights[:, None] / 2, batch["span"].shape)

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.linear import Kernel, linear
+from jaxformer.functional.kernels import Kernel
+from jaxformer.functional.linear import linear
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, map_chunks
 from jaxformer.functional.sampling.next_token import token_log_probabilities
 from jaxformer.models.flops import vocabulary_products
@@ -158,14 +159,17 @@ class VocabularyHead(HeadModule):
         if not isinstance(config, TextConfig):
             raise ConfigError("model.heads: a head over the vocabulary needs a text model")
         size, width = config.vocab_size, config.embedding_width
-        axes, std = ("vocab_embed", "vocab"), normal(config.init_std)
-        tied, learns = config.tie_embeddings, config.head_bias_learns
+        axes = ("vocab_embed", "vocab")
+        std = normal(config.init_std)
+        tied = config.tie_embeddings
+        learns = config.head_bias_learns
         self.kernel = None if tied else parameter(key, (width, size), axes, std, contract=1)
         zeros = partial(parameter, key, (size,), ("vocab",), constant(0.0))
         self.bias = zeros(learns=learns) if config.head_bias else None
         self.unread_bias = zeros(learns=False) if unread_bias else None
         self.width = width
-        self.scale, self.softcap = config.logit_scale, config.logit_softcap
+        self.scale = config.logit_scale
+        self.softcap = config.logit_softcap
 
     def unembedding(self, outputs: ModelOutput) -> Unembedding:
         """Returns the kernel and bias; a tied kernel is the embedding's."""
@@ -267,7 +271,8 @@ class DenseMaskedHead(MaskedHead):
         """Also declares the dense layer and the norm."""
         keys = jax.random.split(key, 3)
         super().__init__(keys[0], config, head.unread_bias)
-        inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}
+        inputs = {"embed": config.output_width}
+        outputs = {"vocab_embed": config.embedding_width}
         std, bias = normal(config.init_std), head.dense_bias
         self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
         self.norm = NormLayer(keys[2], config.norm, config.embedding_width)

@@ -155,7 +155,8 @@ def _cached(
     """Returns the cached embedder or cross-encoder, so that its programs are compiled once."""
     check_argument("batch_size", batch_size, at_least(1).allows(batch_size), at_least(1).expected)
     check_argument("max_length", max_length, _LENGTH.allows(max_length), _LENGTH.expected)
-    known, key = _CACHED.setdefault(pretrained, {}), (kind, max_length, batch_size)
+    known = _CACHED.setdefault(pretrained, {})
+    key = (kind, max_length, batch_size)
     if key not in known:
         # It must not refer to the model, which is the weak key.
         known[key] = kind(replace(pretrained), recipe, max_length, batch_size)

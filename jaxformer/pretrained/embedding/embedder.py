@@ -36,7 +36,9 @@ class _TextModel:
     def __init__(
         self, pretrained: Pretrained, recipe: Recipe, max_length: int | None, batch_size: int
     ):
-        self.pretrained, self.recipe, self.cut = pretrained, recipe, 0
+        self.pretrained = pretrained
+        self.recipe = recipe
+        self.cut = 0
         limits = (max_length or recipe.max_length, pretrained.config.position.max_length)
         length = min((n for n in limits if n is not None), default=None)
         given = None if limits[0] is None else length
@@ -65,8 +67,10 @@ def _reader(pretrained: Pretrained, max_length: int | None, lower_case: bool) ->
     """Returns the reader of a model's texts; that of a run reads them as in training."""
     if "jaxformer_kind" not in read_settings(pretrained.folder):
         return HFReader(pretrained, max_length, lower_case)
-    run, config = pretrained.folder.parent, pretrained.config
-    data, head = RunConfig(run).config.data, next((head.name for head in config.heads), None)
+    run = pretrained.folder.parent
+    config = pretrained.config
+    data = RunConfig(run).config.data
+    head = next((head.name for head in config.heads), None)
     return RunReader(data, load_tokenizer(run), config, head, max_length)
 
 
@@ -142,8 +146,9 @@ class CrossEncoder(_TextModel):
 
 
 def named_activation(pretrained: Pretrained, recipe: Recipe) -> tuple[str, str] | None:
-    """Returns the name of a cross-encoder's activation function, and its field."""
-    values, config = pretrained.checkpoint.hf_config.values, pretrained.checkpoint.hf_config.path
+    """Returns the name of a cross-encoder's activation function, and the field that has it."""
+    values = pretrained.checkpoint.hf_config.values
+    config = pretrained.checkpoint.hf_config.path
     nested = values.get("sentence_transformers")
     nested = nested if isinstance(nested, dict) else {}
     places = (

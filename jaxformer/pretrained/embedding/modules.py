@@ -151,7 +151,8 @@ class Dense(Module):
         activation = activation_of(values.get("activation_function", "torch.nn.Tanh"), where)
         tensors = _tensors(folder)
         shape = (values.get("out_features"), values.get("in_features"))
-        kernel, width = _tensor(tensors, "linear.weight", shape).T, (shape[0],)
+        kernel = _tensor(tensors, "linear.weight", shape).T
+        width = (shape[0],)
         has_bias = values.get("bias", True)
         bias = _tensor(tensors, "linear.bias", width) if has_bias else np.zeros(width, np.float32)
         residual = None
@@ -177,7 +178,8 @@ class LayerNorm(Module):
 
     @classmethod
     def read(cls, folder):
-        tensors, width = _tensors(folder), (_config(folder).get("dimension"),)
+        tensors = _tensors(folder)
+        width = (_config(folder).get("dimension"),)
         return cls(*(_tensor(tensors, name, width) for name in ("norm.weight", "norm.bias")))
 
     def __call__(self, vectors):

@@ -19,7 +19,8 @@ from jaxformer.pretrained.embedding.modules import (
     Pooling,
 )
 
-MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
 _OLD = re.compile(r"\d+_Transformer")
 _TRANSFORMER_FILES = [name for name in EMBEDDINGS if name not in (MODULES, SETTINGS)]
 _MODULES: dict[str, type[Module]] = {
@@ -101,7 +102,8 @@ def read_recipe(folder: Path) -> Recipe:
             raise ConfigError(_unsupported(file, kind, f"one of {', '.join(_MODULES)} after it"))
     modules = tuple(_MODULES[kind].read(path) for kind, path in rest)
     values = _settings_of(transformer)
-    length, lower = values.get("max_seq_length"), bool(values.get("do_lower_case", False))
+    length = values.get("max_seq_length")
+    lower = bool(values.get("do_lower_case", False))
     return Recipe(transformer, length, lower, pooling, modules, settings)
 
 

@@ -75,9 +75,10 @@ def _predicts_masked(pretrained: Pretrained) -> bool:
     return "masked_language_model" in [head.name for head in pretrained.config.heads]
 
 
-def _alternative(pretrained: Pretrained) -> str:
-    """Describes the heads or the use of a model that cannot fill masks."""
-    folder, config = pretrained.folder or "DIR", pretrained.config
+def _instead(pretrained: Pretrained) -> str:
+    """What a model that fills no masks has or does instead."""
+    folder = pretrained.folder or "DIR"
+    config = pretrained.config
     if config.predicts_next_token:
         does = "answers a text" if config.is_encoder_decoder else "continues a text"
         return f'this one {does}: jaxformer generate {folder} --prompt "..."'

@@ -56,7 +56,8 @@ def neighbours(
     token = _single(tokenizer, word)
     table = _table(model, step, best)
     rows, cosines = nearest_rows(table, token.id, k)
-    names, decode = tokenizer.rust.id_to_token, tokenizer.rust.decode
+    names = tokenizer.rust.id_to_token
+    decode = tokenizer.rust.decode
     found = [
         Neighbour(
             names(row) or f"(unused id {row})",
@@ -120,10 +121,15 @@ def _pieces(tokenizer: TextTokenizer, text: str) -> list[Token]:
 
 def _table(model: str | Path | Pretrained, step: int | None, best: bool) -> np.ndarray:
     if isinstance(model, Pretrained):
-        shapes, read = model.abstract_model.shapes, model.parameters.__getitem__
+        shapes = model.abstract_model.shapes
+        read = model.parameters.__getitem__
     else:
         opened = open_checkpoint(model, "folder", step=step, best=best)
-        shapes, read = opened.shapes, lambda name: opened.read([name])[name]
+        shapes = opened.shapes
+
+        def read(name: str) -> np.ndarray:
+            return opened.read([name])[name]
+
     if _TABLE not in shapes:
         raise DataError(f"{model}: the model has no table of token embeddings")
     return np.asarray(read(_TABLE), np.float32)

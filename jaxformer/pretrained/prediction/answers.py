@@ -47,7 +47,8 @@ class AnswerPredictor(Predictor):
 
     def _function(self, model, arrays):
         arrays = dict(arrays)
-        context, first = arrays.pop("context"), arrays.pop("first")
+        context = arrays.pop("context")
+        first = arrays.pop("first")
         scores = self.reader.scores(model, arrays)
         counted = (context | first)[:, None, :]
         total = jnp.sum(jax.nn.logsumexp(jnp.where(counted, scores, -1e9), axis=-1), axis=-1)

@@ -84,12 +84,15 @@ def open_predictor(
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):
-        reader, labels, text = _hf_reader(pretrained, config.max_length), (), None
+        reader = _hf_reader(pretrained, config.max_length)
+        labels = ()
+        text = None
     else:
         home, _ = run_and_step(folder)
         run, kept = RunConfig(home).config, kept_files(home)
         reader = _run_reader(kept, run, pretrained, head, config.max_length)
-        labels, text = load_labels(kept), getattr(run.data, "text", None)
+        labels = load_labels(kept)
+        text = getattr(run.data, "text", None)
     labels = labels or _label_names(pretrained)
     text = config.text or text
     subject = Subject(pretrained, reader, text, config.batch_size)
@@ -132,8 +135,9 @@ def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
 def _run_reader(
     home: Path, run: Config, pretrained: Pretrained, head: Head | None, max_length: int | None
 ) -> Reader:
-    """Returns the reader of a run's training data, or of the checkpoint it was imported from."""
-    data, name = run.data, None if head is None else head.name
+    """The reader of a run: that of its training data, or of the checkpoint it was imported from."""
+    data = run.data
+    name = None if head is None else head.name
     imported = pretrained.folder.name == IMPORTED
     if isinstance(data, Images):
         untrained = imported and run.init_from is None

@@ -29,7 +29,8 @@ class Batches:
         def compute(parameters, arrays):
             return function(pretrained.abstract_model.module(parameters), on_rows(arrays))
 
-        self._pretrained, self._batch_size = pretrained, batch_size
+        self._pretrained = pretrained
+        self._batch_size = batch_size
         self._compute = jax.jit(compute)
 
     def __call__(

@@ -15,8 +15,10 @@ from jaxformer.hub.families import family_of, forward
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, joined_spans
 
-_ANSWER_LENGTH, _ANSWER_STRIDE, _QUESTION_LENGTH = 384, 128, 64
-"""The default sizes of a row in question answering, as for BERT."""
+_ANSWER_LENGTH = 384
+_ANSWER_STRIDE = 128
+_QUESTION_LENGTH = 64
+"""The usual sizes of a row of question answering, as in BERT's."""
 _SCORES = ("logits", "text_embeds", "image_embeds", "pooler_output")
 """The names of a head's scores in transformers."""
 _UNLIMITED = 10**6
@@ -30,7 +32,8 @@ class HFReader(TextReader):
         self, pretrained: Pretrained, max_length: int | None = None, lower_case: bool = False
     ):
         """Reads the tokenizer."""
-        self._checkpoint, config = pretrained.checkpoint, pretrained.config
+        self._checkpoint = pretrained.checkpoint
+        config = pretrained.config
         self._folder = pretrained.folder
         self._tokenizer = read_prompt_encoder(pretrained.folder).tokenizer
         if lower_case:
@@ -73,7 +76,8 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def windows(self, where, question, context):
-        tokenizer, length = self._tokenizer, min(self.max_length, _ANSWER_LENGTH)
+        tokenizer = self._tokenizer
+        length = min(self.max_length, _ANSWER_LENGTH)
         tokenizer.no_truncation()
         (asked,) = tokenizer.encode_batch([question], add_special_tokens=False)
         if len(asked) > _QUESTION_LENGTH:

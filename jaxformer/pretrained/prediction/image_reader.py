@@ -98,8 +98,9 @@ class HFImageReader(ImageReader):
     """Reads images as the checkpoint's preprocessor_config.json says."""
 
     def __init__(self, pretrained: Pretrained):
-        """Reads the settings; raises DataError if there are none."""
-        self._checkpoint, config = pretrained.checkpoint, pretrained.config
+        """Reads the settings; DataError if there are none."""
+        self._checkpoint = pretrained.checkpoint
+        config = pretrained.config
         self._config = config.parts.get("encoder", config.parts.get("image", config))
         if pretrained.folder is None:
             raise DataError(f"the model has no folder, and so no {PREPROCESSOR}")
@@ -109,7 +110,8 @@ class HFImageReader(ImageReader):
 
     def _check_patches(self) -> None:
         """Raises DataError if the processor's patches differ from the model's."""
-        settings, wanted = self._settings, self._config.patch_size
+        settings = self._settings
+        wanted = self._config.patch_size
         if not self._any_grid or settings.max_patches is None:
             return
         patch = settings.values["patch_size"]

@@ -13,7 +13,8 @@ from jaxformer.errors import DataError
 from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.prediction.image_patches import sides_for_patches
 
-PROCESSOR, _IMAGES = "processor_config.json", "image_processor"
+PROCESSOR = "processor_config.json"
+_IMAGES = "image_processor"
 """The file of a processor of texts and images, and its field with the settings for images."""
 _HALF = (0.5, 0.5, 0.5)
 _BICUBIC = {"resample": 3}
@@ -49,9 +50,11 @@ class ImageSettings:
     @classmethod
     def of_folder(cls, folder: Path) -> "ImageSettings":
         """Returns the settings of a checkpoint's folder."""
-        values, path = (read_object(folder, PROCESSOR) or {}).get(_IMAGES), folder / PROCESSOR
+        values = (read_object(folder, PROCESSOR) or {}).get(_IMAGES)
+        path = folder / PROCESSOR
         if not isinstance(values, dict):
-            values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
+            values = read_object(folder, PREPROCESSOR)
+            path = folder / PREPROCESSOR
         if values is None:
             raise DataError(
                 f"{path} does not exist: it says how images are scaled and normalised; put the "

@@ -30,8 +30,11 @@ class RunReader(TextReader):
         max_length: int | None = None,
     ):
         """Prepares the encoder."""
-        self._data, self._tokenizer, self._config = data, tokenizer, config
-        self._head, self.max_length = head, max_length or data.lengths["inputs"]
+        self._data = data
+        self._tokenizer = tokenizer
+        self._config = config
+        self._head = head
+        self.max_length = max_length or data.lengths["inputs"]
         special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))
         self._encoder = RowEncoder(tokenizer, special, self.max_length)
 

@@ -68,7 +68,8 @@ class PredictedTable:
         self, predictor: Predictor, settings: dict[str, Any], done: Callable[[int], None]
     ) -> None:
         """Predicts for every row, and writes the output."""
-        count, records = self._resumed(settings), self.records()
+        count = self._resumed(settings)
+        records = self.records()
         for number, (record, (digest, _)) in enumerate(
             zip(islice(records, count), self._predicted(), strict=True), start=1
         ):

@@ -90,7 +90,8 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
     settings = read_settings(pretrained.folder)
     rows = [pretrained.prompt_encoder.source(text) for text in texts]
     part = pretrained.checkpoint.part("text")
-    longest, fixed = part.config.position.max_length, part.architecture.task.reads_padding
+    longest = part.config.position.max_length
+    fixed = part.architecture.task.reads_padding
     if fixed and longest is not None:
         rows = [row if len(row) <= longest else [*row[: longest - 1], row[-1]] for row in rows]
     for text, row in zip(texts, rows, strict=True):

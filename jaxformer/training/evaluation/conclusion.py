@@ -87,7 +87,8 @@ class EarlyStopping:
         return self._take(Evaluation(step, value if math.isfinite(value) else None))
 
     def _take(self, evaluation: Evaluation) -> bool:
-        value, best = cost(self._metric, evaluation.value), self.best
+        value = cost(self._metric, evaluation.value)
+        best = self.best
         better = value is not None and (best is None or value < cost(self._metric, best.value))
         self._worse = 0 if better else self._worse + 1
         self.best = evaluation if better else best

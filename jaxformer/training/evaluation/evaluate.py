@@ -71,8 +71,10 @@ class Evaluator:
 
     def batches(self) -> DeviceBatches:
         """Yields batches of validation rows on the devices, in the micro-batch size of training."""
-        parts, most = self.program.train.gradient_accumulation, self.max_batches
-        sharding, num_rows = self.program.batch_sharding, self._batch_size // parts
+        parts = self.program.train.gradient_accumulation
+        most = self.max_batches
+        sharding = self.program.batch_sharding
+        num_rows = self._batch_size // parts
         batches = self.data.validation.epoch(
             num_rows,
             rows=local_rows(sharding, num_rows),

@@ -47,7 +47,8 @@ def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
 
 def _spans(found: Goodput, part: str, lanes: int) -> list[list[tuple[float, float]]]:
     """Returns the begin and duration of a part for each lane, with adjacent pieces merged."""
-    zero, finest = found.starts[0].began, found.wall * _FINEST
+    zero = found.starts[0].began
+    finest = found.wall * _FINEST
     spans: list[list[tuple[float, float]]] = [[] for _ in range(lanes)]
     for number, start in enumerate(found.starts):
         lane = spans[min(number, lanes - 1)]

@@ -17,7 +17,8 @@ _LOSS_TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 20, 50)
 
 def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
     """Draws training and validation loss over the steps."""
-    train, validation = curve(folder, "train"), curve(folder, "validation")
+    train = curve(folder, "train")
+    validation = curve(folder, "validation")
     if not len(train[0]):
         return None
     figure, axes = canvas(title, subtitle)
@@ -137,7 +138,8 @@ def _label_ends(
     axes: Any, labels: Sequence[tuple[float, float, str, str]], per_token: bool
 ) -> None:
     """Labels each curve at its last point, moving labels apart where they would overlap."""
-    to_pixels, to_data = axes.transData.transform, axes.transAxes.inverted().transform
+    to_pixels = axes.transData.transform
+    to_data = axes.transAxes.inverted().transform
     placed = -np.inf
     right = max((x for x, *_ in labels), default=0.0)
     for _, y, name, colour in sorted(labels, key=lambda label: label[1]):

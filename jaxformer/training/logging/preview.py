@@ -21,7 +21,9 @@ class Preview:
     ):
         """Stores the settings; compilation happens on first use."""
         self.engine = Engine(program.model, program.abstract_model, mesh=program.mesh)
-        self.tokenizer, self.settings, self.window = tokenizer, settings, window
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.window = window
 
     def text(self, params: Parameters) -> str:
         """Returns the prompt and its continuation, up to the end of the text."""

@@ -54,7 +54,8 @@ def start_report(
     """Collects the rows of the table."""
     devices = list(mesh.devices.flat)
     needed = total_bytes(state)
-    parameters, learning = short_number(parameter_count(state.params)), ""
+    parameters = short_number(parameter_count(state.params))
+    learning = ""
     last = work.stages[-1].work
     if len(trained) < len(state.params):
         count = parameter_count([state.params[name] for name in trained])
@@ -120,7 +121,8 @@ def _starts(name: str) -> list[str]:
 def describe_epochs(data: Datasets, steps: int, max_batches: int | None) -> str:
     """Describes how often a run reads its data."""
     learned = data.train.examples.epochs(data.train.rows_before(steps))
-    checked, size = data.validation.num_rows, data.validation.batch_size
+    checked = data.validation.num_rows
+    size = data.validation.batch_size
     read = checked if max_batches is None else min(max_batches * size, checked)
     return (
         f"{', '.join(f'{number:.3g}' for number in learned)} of training, "

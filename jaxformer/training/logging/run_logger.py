@@ -94,13 +94,16 @@ class RunLogger:
     ):
         self._settings, self._work = settings, work
         self._stopwatch = Stopwatch()
-        self._logs, self._files = LogFolder(folder, continues=is_first()), None
+        self._logs = LogFolder(folder, continues=is_first())
+        self._files = None
         self._time: WallTime | None = None
         if is_first():
             rows = state.get("rows", 0)
             self._files = MetricsLog(self.folder, step, rows, settings.loggers, config)
             self._time = WallTime(self.folder, began or time.time(), step)
-        self._step, self._at, self._compiled = step, "start", None
+        self._step = step
+        self._at = "start"
+        self._compiled = None
         course = Course(settings.steps, epochs, work.flops, own)
         self._progress = make_progress(course, step, is_first())
         self._pending: tuple[int, Any] | None = None
@@ -128,7 +131,8 @@ class RunLogger:
     def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
         """Takes the metrics of the dispatched step; reads those of the previous one."""
         stage = self._work.stage(step - 1).start
-        compiles, self._compiled = stage != self._compiled, stage
+        compiles = stage != self._compiled
+        self._compiled = stage
         self._spent("compile" if compiles else "step", data=waited)
         self._stopwatch.waited(waited)
         self.flush()
@@ -160,7 +164,8 @@ class RunLogger:
         compilation.
         """
         stage = self._work.stage(step - 1)
-        is_first, self._stage = stage.start != self._stage, stage.start
+        is_first = stage.start != self._stage
+        self._stage = stage.start
         seconds = self._stopwatch.step_done(stage.work, counts=not is_first)
         if is_first:
             shape = f" of {stage.batch_text} tokens" if len(self._work.stages) > 1 else ""
@@ -296,7 +301,8 @@ class LogFolder:
         self.path.mkdir()
         if continues:
             self._fetch()
-        self._pushing, self._stop = threading.Lock(), threading.Event()
+        self._pushing = threading.Lock()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._push_regularly, daemon=True)
         self._thread.start()
 

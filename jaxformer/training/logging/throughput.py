@@ -78,7 +78,8 @@ class Workload:
         mesh: jax.sharding.Mesh | None = None,
     ) -> "Workload":
         """Computes the work of a step on a mesh."""
-        tokens, flops = batch_size * lengths["inputs"], model.flops(lengths)
+        tokens = batch_size * lengths["inputs"]
+        flops = model.flops(lengths)
         peak = None if mesh is None else peak_flops(mesh.devices.flat[0].device_kind)
         return cls(
             tokens=tokens,
@@ -116,7 +117,8 @@ class RunWork:
         """Computes the work of a run."""
         model, stages = config.model, []
         for phase in config.data.phases:
-            lengths, rows = model.row_lengths(phase.data.lengths), phase.data.num_sequences
+            lengths = model.row_lengths(phase.data.lengths)
+            rows = phase.data.num_sequences
             work = Workload.of(model, lengths, rows, mesh)
             stages.append(WorkStage(phase.start, work, rows))
         return cls(tuple(stages))
@@ -172,7 +174,9 @@ class Stopwatch:
 
     def read(self) -> dict[str, float]:
         """Returns the rates since the last reading and restarts; empty if no step was done."""
-        steps, elapsed, waited = self._steps, self._seconds, self._waiting
+        steps = self._steps
+        elapsed = self._seconds
+        waited = self._waiting
         self.restart()
         return _rates(steps, elapsed, waited) if steps else {}
 

@@ -67,8 +67,10 @@ class WallTime:
         with replacing(path) as aside:  # without an incomplete last line
             aside.write_bytes(b"".join(line + b"\n" for line in before))
         self._file = path.open("a", buffering=1)
-        self._began, self._offset = began, time.time() - began - time.perf_counter()
-        self._seconds, self._last = dict.fromkeys(PARTS, 0.0), 0.0
+        self._began = began
+        self._offset = time.time() - began - time.perf_counter()
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._last = 0.0
         self.lap("start")
         self.write(step)
 
@@ -108,7 +110,8 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
 
     Damaged rows are skipped with a warning.
     """
-    path, rows = any_path(folder, "folder") / WALL_TIME_FILE, []
+    path = any_path(folder, "folder") / WALL_TIME_FILE
+    rows = []
     for number, line in enumerate(_lines(path), 1):
         try:
             rows.append(_row(line, f"{path}:{number}"))

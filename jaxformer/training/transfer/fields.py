@@ -38,7 +38,8 @@ def from_origin(
 ) -> tuple[Config, Checkpoint | None]:
     """Returns an experiment with open fields filled in from its checkpoint, and the checkpoint."""
     began = read_config(folder) if folder and (folder / CONFIG_FILE).exists() else None
-    named, pinned = hub_name(config.init_from), _commit_of(began, config.init_from)
+    named = hub_name(config.init_from)
+    pinned = _commit_of(began, config.init_from)
     if pinned is not None and named.revision is None:
         config = replace(config, init_from=pinned)
     try:
@@ -73,7 +74,8 @@ def from_origin(
 
 def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelConfig:
     """Returns a checkpoint's model with the head for the data, with `count` labels if any."""
-    model, model_format = checkpoint.config, checkpoint.model_format
+    model = checkpoint.config
+    model_format = checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
         return model.with_fields(heads=_kept(_fresh_heads(model, head, count), model))
@@ -196,14 +198,16 @@ def _with_decoder(config: Config, origin: Checkpoint) -> Config:
     if not config.model.is_encoder_decoder or getattr(data, "decoder_start", "") is not None:
         return config
     values = origin.description.hf_config.values
-    first, end = values.get("decoder_start_token_id"), values.get("eos_token_id")
+    first = values.get("decoder_start_token_id")
+    end = values.get("eos_token_id")
     start = "end_of_text" if first is not None and first == end else "pad"
     return replace(config, data=replace(data, decoder_start=start))
 
 
 def _with_length(config: Config, origin: Checkpoint) -> Config:
     """Returns the experiment with rows as long as the model and the tokenizer support."""
-    values, settings = origin.description.hf_config.values, read_settings(origin.home)
+    values = origin.description.hf_config.values
+    settings = read_settings(origin.home)
     limits = [getattr(config.model.position, "max_length", None), settings.get("model_max_length")]
     limits += [values.get(name) for name in _LENGTHS]
     known = [int(limit) for limit in limits if isinstance(limit, int | float) and limit >= 1]

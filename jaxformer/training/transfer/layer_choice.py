@@ -67,7 +67,8 @@ def chosen_layers(
     _check_kinds(layers, kinds, their_kinds)
     rows = {}
     for name, path in blocks.items():
-        chosen, group = layers[path.block :: len(kinds)], len(their_kinds)
+        chosen = layers[path.block :: len(kinds)]
+        group = len(their_kinds)
         sources = tuple(
             LayerRow(str(path._replace(block=layer % group)), layer // group) for layer in chosen
         )
@@ -113,7 +114,8 @@ def _check_stack(
 
 def _check_kinds(layers: tuple[int, ...], here: Kinds, there: Kinds) -> None:
     for number, layer in enumerate(layers):
-        ours, theirs = here[number % len(here)], there[layer % len(there)]
+        ours = here[number % len(here)]
+        theirs = there[layer % len(there)]
         if ours != theirs:
             raise ConfigError(
                 f"init_layers: layer {layer} there has {_kind(theirs)} and would become layer "

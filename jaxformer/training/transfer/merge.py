@@ -46,7 +46,8 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
     The folder contains the configuration without factors, one checkpoint with only parameters, and
     the corresponding tokenizer and labels. It is written atomically.
     """
-    source, target = run_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
+    source = run_path(source, "RUN_DIR")
+    target = any_path(target, "OUT_DIR")
     saved = SavedRun(source, step, best)
     if not saved.adapted:
         raise ConfigError(

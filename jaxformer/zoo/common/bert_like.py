@@ -177,7 +177,8 @@ LABELS = {
 
 def over_vocabulary(dense: str, norm: str, kernel: str, bias: str) -> dict[str, str]:
     """Returns the names of the heads over the vocabulary: of masked tokens, and of the next one."""
-    masked, causal = "heads.masked_language_model", "heads.language_model"
+    masked = "heads.masked_language_model"
+    causal = "heads.language_model"
     return {
         f"{masked}.dense": dense,
         f"{masked}.norm": norm,

@@ -50,7 +50,8 @@ def text_fields(projection: str = "projection_dim") -> tuple[Field, ...]:
 
 
 def _read_patches(hf_config: HFConfig, prefix: int) -> dict[str, Any]:
-    image, patch = hf_config.number("image_size"), hf_config.number("patch_size")
+    image = hf_config.number("image_size")
+    patch = hf_config.number("patch_size")
     return {
         "patch": patch,
         "image_size": (image, image),

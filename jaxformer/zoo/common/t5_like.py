@@ -200,7 +200,8 @@ def _side(ours: str, theirs: str, own_attention: str, gated: bool) -> dict[str, 
     """The names of one stack, "encoder" or "decoder", whose self-attention has this name."""
     kinds = (own_attention, "EncDecAttention")[: 2 if theirs == "decoder" else 1]
     last = len(kinds)
-    dense, feed = f"layer.{last}.DenseReluDense", f"sublayers.{last}"
+    dense = f"layer.{last}.DenseReluDense"
+    feed = f"sublayers.{last}"
     names = {f"norms.{number}": f"layer.{number}.layer_norm" for number in range(last + 1)}
     for number, kind in enumerate(kinds):
         parts = [f"layer.{number}.{kind}.{part}" for part in ("q", "k", "v", "o")]

@@ -42,7 +42,8 @@ class LearnedChats:
     ) -> None:
         """Encodes conversations."""
         encode = partial(_encoded, encoder, everything=everything)
-        total, chats = len(chats), [chat for chat in chats if everything or answers_of(chat)]
+        total = len(chats)
+        chats = [chat for chat in chats if everything or answers_of(chat)]
         self._unlearned += total - len(chats)
         for start in range(0, len(chats), _CHUNK):
             for chat, encoded in each(encode, chats[start : start + _CHUNK], bad):

@@ -198,15 +198,14 @@ class AnswerFinder:
     def _reached(
         self, chat: Conversation, places: Sequence[int], text: str, rendered: Rendered
     ) -> list[Span]:
-        marks, tails = MarkedText(rendered.text), iter(rendered.tails)
+        marks = MarkedText(rendered.text)
+        tails = iter(rendered.tails)
         if marks.plain != text:
             raise self._error(chat, "the template does not copy the messages as they are")
         spans = []
         for place, header, turn in zip(places, tails, tails, strict=True):
-            start, end = (
-                marks.common_end(header and _THOUGHT.sub("", header)),
-                marks.common_end(turn),
-            )
+            start = marks.reach(header and _THOUGHT.sub("", header))
+            end = marks.reach(turn)
             if start is None or end is None:
                 raise self._error(
                     chat,
@@ -225,7 +224,8 @@ class AnswerFinder:
         self, chat: Conversation, rendered: Rendered, special: SpecialTokens, span: Span
     ) -> Span:
         """Returns the span of an answer, extended to the token that ends the turn."""
-        text, message = rendered.text, chat.messages[span.place]
+        text = rendered.text
+        message = chat.messages[span.place]
         thought = _THOUGHT.search(text, max(span.start - _LONGEST_THOUGHT, 0), span.start)
         start = _outside(special, thought.start() if thought else span.start)
         if self._header and text.startswith(self._header, start):
@@ -343,7 +343,8 @@ def _marked_calls(calls: Any, mark: str) -> dict[str, Any]:
     name = _last_name(calls)
     if name is None:
         return {}
-    last, marked_name = calls[-1], {"name": _with_mark(name, mark)}
+    last = calls[-1]
+    marked_name = {"name": _with_mark(name, mark)}
     if "function" in last:
         marked_name = {"function": {**last["function"], **marked_name}}
     return {"tool_calls": [*calls[:-1], {**last, **marked_name}]}

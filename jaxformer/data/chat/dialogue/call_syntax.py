@@ -137,7 +137,8 @@ class CallSyntax:
             value = {**value, **value["function"]}
         if not isinstance(value, dict) or not isinstance(value.get(self.name_key), str):
             return None
-        arguments, id_ = value.get(self.arguments_key), value.get("id")
+        arguments = value.get(self.arguments_key)
+        id_ = value.get("id")
         if isinstance(arguments, str):
             held = _json_at(arguments, 0)
             arguments = held and held[0]

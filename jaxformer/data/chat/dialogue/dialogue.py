@@ -46,7 +46,9 @@ class Dialogue:
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, folder: Path):
-        self._tokenizer, self._template, self._folder = tokenizer, template, folder
+        self._tokenizer = tokenizer
+        self._template = template
+        self._folder = folder
         self._encoder = ChatEncoder(tokenizer, template)
         added = tokenizer.get_added_tokens_decoder().items()
         self._special = {id_: token.content for id_, token in added if token.special}

@@ -55,7 +55,8 @@ class PreferenceData(ConversationData[PreferenceRow]):
         folder: str | os.PathLike,
         bad: BadRows,
     ) -> FittingRows:
-        sides, found = [side for row in rows for side in row], []
+        sides = [side for row in rows for side in row]
+        found = []
         for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
             both = list(zip(own[::2], own[1::2], strict=True))
             found += (pair for _, pair in each(partial(encoded_pairs, encoder), both, bad))

@@ -44,7 +44,8 @@ class Preference:
         chosen, rejected = (record.text(name) for name in (self.chosen, self.rejected))
         if record.values.get(self.prompt) is None:
             prompt = _common_text(chosen, rejected)
-            chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+            chosen = chosen[len(prompt) :]
+            rejected = rejected[len(prompt) :]
         else:
             prompt = record.text(self.prompt)
         if not prompt:
@@ -71,7 +72,9 @@ class Preference:
         prompt = _messages(record, self.prompt, "user")
         whole = _common_messages(chosen, rejected)
         if whole and all(message in whole for message in prompt):
-            prompt, chosen, rejected = whole, chosen[len(whole) :], rejected[len(whole) :]
+            prompt = whole
+            chosen = chosen[len(whole) :]
+            rejected = rejected[len(whole) :]
         if not prompt:
             raise self._no_prompt(record)
         for name, answer in ((self.chosen, chosen), (self.rejected, rejected)):

@@ -100,7 +100,8 @@ class Mixup(Augmentation):
         check_fields(self, alpha=POSITIVE)
 
     def __call__(self, example, rng, other):
-        second, share = other(), rng.beta(self.alpha, self.alpha)
+        second = other()
+        share = rng.beta(self.alpha, self.alpha)
         image = share * example.image + (1 - share) * second.image
         label = example.label if rng.random() < share else second.label
         return LabelledImage(image.astype(np.float32), label)
@@ -202,7 +203,8 @@ class Images(Data):
             )
             held_out = self._examples(images, validation, labels)
         else:
-            train, held_out = usable, self.validation_examples(None, labels)
+            train = usable
+            held_out = self.validation_examples(None, labels)
         shown = self._examples(images, train, labels, self.augmentation)
         sides = self.dataset(shown, "train"), self.dataset(held_out, "validation")
         found = Datasets(*sides, labels=labels)
@@ -246,8 +248,11 @@ class ImageExamples(ExampleSource):
         augmentation: tuple[Augmentation, ...] = (),
     ):
         """Takes the images `chosen` [rows] of a set; raises DataError for an unknown label."""
-        self._images, self._chosen, self._augmentation = images, chosen, augmentation
-        self._mean, self._std = np.array(mean, np.float32), np.array(std, np.float32)
+        self._images = images
+        self._chosen = chosen
+        self._augmentation = augmentation
+        self._mean = np.array(mean, np.float32)
+        self._std = np.array(std, np.float32)
         self._labels = numbered(
             [images.labels[number] for number in chosen],
             labels,

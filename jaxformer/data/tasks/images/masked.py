@@ -51,7 +51,8 @@ class MaskedExamples(ExampleSource):
 
     def __init__(self, examples: ExampleSource, num_patches: int, mask_ratio: float):
         """Takes the examples, and the share of their patches to hide, at least one patch."""
-        self._examples, self._num_patches = examples, num_patches
+        self._examples = examples
+        self._num_patches = num_patches
         self._count = max(1, round(mask_ratio * num_patches))
 
     def __len__(self) -> int:

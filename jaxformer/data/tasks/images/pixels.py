@@ -125,7 +125,8 @@ def middle(image: Any, size: tuple[int, int]) -> Any:
     height, width = size
     if image.size == (width, height):
         return image
-    left, top = (image.size[0] - width) // 2, (image.size[1] - height) // 2
+    left = (image.size[0] - width) // 2
+    top = (image.size[1] - height) // 2
     return image.crop((left, top, left + width, top + height))
 
 

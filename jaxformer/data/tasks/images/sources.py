@@ -131,7 +131,10 @@ class ImageTable(ImageSource):
             raise DataError(
                 f"{self.path} is not a table: expected {', '.join(TABLES)}, or a folder"
             )
-        files, names, labels, named = [], [], [], NamedImages(table.parent)
+        files = []
+        names = []
+        labels = []
+        named = NamedImages(table.parent)
         for record in read_records(table):
             columns = (self.image,) if self.image else None
             (column,) = columns or recognised(record, IMAGE_COLUMNS, _OPTION, (self.label,))
@@ -185,7 +188,10 @@ class _FileSet(ImageSet):
         labels: list[str],
         form: tuple[tuple[int, int], int, Scaling],
     ):
-        self._files, self._form, self.names, self.labels = files, form, names, labels
+        self._files = files
+        self._form = form
+        self.names = names
+        self.labels = labels
 
     def decode(self, index):
         return scaled_pixels(self._files[index], *self._form)

@@ -136,7 +136,8 @@ class ImageTextPairs(TaskData[ImageTextPair]):
 
     def examples(self, rows, tokenizer, labels=()):
         del labels
-        special, length = _special_tokens(tokenizer), self.sequence_length
+        special = _special_tokens(tokenizer)
+        length = self.sequence_length
         encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
         texts = encoder.encode([(row.text,) for row in rows], [row.where for row in rows])
         return PairExamples(rows, texts, self, tokenizer.pad_id)
@@ -153,7 +154,10 @@ class PairExamples(ExampleSource):
         pad_id: int,
     ):
         """Takes the rows and their texts as tokens, [rows]."""
-        self._rows, self._texts, self._data, self._pad_id = rows, texts, data, pad_id
+        self._rows = rows
+        self._texts = texts
+        self._data = data
+        self._pad_id = pad_id
         self._mean, self._std = (np.array(x, np.float32) for x in (data.mean, data.std))
 
     def __len__(self) -> int:

@@ -11,7 +11,8 @@ from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, i
 from jaxformer.errors import DataError, did_you_mean
 
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
-_RANGE, _EMPTY_NODE = re.compile(r"(\d+)-(\d+)"), re.compile(r"\d+\.\d+")
+_RANGE = re.compile(r"(\d+)-(\d+)")
+_EMPTY_NODE = re.compile(r"\d+\.\d+")
 _NONE = "_"
 
 

@@ -36,7 +36,8 @@ class TagTable(TagSource):
 
     def _sentence(self, numbered: tuple[int, Record]) -> Sentence:
         number, record = numbered
-        words, tags = _items(record, self.words, str), _items(record, self.tags, str | int)
+        words = _items(record, self.words, str)
+        tags = _items(record, self.tags, str | int)
         if len(words) != len(tags):
             raise DataError(
                 f"{record.where}: {len(words)} words in {self.words!r} and {len(tags)} tags in "
