@@ -191,7 +191,7 @@ def with_adapter(
     weight: float = 1.0,
 ) -> Loaded:
     """Returns a model with a PEFT adapter merged into its weights."""
-    opened = opened_with(pretrained, adapter, weight)
+    opened = open_with_adapter(pretrained, adapter, weight)
     structure = opened.abstract_model
     found = pretrained.parameters
     shared = {

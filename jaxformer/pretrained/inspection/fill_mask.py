@@ -75,7 +75,7 @@ def _predicts_masked(pretrained: Pretrained) -> bool:
     return "masked_language_model" in [head.name for head in pretrained.config.heads]
 
 
-def _instead(pretrained: Pretrained) -> str:
+def _alternative(pretrained: Pretrained) -> str:
     """What a model that fills no masks has or does instead."""
     folder = pretrained.folder or "DIR"
     config = pretrained.config

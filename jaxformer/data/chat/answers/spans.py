@@ -204,8 +204,8 @@ class AnswerFinder:
             raise self._error(chat, "the template does not copy the messages as they are")
         spans = []
         for place, header, turn in zip(places, tails, tails, strict=True):
-            start = marks.reach(header and _THOUGHT.sub("", header))
-            end = marks.reach(turn)
+            start = marks.common_end(header and _THOUGHT.sub("", header))
+            end = marks.common_end(turn)
             if start is None or end is None:
                 raise self._error(
                     chat,
