@@ -267,9 +267,9 @@ BOMBS = {
     "file": ("a" * 10**6 + "a", "at most 1,000,000"),
 }
 REASONS = {
-    2: "it computes for longer than 2 seconds",
+    2: "longer than 2 seconds",
     128: "it needs more than 128 MB of memory",
-    None: "it (computes for longer than 2 seconds|needs more than 128 MB)",
+    None: "it (takes longer than 2 seconds|needs more than 128 MB)",
 }
 
 
@@ -347,7 +347,7 @@ def test_the_limits_are_those_of_each_chat_and_name_its_line(tmp_path):
     short = [RenderRequest(Conversation(CHATS[0], where=f"f:{line}")) for line in range(1, 31)]
     assert [rendered.text for rendered in chat.render_batch(short)] == ["done"] * 30
     long = RenderRequest(Conversation(CHATS[1], where="f:31"))
-    with pytest.raises(DataError, match=r"f:31: .*computes for longer than 2 seconds"):
+    with pytest.raises(DataError, match=r"f:31: .*longer than 2 seconds"):
         chat.render_batch([*short[:2], long, *short])
 
 
