@@ -1,4 +1,4 @@
-"""Rows that cannot be used: they stop the run, or are left out and counted."""
+"""Handles rows that cannot be used: they stop the run, or are left out and counted."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
-def advised(error: DataError) -> str:
+def with_skip_advice(error: DataError) -> str:
     """Returns the error about a row that stops the run, and names the option to leave it out."""
     return f"{error}; {_ADVICE}"
 
@@ -41,10 +41,10 @@ class BadRows:
     def add(self, error: DataError) -> None:
         """Leaves a row out."""
         if not self.skips:
-            raise DataError(advised(error)) from error
+            raise DataError(with_skip_advice(error)) from error
         self._messages.append(str(error))
 
-    def settle(self, source: object, total: int) -> None:
+    def finish(self, source: object, total: int) -> None:
         """Reports how many rows were left out, and why the first one was."""
         if not self._messages:
             return
@@ -90,7 +90,7 @@ def read_rows(
             empty.append(record.where)
         else:
             rows.append(row)
-    bad.settle(source, total)
+    bad.finish(source, total)
     if empty:
         _log.warning(
             "%s: %s of %s rows have no label or text and are left out; the first: %s",

@@ -50,10 +50,10 @@ class Datasets:
 
 @dataclass(frozen=True, kw_only=True)
 class Data(abc.ABC):
-    """Where batches come from; a subclass for each kind of data."""
+    """The source of batches; there is a subclass for each kind of data."""
 
     head: ClassVar[str] = "language_model"
-    """What the data teach, by the name of a head: "language_model", "masked_language_model",
+    """The head that the data train: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
     "span", "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property.
     A model from a checkpoint gets this head."""
@@ -87,7 +87,7 @@ class Data(abc.ABC):
     """Whether a stage of a ramp may have shorter rows, see `data.ramp`."""
 
     batch_size: int = 16
-    """Rows of a step, over all hosts; with a ramp, of a step after its last stage."""
+    """The rows of a step, over all hosts; with a ramp, of a step after its last stage."""
 
     ramp: tuple[Stage, ...] = ()
     """The stages at the start of the run that have another batch size or shorter rows, in order."""
@@ -99,17 +99,18 @@ class Data(abc.ABC):
     """The share of the documents held out for validation."""
 
     split_seed: int = 0
-    """Chooses which documents are held out; runs that differ in `seed` alone stay comparable."""
+    """Chooses which documents are held out; runs that differ only in `seed` stay comparable."""
 
     max_validation_batches: int | None = 50
-    """The most batches an evaluation reads, spread evenly over the validation rows; None reads all.
+    """The maximum number of batches of an evaluation, spread evenly over the validation rows; None:
+    all.
     """
 
     prefetch_threads: int = 2
-    """Threads that prepare batches ahead of the step."""
+    """The number of threads that prepare batches ahead of the step."""
 
     prefetch_batches: int = 8
-    """Batches kept ready."""
+    """The number of batches that are kept ready."""
 
     def __post_init__(self):
         check_types(self, "data")
@@ -146,12 +147,12 @@ class Data(abc.ABC):
 
     @property
     def images_alone(self) -> bool:
-        """Whether a row is an image without a text."""
+        """Whether a row has an image but no text."""
         return self.has_images and not self.has_text
 
     @property
     def num_sequences(self) -> int:
-        """The sequences that the model reads in a step, over all hosts."""
+        """The number of sequences that the model reads in a step, over all hosts."""
         return self.batch_size * self.sequences_per_row
 
     @property
@@ -169,7 +170,8 @@ class Data(abc.ABC):
         del tokenizer
 
     longest_row: ClassVar[int] = 512
-    """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
+    """The maximum number of tokens of a row if `sequence_length` is None and the checkpoint allows
+    more."""
 
     def of_length(self, length: int) -> "Data":
         """Returns the data with the length of rows that was left to the checkpoint."""
@@ -199,7 +201,7 @@ class Data(abc.ABC):
             folder: The run's folder, in which the tokenizer and prepared data are saved.
 
         Returns:
-            Both sides of the data, and the tokenizer where there is one.
+            Both sides of the data, and the tokenizer if there is one.
 
         Raises:
             DataError: The data are missing, empty or unreadable.
@@ -217,7 +219,7 @@ class Data(abc.ABC):
             The validation side; "train" may be None.
 
         Raises:
-            DataError: The data are missing, empty or unreadable, or hold an unknown label.
+            DataError: The data are missing, empty or unreadable, or have an unknown label.
         """
         home = Path(folder, "tokenizer")
         tokenizer = load_tokenizer(home) if self.has_text and home.is_dir() else None
@@ -233,7 +235,7 @@ class Data(abc.ABC):
         """Returns the examples for validation, or None if they are a share of the training data.
 
         Args:
-            tokenizer: The run's.
+            tokenizer: The run's tokenizer.
             labels: The names of the run's labels, in the order of their numbers.
         """
         del tokenizer, labels

@@ -1,4 +1,4 @@
-"""Batches in an order that is a pure function of (seed, step), prepared ahead of the step."""
+"""Batches in an order that is a pure function of (seed, step), prepared ahead of each step."""
 
 import abc
 import sys
@@ -19,7 +19,7 @@ Batch = dict[str, np.ndarray]
 
 
 class ExampleSource(abc.ABC):
-    """Random access to a known number of examples, as a grain `RandomAccessDataSource` gives.
+    """Random access to a known number of examples, like a grain `RandomAccessDataSource`.
 
     Unlike grain's, it reads with a random generator, for masking and augmentation.
     """
@@ -34,18 +34,18 @@ class ExampleSource(abc.ABC):
 
         Args:
             index: From 0 to `len(self) - 1`.
-            rng: The row's own generator, a function of the seed and of the row's number in the
+            rng: The row's generator, a function of the seed and of the row's number in the
                 order of training, so that the result depends neither on threads nor on hosts.
         """
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes in which nothing counts: all weights are 0."""
+        """Returns a row of the same shapes with all weights 0."""
         row = self.read(0, np.random.default_rng(0))
         weights = (name for name in row if name.endswith("weights"))
         return row | {name: np.zeros_like(row[name])[()] for name in weights}
 
     def index(self, number: int, seed: int) -> int:
-        """Returns which row is number n of the endless order of training.
+        """Returns the row with number n in the endless order of training.
 
         Every epoch of `len(self)` numbers is a new permutation of all rows. Any number, in any
         epoch, is computed directly, without a list.
@@ -58,7 +58,9 @@ class ExampleSource(abc.ABC):
         return index_shuffle(place, max_index=len(self) - 1, seed=(seed + epoch) % 2**32, rounds=4)
 
     def epochs(self, number: int) -> tuple[float, ...]:
-        """Returns how often the first `number` rows of the order read each source: here, of one."""
+        """Returns how often the first `number` rows of the order go through each source; here, of
+        one.
+        """
         return (number / len(self),)
 
 
@@ -91,7 +93,7 @@ class Dataset:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows, each of which an epoch reads once."""
+        """The number of rows, each of which is read once per epoch."""
         return len(self.examples)
 
     def rows_before(self, step: int) -> int:
@@ -137,8 +139,8 @@ class Dataset:
         Args:
             start_step: The first step.
             rows: int [rows], which rows of each batch this host needs; None means all of them.
-                Where phases differ in their batch size, the steps are of one phase.
-            stop_step: The step before which to end; None never ends.
+                If phases differ in their batch size, the steps must be of one phase.
+            stop_step: The step before which to end; None: never.
 
         Returns:
             An iterator over batches.
@@ -161,8 +163,8 @@ class Dataset:
         Args:
             batch_size: Rows of a batch over all hosts; None takes that of training.
             rows: int [rows], which rows of each batch this host needs; None means all of them.
-            max_batches: The most batches to yield; if the rows fill more, rows evenly spaced
-                over all of them are taken.
+            max_batches: The maximum number of batches; if there are more rows, evenly spaced ones
+                are taken.
 
         Returns:
             An iterator over batches.
@@ -183,7 +185,7 @@ class Dataset:
         return self.examples.read(index, self._rng(number)) | {"row": np.int32(index)}
 
     def _rng(self, number: int, part: int = 0) -> np.random.Generator:
-        # The highest word of the counter, which no draw reaches, keeps parts apart.
+        # The highest word of the counter, which draws never reach, distinguishes parts.
         philox = np.random.Philox(key=[self._seed, number], counter=[0, 0, 0, part])
         return np.random.Generator(philox)
 

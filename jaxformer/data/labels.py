@@ -25,7 +25,7 @@ from jaxformer.io.files import (
 )
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
-_INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits
+_INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads at most this many digits
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +48,7 @@ def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
     except DataError as damage:
         if hashlib.sha256(text.encode()).hexdigest() not in read_bytes(record).decode("latin-1"):
             raise
-        _log.warning("%s; made again as it was", damage)
+        _log.warning("%s; restored", damage)
         _write(file, text)
         kept = names
     if kept != names:

@@ -35,12 +35,12 @@ class ConcatenatedExamples(ExampleSource):
         return self.sources[0].blank()
 
     def source_of(self, index: int) -> int:
-        """Returns the source that row `index` is in."""
+        """Returns the source of row `index`."""
         return int(np.searchsorted(self._starts, index, side="right")) - 1
 
 
 class MixedExamples(ConcatenatedExamples):
-    """Sources mixed in chosen proportions; each goes through its own epochs.
+    """Sources mixed in given proportions, each with independent epochs.
 
     The sources take turns in a fixed order, so that among the first n rows of the order
 
@@ -58,7 +58,7 @@ class MixedExamples(ConcatenatedExamples):
         """The weights must be above 0, but need not sum to 1."""
         super().__init__(sources)
         _check_alike(self.sources)
-        # As decimals are written: 0.7 means 7/10, not the nearest binary fraction.
+        # Reads weights as decimals: 0.7 means 7/10, not the nearest binary fraction.
         exact = [Fraction(str(weight)) for weight in weights]
         common = math.lcm(*(weight.denominator for weight in exact))
         self._turns = [int(weight * common) for weight in exact]
@@ -73,14 +73,14 @@ class MixedExamples(ConcatenatedExamples):
         return int(self._starts[source]) + own
 
     def epochs(self, number: int) -> tuple[float, ...]:
-        """Returns how often the first `number` rows of the order read each source."""
+        """Returns how often the first `number` rows of the order go through each source."""
         counts = zip(self.counts(number), self.sources, strict=True)
         return tuple(count / len(source) for count, source in counts)
 
     def counts(self, number: int) -> list[int]:
         """Returns how many of the first `number` rows of the order come from each source.
 
-        Source i takes its rounded share of what the sources before it leave.
+        Source i gets its rounded share of the rows that the sources before it leave.
         """
         counts, left = [], sum(self._turns)
         for turns in self._turns:

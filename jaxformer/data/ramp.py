@@ -16,20 +16,20 @@ from jaxformer.errors import ConfigError
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run with its own batch size, and perhaps its own length of rows.
+    """A part of a run with a separate batch size, and perhaps a separate length of rows.
 
     It begins where the previous stage ends; the first stage begins with the run.
     """
 
     batch_size: int
-    """Rows of a step, over all hosts."""
+    """The rows of a step, over all hosts."""
 
     until_step: int | None = None
-    """The step of the run at which the next stage begins; None: `until_tokens` says it."""
+    """The step of the run at which the next stage begins; None: `until_tokens` sets it."""
 
     until_tokens: int | None = None
-    """Tokens of the run after which the next stage begins, to the nearest whole step; None:
-    `until_step` says it. Tokens are those of the rows that were read, padding included."""
+    """The tokens of the run after which the next stage begins, to the nearest step; None:
+    `until_step` sets it. Padding counts too."""
 
     sequence_length: int | None = None
     """Tokens of a row, which must divide the final length; None: the final length."""
@@ -58,7 +58,7 @@ class Phase(NamedTuple):
     """The steps of a run whose batches have one shape: a stage, or the steps after all stages."""
 
     batch_size: int
-    """Rows of a step, over all hosts."""
+    """The rows of a step, over all hosts."""
     data: Any = None
     """The data as if the whole run had this shape; None if there is only a batch size."""
     field: str = "data"
@@ -73,7 +73,7 @@ class Phase(NamedTuple):
     """The number of rows into which one of the longest is cut."""
 
     def rows_before(self, step: int) -> int:
-        """Returns how many of the longest rows are read before a step of this phase."""
+        """Returns the number of the longest rows that are read before a step of this phase."""
         return self.first_row + (step - self.start) * self.batch_size // self.parts
 
     def step_after(self, rows: float) -> int:
@@ -148,7 +148,7 @@ def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tup
 
 
 def _shaped(data: Any, stage: Stage, field: str) -> Any:
-    """The data with the shape of a stage."""
+    """Returns the data with the shape of a stage."""
     if stage.sequence_length is not None and not data.takes_lengths:
         raise ConfigError(
             f"{field}.sequence_length = {stage.sequence_length}: must be None, because only rows "

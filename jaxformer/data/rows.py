@@ -1,4 +1,4 @@
-"""Data whose rows are read whole: texts with labels or tags, questions, pairs, conversations."""
+"""Data of complete rows: texts with labels or tags, questions, pairs, conversations."""
 
 import abc
 import os
@@ -19,10 +19,10 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class RowData(Data, Generic[Row]):
-    """Data whose rows are read whole; a subclass for each kind of row, with a field `tokenizer`.
+    """Data of complete rows; there is a subclass for each kind of row, with a field `tokenizer`.
 
-    Where the rows come from the fields `train` and `validation`, a subclass defines `read`;
-    another one defines `origin`, `train_rows` and `validation_rows`.
+    A subclass defines `read` if the rows come from the fields `train` and `validation`, and
+    otherwise `origin`, `train_rows` and `validation_rows`.
     """
 
     on_bad_row: OnBadRow = "stop"
@@ -72,7 +72,7 @@ class RowData(Data, Generic[Row]):
 
 
 class TaskData(RowData[Row]):
-    """Rows that become examples one by one, perhaps with labels."""
+    """Data of rows that become examples one by one, perhaps with labels."""
 
     def label_names(self, train: Sequence[Row]) -> tuple[str, ...]:
         """Returns the names of the labels in the order of their numbers; empty without labels."""

@@ -69,7 +69,7 @@ class RowReader:
         return {name: {k: x[i] for k, x in own.items()} for i, name in enumerate(names)}
 
     def texts(self, row: Batch) -> list[Text]:
-        """The texts of a row, without padding."""
+        """Returns the texts of a row, without padding."""
         found = []
         for name, sequence in self.sequences(row).items():
             if self.tokenizer is None or not _is_ids(sequence.get("inputs"), 1):
@@ -89,7 +89,7 @@ class RowReader:
         return {name: x[:size] if np.shape(x) == shape else x for name, x in row.items()}
 
     def columns(self, row: Batch) -> list[list[Column]]:
-        """The arrays with a value for each token of a row with one sequence."""
+        """Returns the arrays with a value for each token of a row with one sequence."""
         sides = [row[name] for name in _SIDES if _is_ids(row.get(name), 1)]
         found: list[list[Column]] = []
         decoder = [name for name in row if name.startswith("decoder_")]
@@ -103,7 +103,7 @@ class RowReader:
         return found
 
     def others(self, row: Batch) -> dict[str, np.ndarray]:
-        """The arrays of a row that have no value for each token: labels, images, spans."""
+        """Returns the arrays of a row without a value for each token: labels, images, spans."""
         sequence = next(iter(self.sequences(row).values()))
         sides = [name for name in _SIDES if _is_ids(sequence.get(name), 1)]
         shapes = {np.shape(row[name]) for name in sides}

@@ -68,8 +68,8 @@ class _Start(NamedTuple):
 
     Attributes:
         names: Their names.
-        is_all: Whether there are no others.
-        exceptions: The side of the document, by its number from 1, that keeps a side non-empty.
+        is_all: Whether these are all documents.
+        exceptions: The side of the document that keeps a side non-empty, by its number from 1.
     """
 
     names: Sequence[str] = ()
@@ -87,7 +87,7 @@ class Split:
 
     source: TextSource
     fraction: float | None
-    """The expected share of documents held out; None holds out none."""
+    """The expected share of documents held out; None: no documents."""
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:
@@ -95,7 +95,7 @@ class Split:
 
         The sides are those of `held_out`, without holding the names of a large source in memory.
         """
-        start = _Start() if self.fraction is None else self._survey()
+        start = _Start() if self.fraction is None else self._read_start()
         if start.is_all and len(start.names) == 1:
             yield from self._halves(next(self._documents()))
             return
@@ -111,8 +111,8 @@ class Split:
         if not count:
             raise DataError(f"{self.source} holds no text: check its path, or give another source")
 
-    def _survey(self) -> "_Start":
-        """Reads the first documents, and more until there is one for each side."""
+    def _read_start(self) -> "_Start":
+        """Reads the first documents, and more until each side has one."""
         names: list[str] = []
         size, count, sides = 0, 0, set()
         least, most = (math.inf, 0), (-math.inf, 0)

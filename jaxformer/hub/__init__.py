@@ -1,1 +1,1 @@
-"""Hugging Face checkpoints: config.json, tensors, tasks and a forward pass under their names."""
+"""Hugging Face checkpoints: config.json, tensors, tasks, and forward passes as in transformers."""

@@ -86,7 +86,7 @@ def read_checkpoint(
         raise ConfigError(message) from error
 
 
-def warn_of_ignored(hf_config: HFConfig) -> None:
+def warn_about_ignored_fields(hf_config: HFConfig) -> None:
     """Warns in one line about the fields that `read_checkpoint` ignored."""
     ignored = hf_config.ignored
     model_type = hf_config.values.get("model_type")

@@ -1,4 +1,4 @@
-"""Describes our models as checkpoints: finds the equivalent config.json."""
+"""Finds the config.json that is equivalent to one of our models."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
@@ -20,8 +20,8 @@ from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.sublayer import SublayerConfig
 
-# Fields that say how a model is computed or trained, and not what it computes.
-_OURS_ALONE = frozenset({
+# Fields that say how a model is computed or trained, but not what it computes.
+_ONLY_OURS = frozenset({
     "attention", "compute_dtype", "depth_scaled_init", "dropout", "embedding_dropout", "heads",
     "init_std", "interpolate_positions", "logit_bias", "max_logit_scale", "padding_id", "remat",
     "scan_layers", "self_attention.dropout",
@@ -116,7 +116,7 @@ def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any])
         return found
     for name, part in config.parts.items():
         if name not in found:
-            alone, fitting = _alone(part), formats.values()
+            alone, fitting = _standalone(part), formats.values()
             if alone is not part:
                 fitting = [each for each in fitting if each.reads_encoder]
             values = describe(alone, fitting).hf_config.values
@@ -124,7 +124,7 @@ def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any])
     return found
 
 
-def _alone(part: ModelConfig) -> ModelConfig:
+def _standalone(part: ModelConfig) -> ModelConfig:
     """A part of a composite model as a separate model, without cross-attention."""
     if getattr(part, "cross_attention", None) is None:
         return part
@@ -143,7 +143,7 @@ def _check_parts(config: ModelConfig) -> None:
     for part in config.parts.values():
         cross = getattr(part, "cross_attention", None)
         usual = cross is None or cross == DotProductCrossAttention()
-        _check_parts(_alone(part) if usual else part)
+        _check_parts(_standalone(part) if usual else part)
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
         differs = type(part) is not type(field.default)
@@ -182,7 +182,7 @@ def _described(
         back = back.with_fields(pooler=None)  # the files lacked it
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} belongs to another family", 1000)
-    unsaid = _OURS_ALONE.union(model_format.fitted_fields)
+    unsaid = _ONLY_OURS.union(model_format.fitted_fields)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
         if not _is_among(name, unsaid, config)

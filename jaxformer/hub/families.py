@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
 """Input with segment ids -> the table in our configuration that embeds them."""
-_OF_DECODER = ("decoder", "labels")
+_DECODER_INPUTS = ("decoder", "labels")
 PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
 """The inputs of a vision model whose images have patch grids of different sizes (SigLIP 2)."""
 
@@ -48,7 +48,7 @@ class Stack(NamedTuple):
 
 
 class HFFamily(abc.ABC):
-    """Runs the models of a family with the inputs of transformers."""
+    """Runs the models of a family on inputs as in transformers."""
 
     name: str
     inputs: tuple[str, ...] = ("attention_mask", "input_ids", "position_ids")
@@ -231,7 +231,7 @@ class _EncoderDecoder(HFFamily):
         return checkpoint
 
     def position(self, config, name):
-        of_decoder = name.startswith(_OF_DECODER)
+        of_decoder = name.startswith(_DECODER_INPUTS)
         return config.decoder_position if of_decoder else config.position
 
 
@@ -257,7 +257,7 @@ class _Composite(_EncoderDecoder):
         return checkpoint.part("decoder")
 
     def vocab_size(self, config, name):
-        part = config.decoder if name.startswith(_OF_DECODER) else config.encoder
+        part = config.decoder if name.startswith(_DECODER_INPUTS) else config.encoder
         return part.vocab_size
 
     def ends_normalised(self, checkpoint, prefix):

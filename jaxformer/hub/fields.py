@@ -31,9 +31,9 @@ class ConfigMap:
     """The map between a config.json and our configuration, in both directions."""
 
     build: Callable[..., ModelConfig]
-    """Makes our configuration from the fields that were read."""
+    """Makes our configuration from the fields."""
     fields: Sequence[Field]
-    """The fields; where two read or write the same name, the later one wins."""
+    """The fields; if two read or write the same name, the later one wins."""
 
     def read(self, hf_config: HFConfig) -> ModelConfig:
         """Returns our configuration, without heads."""
@@ -241,7 +241,7 @@ def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None)
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """Returns the same model, with explicit numbers where its configuration has None."""
+    """Returns the same model, with explicit numbers instead of None in its configuration."""
     if config.parts:
         return replace(config, **{name: resolved(part) for name, part in config.parts.items()})
     encoder = getattr(config, "encoder", config)

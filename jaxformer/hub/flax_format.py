@@ -5,17 +5,21 @@
 differences, with `ModelFormat(flax=FlaxFormat(...))`; most have none::
 
     flax=FlaxFormat(
-        # The scale of a norm is called "weight" in the tree too: T5, Llama. norm="weight", # A
-        table that Flax computes; it is a parameter here because PyTorch's file has it. fixed=lambda
-        hf_config: {"model.encoder.embed_positions.weight": sinusoids(...)}, # The prefix that the
-        arrays of a class without heads have, unlike PyTorch's. bare_prefix="text_model.", # An
-        array that the class has but never uses; it is written as zeros. unused=lambda hf_config,
-        name: {"vit.embeddings.mask_token": (1, 64)}, # A tensor that PyTorch's class has but never
-        uses; Flax has none, and it is read as zeros. lacking=lambda hf_config, name:
-        {"bert.pooler.bias": (768,)}, # A head that the class stores separately, even if the config
-        ties it to the table. untied={"lm_head.weight": "model.embed_tokens.weight"}, # A field that
-        Flax's class never read, and the value that it used. ignored={"rope_theta": 10000.0}, # Any
-        other difference; an import warns about it in one line.
+        # The scale of a norm is called "weight" in the tree too: T5, Llama.
+        norm="weight",
+        # A table that Flax computes; it is a parameter here because PyTorch's file has it.
+        fixed=lambda hf_config: {"model.encoder.embed_positions.weight": sinusoids(...)},
+        # The prefix that the arrays of a class without heads have, unlike PyTorch's.
+        bare_prefix="text_model.",
+        # An array that the class has but never uses; it is written as zeros.
+        unused=lambda hf_config, name: {"vit.embeddings.mask_token": (1, 64)},
+        # A tensor that PyTorch's class has but never uses; Flax has none, and it is read as zeros.
+        lacking=lambda hf_config, name: {"bert.pooler.bias": (768,)},
+        # A head that the class stores separately, even if the config ties it to the table.
+        untied={"lm_head.weight": "model.embed_tokens.weight"},
+        # A field that Flax's class never read, and the value that it used.
+        ignored={"rope_theta": 10000.0},
+        # Any other difference; an import warns about it in one line.
         differences=(Difference("layerscale_value", "it applies the scale twice", same=(1.0,)),),
     )
 

@@ -16,7 +16,7 @@ _DEEPEST = 20
 REQUIRED = object()
 """The default of a required field."""
 
-# Fields that shared code of transformers reads for every class -> the value that has no effect.
+# Fields that shared code of transformers reads for every class -> the value without an effect.
 _HONOURED_BY_ALL = {
     "head_dim": None, "token_classification_bias": True, "transformers_weights": None
 }  # fmt: skip
@@ -132,7 +132,7 @@ class HFConfig:
                 f"{self.path}: {name} has {value.bit_length()} bits: must be a 64-bit number"
             )
         elif isinstance(value, int) and "layer" in name and value > MOST_LAYERS:
-            raise ConfigError(f"{self.path}: {name} = {value}: must be {MOST_LAYERS:,} at most")
+            raise ConfigError(f"{self.path}: {name} = {value}: must be at most {MOST_LAYERS:,}")
 
     def check_depth(self) -> None:
         """Refuses objects and lists that are nested too deeply."""
@@ -155,7 +155,7 @@ class HFConfig:
         return value
 
     def choose(self, name: str, choices: Mapping[str, Any], default: Any = REQUIRED) -> Any:
-        """Returns what the value of a field stands for in `choices`."""
+        """Returns the entry of `choices` for the value of a field."""
         value = self.take(name, default)
         if not isinstance(value, Hashable) or value not in choices:
             hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])

@@ -1,4 +1,4 @@
-"""Checks of a user's inputs, before anything compiles."""
+"""Checks a user's inputs before anything is compiled."""
 
 import math
 from collections.abc import Mapping

@@ -166,7 +166,7 @@ class ModelFormat:
     model_type: str
     """The name in config.json, such as "bert"."""
     config_map: ConfigMap
-    """The fields of config.json, without those of heads."""
+    """The fields of config.json, except for those of heads."""
     weight_map: Callable[[ModelConfig], WeightMap]
     """Returns the names of the tensors of a model."""
     architectures: tuple[Architecture, ...]
@@ -176,7 +176,7 @@ class ModelFormat:
     positions: Positions | None = None
     """How position ids are computed; None: counted from 0, including padding."""
     hides_padding: bool = False
-    """Whether padding tokens are masked where no attention mask is given (T5Gemma)."""
+    """Whether padding tokens are masked if no attention mask is given (T5Gemma)."""
     buffers: tuple[str, ...] = ()
     """Patterns of non-learned tensors in files, which are ignored."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -187,13 +187,13 @@ class ModelFormat:
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
     fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
-    """Completes our configuration from the tensors, where config.json is not enough."""
+    """Completes our configuration from the tensors, if config.json is not enough."""
     fitted_fields: tuple[str, ...] = ()
     """Fields of our configuration that only the tensors determine."""
     shift: Shift = StartToken()
     """How a decoder's inputs are made from its targets."""
     repeats_inputs: bool = False
-    """Whether a decoder without inputs uses the encoder's (BART)."""
+    """Whether a decoder that is given no inputs uses the encoder's (BART)."""
     states_end_normalised: bool = True
     """Whether the last hidden state of a text model is normalised (not in CLIP)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -136,7 +136,7 @@ def write_rope(
 ) -> dict[str, Any]:
     """Returns the fields of a scheme in both spellings, so that old and new versions read it.
 
-    If `fraction_field` is None, all channels rotate and no share is written.
+    If `fraction_field` is None, all channels rotate and no fraction is written.
     """
     scaling = write_scaling(rope.scaling)
     old = {theta_field: rope.theta, "rope_scaling": scaling}

@@ -18,7 +18,7 @@ from jaxformer.hub.weights.names import current_name
 from jaxformer.parity.tiny import TINY
 from jaxformer.parity.tiny_images import TINY_CLASSES
 from jaxformer.zoo import FORMATS
-from jaxformer.zoo.text_parts import text_alone
+from jaxformer.zoo.text_parts import text_model_only
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 # Falcon's eager attention adds ALiBi twice, to the scores and to the mask; the default does not.
@@ -37,7 +37,7 @@ class Reference:
         self._precision = contextlib.nullcontext
         hf_config = HFConfig.of_folder(folder)
         kind = hf_config.take("model_type")
-        read, formats = text_alone(hf_config, FORMATS)
+        read, formats = text_model_only(hf_config, FORMATS)
         self._format = formats[read.take("model_type")].bound(read, formats)
         try:
             self.model, report = getattr(transformers, architecture).from_pretrained(

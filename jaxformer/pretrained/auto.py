@@ -218,14 +218,14 @@ def _with_adapters(
     """Returns the model with the folders of its adapters, after checking that they fit."""
     if not adapters:
         return model
-    from jaxformer.pretrained.reader import opened_with
+    from jaxformer.pretrained.reader import open_with_adapter
 
     folders = {
         name: model_folder(folder, f"adapters[{name!r}]", **hub)
         for name, folder in adapters.items()
     }
     for folder in folders.values():
-        opened_with(model, folder)
+        open_with_adapter(model, folder)
     return replace(model, adapters=folders)
 
 

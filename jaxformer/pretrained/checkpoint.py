@@ -40,13 +40,13 @@ class Checkpoint(abc.ABC):
     """A saved model, each part of which is read when it is first used."""
 
     folder: AnyPath
-    """The folder that was named: that of a run, of a Hugging Face checkpoint or of an adapter."""
+    """The folder that was given: a run, a Hugging Face checkpoint or an adapter."""
     home: Path
     """The folder on this machine with the model's tokenizer, config.json and other files."""
     model: ModelConfig
     """The model."""
     shapes: Mapping[str, tuple[int, ...]]
-    """The shape of each parameter that is there, by its name."""
+    """The shape of each stored parameter, by its name."""
     step: int = 0
     """The step of the run at which it was saved."""
     adapted: frozenset[str] = frozenset()
@@ -76,13 +76,13 @@ class Checkpoint(abc.ABC):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels that a run was trained with; empty where there are none."""
+        """The labels that a run was trained with, if any."""
         return ()
 
     @cached_property
     def tokenizer_folder(self) -> Path | None:
         """The folder with the tokenizer; None if there is none."""
-        return next((x for x in self._places() if tokenizer_file(x) is not None), None)
+        return next((x for x in self._tokenizer_folders() if tokenizer_file(x) is not None), None)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -96,11 +96,11 @@ class Checkpoint(abc.ABC):
         return read_chat_template(template_folder(self.home))
 
     @abc.abstractmethod
-    def _places(self) -> tuple[Path, ...]:
-        """Where the tokenizer may be, the first one first."""
+    def _tokenizer_folders(self) -> tuple[Path, ...]:
+        """The folders that may have the tokenizer, in order of preference."""
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds heads and a pooler that the files have besides those of the checkpoint's class."""
+        """Adds the heads and the pooler of the files that the checkpoint's class lacks."""
         del model
 
     def load(self, dtype: str | None, mesh: jax.sharding.Mesh | None = None) -> Pretrained:
@@ -121,14 +121,14 @@ class Checkpoint(abc.ABC):
         )
 
     def close(self) -> None:
-        """Lets a run delete the checkpoint; nothing more can be read."""
+        """Lets a run delete the checkpoint, which can no longer be read."""
         return
 
 
 class RunCheckpoint(Checkpoint):
     """A checkpoint of a run: averaged parameters if it keeps averages, low-rank factors merged.
 
-    `load` merges the adapter of PEFT in the folder `adapter`, if any; see `open_checkpoint`.
+    `load` merges the PEFT adapter in the folder `adapter`, if any; see `open_checkpoint`.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class RunCheckpoint(Checkpoint):
         """Lets the run delete the checkpoint."""
         self.saved.close()
 
-    def _places(self) -> tuple[Path, ...]:
+    def _tokenizer_folders(self) -> tuple[Path, ...]:
         return self._kept / "tokenizer", self._kept
 
 

@@ -1,4 +1,4 @@
-"""Messages as prompts of a model, by its chat template, and its answers as messages."""
+"""Turns messages into prompts with a model's chat template, and answers into messages."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> li
         chats: The messages of each conversation.
 
     Returns:
-        The tokens of each up to the header of the next answer, int32 `[T]`.
+        The tokens of each, up to the header of the next answer, int32 `[T]`.
 
     Raises:
         DataError: There is no chat template, or it rejects a conversation.
@@ -86,7 +86,7 @@ class Conversations:
 
     Args:
         pretrained: The model.
-        chats: The messages of each.
+        chats: The messages of each conversation.
         tools: JSON schemas of the functions that it may call.
     """
 
@@ -125,7 +125,7 @@ class Conversations:
 
 
 def num_calls(messages: Sequence[Message]) -> int:
-    """Returns how many calls of tools messages have."""
+    """Returns the number of tool calls in messages."""
     return sum(len(message.get("tool_calls") or ()) for message in messages)
 
 

@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class ExportFormat(abc.ABC):
-    """A format of the files with a model's weights."""
+    """A file format for a model's weights."""
 
     name: str
-    """Its name for `save`, and the `kind` of the layouts of such files."""
+    """Its name in `save`, and the `kind` of its file layouts."""
     max_bytes: int
     """The largest size of a file, unless the layout of existing files is kept."""
 
@@ -68,7 +68,7 @@ class Safetensors(ExportFormat):
         return placements
 
     def write(self, folder, checkpoint, parameters, placements, kinds, max_bytes):
-        # The order of safetensors' own writer: large values first, so that all are aligned.
+        # The order of safetensors' own writer: large dtypes first, so that all values are aligned.
         order = sorted(placements, key=lambda p: (-kinds[p.tensor].dtype.itemsize, p.tensor))
         kinds = {placement.tensor: kinds[placement.tensor] for placement in order}
         write_tensors(folder, kinds, tensors_of(parameters, order), max_bytes)

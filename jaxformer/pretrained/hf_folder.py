@@ -62,7 +62,7 @@ class FolderCheckpoint(Checkpoint):
         return layout_of(self.home)
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds parts of another class: a file of pre-training has a pooler for classifiers."""
+        """Adds parts of another class: a pre-trained file has a pooler for classifiers."""
         if type(model) is not type(self.model):
             return
         structure = AbstractModel(model.build)
@@ -94,5 +94,5 @@ class FolderCheckpoint(Checkpoint):
         """Reads all parameters, each into its sharding."""
         return load_parameters(self._reader.file, self._reader.abstract_model, shardings, dtype)
 
-    def _places(self) -> tuple[Path, ...]:
+    def _tokenizer_folders(self) -> tuple[Path, ...]:
         return self.folder / "tokenizer", self.folder, self.home

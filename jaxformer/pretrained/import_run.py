@@ -32,7 +32,7 @@ def import_folder(
     strict: bool = False,
     architecture: str | None = None,
 ) -> Pretrained:
-    """Writes a run whose one checkpoint, step 0, has the weights of a Hugging Face checkpoint."""
+    """Writes a run with the weights of a Hugging Face checkpoint as its checkpoint of step 0."""
     check_unused(any_path(run_dir, "RUN_DIR"))
     run_dir = run_path(run_dir, "RUN_DIR")
     folder = model_folder(folder, "hf_dir", architecture=architecture)
@@ -62,7 +62,7 @@ def _data(model: Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
     config = model.config
     reads = set(model.config.required)
     own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}
-    if "images" not in reads or "decoder_inputs" in reads:  # no data teach captions
+    if "images" not in reads or "decoder_inputs" in reads:  # no data have captions
         return DataConfig(**own)
     size = {"image_size": config.image_size, "channels": config.channels}
     return ImageTextPairs(**size, **own) if "inputs" in reads else Images(**size)

@@ -1,4 +1,4 @@
-"""Running a model with its weights: outputs, gradients, and activations by name."""
+"""Runs a model with its weights: outputs, gradients, and activations by name."""
 
 from collections.abc import Mapping
 
@@ -26,10 +26,9 @@ def forward(
 
     Args:
         pretrained: The model.
-        inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
-            "pixel_values", "labels", ...: the inputs of the model. Or messages, a list of {"role":
-            "user", "content": "
-            ""..."} or several such lists, which the chat template turns into a prompt.
+        inputs: The inputs of the model: "input_ids" and "attention_mask", "token_type_ids",
+            "decoder_input_ids", "pixel_values", "labels", ... Or messages, a list of {"role":
+            "user", "content": "..."} or several such lists, which the chat template renders.
         output_hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]` (for an
             encoder-decoder "encoder_hidden_states" and "decoder_hidden_states").
         output_attentions: Whether to add "attentions" `[layers, B, N, T, S]`, the attention
@@ -114,12 +113,12 @@ def run_with_hooks(
 ) -> dict[str, jax.Array]:
     """Runs a model with some activations replaced.
 
-    A pure function, as `run_with_cache`; gradients flow through hooks and to their arrays.
+    A pure function, like `run_with_cache`; gradients flow through hooks and to their arrays.
 
     Args:
         pretrained: The model.
         inputs: As for `forward`.
-        hooks: By name or pattern: a function from the activation to the value that takes its place.
+        hooks: By name or pattern: a function from the activation to the value that replaces it.
             `functional.hooks` has some, such as `zero_head(5)`; these share one compiled program,
             and every other function has its own.
 
@@ -138,7 +137,7 @@ def run_with_hooks(
 def activation_gradients(
     pretrained: Pretrained, inputs: Inputs, metric: Metric, names: Names = None
 ) -> dict[str, jax.Array]:
-    r"""The gradient of a scalar with respect to activations.
+    r"""Returns the gradient of a scalar with respect to activations.
 
     .. math:: \partial\, m(\mathrm{outputs}) / \partial a_{name}
 
@@ -167,7 +166,7 @@ def activation_gradients(
 def activation_names(
     pretrained: Pretrained, inputs: Inputs, names: Names = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The names of a model's activations for these inputs; computes nothing.
+    """Returns the names of a model's activations for these inputs, without computing them.
 
     Args:
         pretrained: The model.

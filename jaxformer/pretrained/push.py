@@ -32,7 +32,7 @@ def push(
     Args:
         folder: A folder that `save` or ``jaxformer export`` wrote; an adapter, too.
         name: "org/name"; it is created if it does not exist.
-        private: Whether a repository that is created is private.
+        private: Whether a newly created repository is private.
         revision: The branch; None: main. It is created if it does not exist.
         message: The message of the commit.
         token: The access token for the hub; None: HF_TOKEN, or that of `hf auth login`.

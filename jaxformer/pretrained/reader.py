@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.distributed.sharding import parameter_shardings
 from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
+from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_about_ignored_fields
 from jaxformer.hub.peft.config import read_peft_config
 from jaxformer.hub.peft.files import is_in_out
 from jaxformer.hub.peft.tensors import Base, adapted_tensors
@@ -49,7 +49,7 @@ class CheckpointReader(NamedTuple):
     placements: list[Placement]
     """The tensors and the parameters in each."""
     adapted: frozenset[str] = frozenset()
-    """The parameters that have low-rank factors of an adapter in them."""
+    """The parameters into which low-rank factors of an adapter are merged."""
     changed: frozenset[str] = frozenset()
     """All parameters that an adapter changes."""
 
@@ -59,7 +59,7 @@ class CheckpointReader(NamedTuple):
 
 
 class _Structure(NamedTuple):
-    """A description that is fitted to some files, and its tensors."""
+    """A description that is fitted to some files, and the tensors of the files."""
 
     checkpoint: HFCheckpoint
     abstract_model: AbstractModel
@@ -98,7 +98,7 @@ def open_folder(
     Warns if the files have only a body although config.json names a class with heads.
     """
     checkpoint = read_folder(folder, strict, architecture)
-    warn_of_ignored(checkpoint.hf_config)
+    warn_about_ignored_fields(checkpoint.hf_config)
     files = open_tensors(Path(folder), checkpoint)
     check_sizes(checkpoint, files)
     found = _Structure.of(checkpoint, files, model_fields)
@@ -191,7 +191,7 @@ def with_adapter(
     weight: float = 1.0,
 ) -> Loaded:
     """Returns a model with a PEFT adapter merged into its weights."""
-    opened = opened_with(pretrained, adapter, weight)
+    opened = open_with_adapter(pretrained, adapter, weight)
     structure = opened.abstract_model
     found = pretrained.parameters
     shared = {
@@ -216,7 +216,7 @@ def with_adapter(
     )
 
 
-def opened_with(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> CheckpointReader:
+def open_with_adapter(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> CheckpointReader:
     """Returns a reader of a model with a PEFT adapter in its weights; see `with_adapter`."""
     parameters = pretrained.parameters
     placements = pretrained.placements

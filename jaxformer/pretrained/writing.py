@@ -43,7 +43,7 @@ from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-_OF_TOKENIZERS = frozenset(
+_TOKENIZER_FIELDS = frozenset(
     name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
 ) | {"tokenizer_config.json"}
 
@@ -204,7 +204,7 @@ def keep_export_files(
         if tokenizer is None:
             copy_side_files(home, temporary)
         else:
-            copy_side_files(home, temporary, without=_OF_TOKENIZERS)
+            copy_side_files(home, temporary, without=_TOKENIZER_FIELDS)
             tokenizer.save(temporary)
             if template := find_template(home):
                 (temporary / TEMPLATE).write_text(template[1], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""ALBERT: one layer shared by the whole depth, a narrow embedding table."""
+"""ALBERT: one layer that is shared by all depths, and a narrow embedding table."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ _SOURCE = "Lan et al., 2019, tables 1 and 2, https://arxiv.org/abs/1909.11942"
 
 
 def albert(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
-    """The architecture in any size, with the heads of its pre-training."""
+    """Returns the architecture in any size, with its pre-training heads."""
     return bert(
         num_layers,
         model_dim,
@@ -64,7 +64,7 @@ SYSTEMS = (
 
 
 def _read_groups(hf_config: HFConfig) -> dict[str, Any]:
-    """Groups of layers share their parameters; each consists of one inner layer or several."""
+    """Reads the groups of layers that share parameters; each has one or several inner layers."""
     layers = hf_config.number("num_hidden_layers", 12)
     groups = hf_config.number("num_hidden_groups", 1)
     inner = hf_config.number("inner_group_num", 1)
@@ -136,7 +136,7 @@ _NAMES = {
 
 
 def _weight_map(config: EncoderConfig) -> WeightMap:
-    """The names of the tensors; a layer has the number of its group and that within the group."""
+    """The names of the tensors; a layer has the number of its group and its number in the group."""
     names = dict(_NAMES)
     for inner in range(len(config.windows)):
         layer = f"albert.encoder.albert_layer_groups.{{}}.albert_layers.{inner}"
@@ -165,7 +165,7 @@ FORMATS = (
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias",
         },
-        # Options of the first program, in its files with the one value that it knew.
+        # Options of the first program, which its files always have with the same value.
         harmless=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
         defaults={
             "vocab_size": 30000,

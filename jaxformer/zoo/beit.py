@@ -1,6 +1,6 @@
-"""BEiT: ViT with biases of the offsets between patches, trained on tokens for hidden patches.
+"""BEiT: ViT with biases by the offset of patches, trained to predict tokens of masked patches.
 
-BeitForSemanticSegmentation, whose decoder is a convolutional network, is not here.
+BeitForSemanticSegmentation, whose decoder is a convolutional network, is not supported.
 """
 
 from typing import Any
@@ -65,8 +65,8 @@ def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
     shared = hf_config.take(_SHARED, False)
     if by_layer and shared:
         raise ConfigError(
-            f"{hf_config.path}: {_BY_LAYER} = True, {_SHARED} = True: must not both be true; a "
-            "model has the biases of each layer or those that all layers share"
+            f"{hf_config.path}: {_BY_LAYER} = True, {_SHARED} = True: must not both be true; "
+            "either each layer has biases, or all layers share them"
         )
     if not hf_config.take("use_absolute_position_embeddings", False):
         values["position"] = NoPosition()

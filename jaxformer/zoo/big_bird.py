@@ -1,4 +1,4 @@
-"""BigBird: BERT that attends to blocks of tokens in long texts."""
+"""BigBird: BERT with block-sparse attention for long texts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,23 +96,23 @@ def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class UnreadPooler(Head):
-    """The pooler of the causal class, which nothing reads, but which its files have."""
+class UnusedPooler(Head):
+    """The pooler of the causal class, which is in its files but never used."""
 
     @property
     def name(self) -> str:
         return "pooler"
 
     def build(self, key, config):
-        return UnreadPoolerHead(key, config)
+        return UnusedPoolerModule(key, config)
 
     def reads(self, rows, length):
         del rows, length
         return {}
 
 
-class UnreadPoolerHead(HeadModule):
-    """A linear layer without an output."""
+class UnusedPoolerModule(HeadModule):
+    """A linear layer that is never applied."""
 
     def __init__(self, key: jax.Array, config: DecoderConfig):
         """Declares the layer."""
@@ -133,12 +133,12 @@ class _CausalLMTask(DenseCausalLMTask):
     """The next token; the class has a pooler as well."""
 
     def heads(self, hf_config):
-        return (*super().heads(hf_config), UnreadPooler())
+        return (*super().heads(hf_config), UnusedPooler())
 
 
 @dataclass(frozen=True)
 class _SequenceClassificationTask(SequenceClassificationTask):
-    """The first state, whatever the padding, through a dense layer with the model's activation."""
+    """A label from the first state, even if it is padding, through a dense layer and activation."""
 
     def heads(self, hf_config):
         dense = Dense(read_activation(hf_config, "hidden_act", "gelu_new"))
@@ -151,7 +151,7 @@ class _SequenceClassificationTask(SequenceClassificationTask):
 
 @dataclass(frozen=True)
 class _QuestionAnsweringTask(QuestionAnsweringTask):
-    """An answer outside the question, which ends with the first separator."""
+    """The ends of an answer outside the question, which ends at the first separator."""
 
     def heads(self, hf_config):
         return (Span(dense=ResidualMLP()),)
@@ -167,7 +167,7 @@ class _QuestionAnsweringTask(QuestionAnsweringTask):
 
 
 def _in_question(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """The tokens up to the first separator, or the first token where there is none."""
+    """The tokens up to the first separator, or the first token if there is none."""
     ends = jnp.argmax(ids == hf_config.take("sep_token_id", 66), axis=1, keepdims=True)
     return jnp.arange(ids.shape[1])[None, :] <= ends
 
@@ -198,7 +198,7 @@ def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
 
 
 def _without_pooler(hf_config: HFConfig, name: str) -> dict[str, tuple[int, ...]]:
-    """Flax's classes whose heads read no pooler had none."""
+    """The Flax classes whose heads do not read the pooler had none."""
     width = hf_config.number("hidden_size")
     pooler = {"bert.pooler.weight": (width, width), "bert.pooler.bias": (width,)}
     return pooler if name.endswith(("MaskedLM", "TokenClassification", "CausalLM")) else {}

@@ -1,4 +1,4 @@
-"""Blenderbot: a short encoder and a long decoder that answers, with norms before the sublayers."""
+"""Blenderbot: a shallow encoder and a deep decoder, with norms before the sublayers."""
 
 from functools import partial
 

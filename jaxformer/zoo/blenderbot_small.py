@@ -1,4 +1,4 @@
-"""Blenderbot's small model: BART whose decoder adds positions behind the norm of embeddings."""
+"""Blenderbot's small model: BART whose decoder adds positions after the embedding norm."""
 
 from dataclasses import replace
 from typing import Any

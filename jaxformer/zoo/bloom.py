@@ -20,7 +20,7 @@ _FIELDS = (
         on=StreamNorm(),
         off=PreNorm(),
     ),
-    Expect("slow_but_exact", False),  # With it transformers leaves out the biases.
+    Expect("slow_but_exact", False),  # If it is set, transformers leaves out the biases.
     NormEps(theirs="layer_norm_epsilon", also=("embedding_norm",)),
     *numbers(
         {

@@ -45,7 +45,7 @@ from jaxformer.zoo.system import System
 
 
 def clip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> DecoderConfig:
-    """The text tower in any size."""
+    """Returns the text tower in any size."""
     fields = {
         "vocab_size": 49408,
         "position": Learned(max_length=77),
@@ -58,7 +58,7 @@ def clip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> Dec
 def clip_vision(
     num_layers: int, model_dim: int, num_heads: int, patch: int, **changes
 ) -> VisionConfig:
-    """The vision tower in any size."""
+    """Returns the vision tower in any size."""
     norm = changes.get("norm", LayerNorm(eps=1e-5))
     fields = {
         "norm": norm,
@@ -72,7 +72,7 @@ def clip_vision(
 
 
 def clip(text: DecoderConfig, image: VisionConfig, width: int) -> DualEncoderConfig:
-    """Both towers, with vectors of this width."""
+    """Returns both towers, with vectors of width `width`."""
     return DualEncoderConfig(
         replace(text, heads=(Projection(width, pooling="last"),)),
         replace(image, heads=(Projection(width),)),

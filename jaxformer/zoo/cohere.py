@@ -1,6 +1,6 @@
-"""Command R and R7B (Cohere): parallel sublayers, layer norms without a bias, pairs of neighbours.
+"""Command R and R7B (Cohere): parallel sublayers, layer norms without biases, interleaved RoPE.
 
-In Cohere 2 the layers with a window rotate, and those that see all tokens have no positions.
+In Cohere 2 the layers with a window have RoPE, and those with full attention no positions.
 """
 
 from functools import partial
@@ -97,7 +97,7 @@ SYSTEMS = (
 
 
 def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
-    """Queries and keys may have a norm, with its own parameters in each head (Command R+)."""
+    """Reads the norms of queries and keys, separate ones for each head (Command R+)."""
     if not hf_config.take("use_qk_norm", False):
         return {}
     norm = _norm(eps=hf_config.number("layer_norm_eps"))
@@ -108,7 +108,7 @@ def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
-    """All layers but every fourth have a window, and they alone rotate."""
+    """Every layer but each fourth has a window, and only those have RoPE."""
     count = hf_config.number("num_hidden_layers")
     every = hf_config.number("sliding_window_pattern", 4)
     kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]

@@ -45,7 +45,7 @@ class CompositeTask(Seq2SeqLMTask):
         made = "decoder_input_ids" not in inputs and "input_ids" in inputs
         if not made or pad_id is None:
             return None
-        # The first token is the start token, which may have the padding's id.
+        # The first token is the start token, which may have the padding id.
         first = jnp.arange(targets.shape[1])[None, :] == 0
         return ((targets != pad_id) | first).astype(int)
 
@@ -65,7 +65,7 @@ class ChosenStartToken(StartToken):
 
 
 def _part_values(hf_config: HFConfig, name: str, model_format: ModelFormat) -> HFConfig:
-    """The values of a part, as its system reads them; cross-attention is read here."""
+    """Returns the values of a part as its system reads them, without cross-attention."""
     values = dict(_given(hf_config, name))
     if name == "decoder" and values.pop("add_cross_attention", None) is not True:
         raise ConfigError(
@@ -83,7 +83,7 @@ def _given(hf_config: HFConfig, name: str) -> Mapping[str, Any]:
 
 
 def _part_format(hf_config: HFConfig, name: str, formats: Formats) -> ModelFormat:
-    """The system of a part."""
+    """Returns the format of a part's system."""
     known = {
         kind: each
         for kind, each in formats.items()
@@ -112,7 +112,7 @@ def _class(model_format: ModelFormat, name: str) -> Architecture:
 def _read(
     hf_config: HFConfig, parts: Mapping[str, Part], encoder: type[ModelConfig]
 ) -> dict[str, Any]:
-    """The configurations of both parts."""
+    """Reads the configurations of both parts."""
     configs = {}
     for name, (model_format, architecture, _) in parts.items():
         values = _part_values(hf_config, name, model_format)
@@ -161,7 +161,7 @@ class _Names:
         return f"{self._name}.{tensor if bare == tensor else self._prefix + bare}"
 
     def pattern(self, pattern: str) -> str:
-        """A pattern of tensors or of our parameters."""
+        """Returns a pattern of tensors or of our parameters."""
         return f"{self._name}.{pattern}"
 
     def expression(self, old: str) -> str:
@@ -181,7 +181,7 @@ def _weight_map(config: CompositeConfig, names: Mapping[str, _Names]) -> WeightM
 def _fitted(
     config: CompositeConfig, files: Tensors, names: Mapping[str, _Names]
 ) -> CompositeConfig:
-    """The model without the encoder's pooler, which nothing reads, where the file has none."""
+    """Returns the model without the encoder's pooler, which is never used, if the file lacks it."""
     pooler = names["encoder"].weight_map(config.encoder).names.get("encoder.pooler")
     if pooler is None or any(name.startswith(pooler) for name in files.tensors):
         return config
@@ -229,7 +229,7 @@ def _refuse(*_: Any) -> Any:
 
 
 def _format(model_type: str, name: str, encoder: type[ModelConfig]) -> ModelFormat:
-    """The format of composites whose encoder has such a configuration."""
+    """Returns the format of composites whose encoder has a configuration of type `encoder`."""
     return ModelFormat(
         model_type=model_type,
         config_map=ConfigMap(CompositeConfig, (Computed(_refuse, _refuse),)),

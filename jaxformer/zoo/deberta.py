@@ -53,7 +53,7 @@ _BACKBONE = "without the table of tokens and the bias of their logits"
 
 
 def _deberta(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
-    """The first version, with a vector for each distance and separate projections."""
+    """Returns the first version, with a vector for each distance and separate projections."""
     norm = LayerNorm(eps=1e-7)
     fields = {
         "vocab_size": 50265,
@@ -74,7 +74,7 @@ def _deberta(num_layers: int, model_dim: int, num_heads: int, **changes: Any) ->
 def _deberta_v2(
     num_layers: int, model_dim: int, num_heads: int, convolution: bool = False, **changes: Any
 ) -> EncoderConfig:
-    """The later versions, with a normalised vector for each bucket and shared projections."""
+    """Returns later versions, with a normalised vector for each bucket and shared projections."""
     first = ConvolutionBlock(3, "gelu") if convolution else None
     fields = {
         "vocab_size": 128100,
@@ -112,7 +112,7 @@ _TERMS = ("c2p", "p2c")
 
 
 def _read_attention(version: int, hf_config: HFConfig) -> dict[str, Any]:
-    """The terms of attention, "c2p|p2c", and their scale, which a file may have without them."""
+    """Reads the terms of attention, "c2p|p2c", and their scale, which may be there without them."""
     given = hf_config.take("pos_att_type", None) or []
     words = [word.strip() for word in given.lower().split("|")] if given == str(given) else given
     if not set(words) <= {*_TERMS, "none", ""}:
@@ -126,7 +126,7 @@ def _read_attention(version: int, hf_config: HFConfig) -> dict[str, Any]:
     if not hf_config.take("relative_attention", False):
         which, share = [False, False], False
     terms = DisentangledAttention(*which, share, key_bias=version > 1)
-    # The first version counts all words, the others those that they know.
+    # The first version counts all terms, the others only the known ones.
     count = len(words) if version == 1 else len(set(words) & set(_TERMS))
     scale = (width * (1 + count)) ** -0.5
     usual = scale == terms.default_scale(width)
@@ -146,7 +146,7 @@ def _write_attention(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _read_positions(version: int, hf_config: HFConfig) -> dict[str, Any]:
-    """The positions of the embeddings, and the vectors for distances."""
+    """Reads the positions of the embeddings, and the vectors for distances."""
     length = hf_config.number("max_position_embeddings", 512)
     learned = hf_config.take("position_biased_input", True)
     found: dict[str, Any] = {"position": Learned(length) if learned else NoPosition()}
@@ -209,7 +209,7 @@ def _write_pooler(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _read_convolution(hf_config: HFConfig) -> dict[str, Any]:
-    """The convolution beside the first layer."""
+    """Reads the convolution beside the first layer."""
     hf_config.expect("conv_groups", 1)
     size = hf_config.number("conv_kernel_size", 0)
     nonlinearity = read_activation(hf_config, "conv_act", "tanh")
@@ -266,7 +266,7 @@ _BODY = {
     "transformer.inputs.relative_table": "deberta.encoder.rel_embeddings.weight",
     "transformer.inputs.relative_norm": "deberta.encoder.LayerNorm",
     "transformer.inputs.projection": "deberta.embeddings.embed_proj",
-    # The discriminator of version 3, which no class has.
+    # The discriminator of version 3, for which there is no class.
     "heads.replaced_tokens": "mask_predictions",
 }
 _NEWER_HEAD = {
@@ -320,7 +320,7 @@ def _bound(
     formats: Formats,
     config: EncoderConfig | None,
 ) -> ModelFormat:
-    """The format of a file whose head over the vocabulary has its old names, or its new ones."""
+    """Returns the format of a file whose head over the vocabulary has old or new names."""
     del formats, config
     if hf_config.values.get("legacy", True):
         return model_format
@@ -353,13 +353,13 @@ def _format(
         architectures=architectures,
         prefix="deberta.",
         bind=partial(_bound, version),
-        # Some files have them whether config.json says that they count or not.
+        # Some files have them even if config.json says that they are not used.
         buffers=(
             "*.position_ids",
             "*embeddings.position_embeddings.weight",
             "*encoder.LayerNorm.*",
         ),
-        # The head in files of its authors, of which config.json says nothing.
+        # The head in the authors' files, which config.json does not mention.
         aliases={
             r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.": r"cls.predictions.transform.\1.",
             r"^lm_predictions\.lm_head\.bias$": "cls.predictions.bias",

@@ -1,4 +1,4 @@
-"""What a model is made of: its sizes, its parameters by part, its FLOPs."""
+"""Counts what a model consists of: its sizes, its parameters by part, its FLOPs."""
 
 import math
 import re
@@ -22,7 +22,7 @@ PARTS = {
     "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|"
     r"_token$|^register_table$",
 }
-"""Each part of a model, and what the paths of its parameters match; the first match counts."""
+"""Each part of a model, and the pattern of its parameters' paths; the first match counts."""
 # Shazeer, 2020, https://arxiv.org/abs/2002.05202
 _GATED = {"relu": "ReGLU", "gelu": "GeGLU", "gelu_tanh": "GeGLU", "silu": "SwiGLU"}
 OTHER = "other"
@@ -30,10 +30,10 @@ OTHER = "other"
 
 
 class ModelDetails(NamedTuple):
-    """The sizes of a model, as the tables of papers give them."""
+    """The sizes of a model, as in the tables of papers."""
 
     num_layers: tuple[int, ...]
-    """Blocks: of the encoder and of the decoder, or of each part, where there are two."""
+    """Blocks; if there are an encoder and a decoder, or several parts, the blocks of each."""
     model_dim: int
     """Width of the residual stream (D)."""
     num_heads: int
@@ -71,7 +71,7 @@ class ModelDetails(NamedTuple):
 
 
 def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetails:
-    """Counts what a model is made of, without making its arrays.
+    """Counts the sizes, parameters and FLOPs of a model, without making its arrays.
 
         attention of a layer = D N d_k + D K d_k + D K d_v + N d_v D,  mlp = 2 D F or 3 D F
 

@@ -25,7 +25,7 @@ from jaxformer.zoo.common.vit_like import (
 
 
 def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
-    """With SwiGLU two thirds of the width, as a multiple of 8."""
+    """Reads the feed-forward layer; SwiGLU has two thirds of the width, as a multiple of 8."""
     width = int(hf_config.number("hidden_size", 768) * hf_config.number("mlp_ratio", 4))
     swiglu = hf_config.take("use_swiglu_ffn", False)
     if not swiglu:
@@ -35,7 +35,7 @@ def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _write_feed_forward(config: VisionConfig) -> dict[str, Any]:
-    # The nearest whole ratio; whether it gives the width is found when this is read again.
+    # The nearest integer ratio; `describe` checks that it gives the width.
     own = config.feed_forward
     ratio = config.mlp_dim / config.model_dim * (1.5 if own.gated else 1)
     return {
@@ -63,7 +63,7 @@ _BLOCK = {
 
 
 def _weight_map(config: VisionConfig) -> WeightMap:
-    """The names of the tensors; gate and first layer of SwiGLU are one."""
+    """The names of the tensors; SwiGLU's gate and first layer are one tensor."""
     up, gate, down = (f"sublayers.1.{part}" for part in ("up", "gate", "down"))
     if not config.feed_forward.gated:
         return WeightMap(

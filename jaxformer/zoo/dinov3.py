@@ -95,7 +95,8 @@ def _read_biases(hf_config: HFConfig) -> dict[str, Any]:
     if query != value or (key and not query):
         raise ConfigError(
             f"{hf_config.path}: query_bias = {query}, key_bias = {key}, value_bias = {value} is "
-            "not supported: queries and values must both have a bias or not, and keys alone none"
+            "not supported: query_bias and value_bias must be equal, and key_bias only true with "
+            "them"
         )
     return {"self_attention.bias": query, "self_attention.key_bias": key}
 
@@ -164,7 +165,7 @@ _LAYOUTS = {
 def _weight_map(config: VisionConfig) -> WeightMap:
     if config.register_tokens:
         return WeightMap(_NAMES, layouts=_LAYOUTS)
-    # Files of models without such tokens have a table of none.
+    # Files of models without register tokens have an empty table.
     shape = (1, 0, config.model_dim)
     none = Constant(shape, partial(np.zeros, shape, np.float32))
     return WeightMap(_NAMES, layouts=_LAYOUTS, constants={"embeddings.register_tokens": none})
@@ -182,7 +183,7 @@ FORMATS = (
             "drop_path_rate",
             "out_*",
             "_out_*",
-            # The rest of these only act in training.
+            # The others act only in training.
             "pos_embed_*",
             "reshape_hidden_states",
             "return_class_token",

@@ -1,4 +1,4 @@
-"""DistilBERT: every second layer of BERT base, without token types and pooler."""
+"""DistilBERT: every second layer of BERT base, without token types and a pooler."""
 
 from functools import partial
 
@@ -85,7 +85,7 @@ _NAMES = {
 
 
 def _fixed(hf_config: HFConfig) -> dict[str, np.ndarray]:
-    """The table of positions, where it is sinusoids."""
+    """Returns the table of positions, if it has sinusoids."""
     if not hf_config.take("sinusoidal_pos_embds", False):
         return {}
     rows = hf_config.number("max_position_embeddings", 512)

@@ -1,4 +1,4 @@
-"""ESM-2 and ESM-1b: BERT over the residues of proteins, with its norms before the sublayers."""
+"""ESM-2 and ESM-1b: BERT over the residues of proteins, with norms before the sublayers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -141,7 +141,7 @@ def _frequencies(config: EncoderConfig) -> np.ndarray:
 
 
 def _fitted(config: EncoderConfig, files: Tensors) -> EncoderConfig:
-    """Takes the frequencies of the file, with which transformers computes."""
+    """Takes the frequencies from the file, as transformers does."""
     names = sorted(name for name in files.tensors if name.endswith(_FREQUENCIES))
     if not names or not isinstance(config.position, RoPE):
         return config

@@ -1,4 +1,4 @@
-"""EuroBERT: Llama's blocks as an encoder, with logits of the states themselves."""
+"""EuroBERT: Llama's blocks as an encoder, whose logits are computed directly from the states."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -84,7 +84,7 @@ def _write_pooling(config: EncoderConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _MaskedLM(MaskedLMTask):
-    """The original token at each position, from its state alone."""
+    """The original token at each position, directly from its state."""
 
     def heads(self, hf_config):
         return (MaskedLanguageModel(dense=False),)

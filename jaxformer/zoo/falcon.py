@@ -40,7 +40,7 @@ def _write_position(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _read_arrangement(hf_config: HFConfig) -> dict[str, Any]:
-    """How many key heads there are, and where the norms are."""
+    """Reads the number of key heads, and where the norms are."""
     parallel = hf_config.take("parallel_attn", True)
     multi_query = hf_config.take("multi_query", True)
     if hf_config.take("new_decoder_architecture", False):
@@ -51,7 +51,7 @@ def _read_arrangement(hf_config: HFConfig) -> dict[str, Any]:
             "num_kv_heads": hf_config.number("num_kv_heads", None),
             "residual": Parallel(shared_norm=shared),
         }
-    hf_config.take("num_kv_heads", None)  # Used by the new architecture alone.
+    hf_config.take("num_kv_heads", None)  # Used only by the new architecture.
     hf_config.expect("num_ln_in_parallel_attn", None, 1)
     return {
         "num_kv_heads": 1 if multi_query else None,

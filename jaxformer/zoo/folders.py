@@ -6,10 +6,10 @@ from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DualEncoderConfig
 from jaxformer.zoo import FORMATS
-from jaxformer.zoo.text_parts import text_alone
+from jaxformer.zoo.text_parts import text_model_only
 
 _DENSE = "its dense relatives are: {}; experts are not supported yet"
-_LIKE = "the nearest relatives by architecture are: {}"
+_SIMILAR = "the nearest relatives by architecture are: {}"
 
 # Unsupported systems, by the supported ones that they resemble most. They are not read as these.
 _RELATIVES = {
@@ -32,7 +32,7 @@ _RELATIVES = {
         "gemma2, gemma3_text": ("gemma4", "gemma3n", "gemma3n_text"),
         "gpt_neox, llama": ("gpt_oss", "dbrx"),
     },
-    _LIKE: {
+    _SIMILAR: {
         "llama": (
             "apertus", "arcee", "baichuan", "exaone", "exaone4", "helium", "internlm", "internlm2",
             "hunyuan_v1_dense", "internlm3", "minicpm", "minicpm3", "nemotron", "olmo", "persimmon",
@@ -78,12 +78,12 @@ def read_folder(
     folder: str | Path, strict: bool = False, architecture: str | None = None
 ) -> HFCheckpoint:
     """Returns the description of the model in a folder."""
-    hf_config, formats = text_alone(HFConfig.of_folder(folder), FORMATS)
+    hf_config, formats = text_model_only(HFConfig.of_folder(folder), FORMATS)
     return read_checkpoint(hf_config, formats, RELATIVES, strict, architecture)
 
 
 def image_class(folder: Path) -> str | None:
-    """Returns the class of a dual encoder's checkpoint that labels images."""
+    """Returns the image classifier of a dual encoder's checkpoint."""
     checkpoint = read_folder(folder)
     if not isinstance(checkpoint.config, DualEncoderConfig):
         return None

@@ -1,6 +1,6 @@
 """Gemma: scaled embeddings and norms of 1 + scale; Gemma 2 and 3 alternate windows.
 
-EmbeddingGemma is Gemma 3 whose tokens see each other both ways.
+EmbeddingGemma is Gemma 3 with bidirectional attention.
 """
 
 import warnings
@@ -31,7 +31,7 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import MLP, SandwichNorm
 from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.encoders import encoder_alone
+from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
 
@@ -65,7 +65,7 @@ _FIELDS = (
     Computed(lambda hf_config: {"embedding_scale": hf_config.number("hidden_size") ** 0.5}),
     BIASES,
 )
-# The first files say "gelu" and mean the tanh form, which some name in a second field.
+# The first files say "gelu" but mean the tanh approximation, which some name in a second field.
 _FIRST_ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     **ACTIVATIONS,
@@ -78,7 +78,7 @@ _CAUSAL = Expect("use_bidirectional_attention", None, False)
 
 
 def read_alternating(hf_config: HFConfig, every: int, window: int | None = None) -> dict[str, Any]:
-    """Returns the fields of a model of which all layers but each `every`-th have a window."""
+    """Returns the fields of a model in which all layers except every `every`-th have a window."""
     # Some files repeat the activation here.
     hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
     count = hf_config.number("num_hidden_layers")
@@ -111,11 +111,11 @@ _BASES = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 1
 
 def _third(encoder: bool, **fields: Any) -> DecoderConfig | EncoderConfig:
     config = gemma2(**fields)
-    return encoder_alone(config) if encoder else config
+    return standalone_encoder(config) if encoder else config
 
 
 def _read_third(hf_config: HFConfig) -> dict[str, Any]:
-    """Layers with a window rotate on their own base, and queries and keys have a norm."""
+    """Reads the separate RoPE base of layers with a window, and the norms of queries and keys."""
     if softcap := hf_config.number("attn_logit_softcapping", None):
         warnings.warn(
             f"{hf_config.path}: attn_logit_softcapping = {softcap} is ignored in Gemma 3, as it is "
@@ -124,10 +124,10 @@ def _read_third(hf_config: HFConfig) -> dict[str, Any]:
         )
     ropes = read_layer_ropes(hf_config, _BASES, scaled=(FULL,))
     every = hf_config.number("sliding_window_pattern", 6)
-    # Whether tokens see those behind them as well (EmbeddingGemma).
+    # Whether tokens also see those after them (EmbeddingGemma).
     both_ways = bool(hf_config.take("use_bidirectional_attention", False))
     width = hf_config.number("sliding_window", None)
-    # Half of it on either side of a token, which sees itself too.
+    # Half of the window is on either side of a token, which also sees itself.
     window = width // 2 + 1 if both_ways and width else width
     fields = read_alternating(hf_config, every, window)
     return fields | {

@@ -1,4 +1,4 @@
-"""GLM-4: half of each head rotates, in pairs of neighbours; GLM-4-0414 has more norms."""
+"""GLM-4: interleaved RoPE on half of each head; GLM-4-0414 has more norms."""
 
 from functools import partial
 from typing import Any

@@ -50,11 +50,11 @@ SYSTEMS = (
     System("gpt3-small", "gpt3.py:small", gpt3(12, 768, 12), "125M", _GPT3),
     System("gpt3-medium", "gpt3.py:medium", gpt3(24, 1024, 16), "350M", _GPT3),
     System("gpt3-large", "gpt3.py:large", gpt3(24, 1536, 16), "760M", _GPT3),
-    # The table says 24 heads of 128, which are wider than 2048: 16 give the published count.
+    # The table says 24 heads of width 128, which exceed 2048: 16 heads give the published count.
     System("gpt3-xl", "gpt3.py:xl", gpt3(24, 2048, 16), "1.3B", _GPT3),
     System("gpt3-2.7b", "gpt3.py:2.7b", gpt3(32, 2560, 32), "2.7B", _GPT3),
     System("gpt3-6.7b", "gpt3.py:6.7b", gpt3(32, 4096, 32), "6.7B", _GPT3),
-    # The table says 5140, which its 40 heads of 128 do not fill.
+    # The table says 5140, but its 40 heads of width 128 give 5120.
     System("gpt3-13b", "gpt3.py:13b", gpt3(40, 5120, 40), "13B", _GPT3),
     System("gpt3-175b", "gpt3.py:175b", gpt3(96, 12288, 96), "175B", _GPT3),
 )
@@ -78,7 +78,7 @@ _GPT2_FIELDS = (
 
 
 def _weight_map(embedding: str, positions: str) -> WeightMap:
-    """The names; kernels in the blocks are kept as [inputs, outputs]."""
+    """The names of the tensors; kernels in the blocks are stored as [inputs, outputs]."""
     output = {"sublayers.0.attention.output": "attn.c_proj"}
     return WeightMap(
         {
@@ -94,7 +94,7 @@ def _weight_map(embedding: str, positions: str) -> WeightMap:
 
 
 def _gpt2_weight_map(config: DecoderConfig) -> WeightMap:
-    """The names; between self-attention and feed-forward layers there may be cross-attention."""
+    """The names of the tensors; cross-attention may be between self-attention and feed-forward."""
     own = _weight_map("wte", "wpe")
     if config.cross_attention is not None:
         sublayer, norm = "sublayers.1", "norms.1"

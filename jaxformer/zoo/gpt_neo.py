@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 with windows in every other layer and logits that are not scaled."""
+"""GPT-Neo: GPT-2 with windows in every other layer, and attention without scaling."""
 
 from functools import partial
 from typing import Any

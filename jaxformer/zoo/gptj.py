@@ -1,4 +1,4 @@
-"""GPT-J: attention and feed-forward side by side, interleaved partial rotation."""
+"""GPT-J: parallel attention and feed-forward layers, and partial interleaved RoPE."""
 
 from functools import partial
 from typing import Any
@@ -40,17 +40,17 @@ SYSTEMS = (
 
 
 def _read_rope(hf_config: HFConfig) -> dict[str, Any]:
-    """The scheme that rotates the first "rotary_dim" channels of each head."""
+    """Reads RoPE on the first "rotary_dim" channels of each head."""
     head_dim = hf_config.number("n_embd") // hf_config.number("n_head")
     rotary_dim = hf_config.number("rotary_dim")
-    # Half a channel more, so that rounding the quotient loses no channel.
+    # Adds half a channel, so that no channel is lost when the quotient is rounded.
     exact = int(head_dim * (rotary_dim / head_dim)) == rotary_dim
     fraction = (rotary_dim if exact else rotary_dim + 0.5) / head_dim
     return {"position": RoPE(theta=10_000.0, fraction=fraction, layout="interleaved")}
 
 
 _FIELDS = (
-    # Old files have these; transformers has never computed anything else.
+    # Old files have these; transformers has never used other values.
     Expect("rotary", True),
     Expect("scale_attn_weights", True),
     *FIELDS,

@@ -40,7 +40,7 @@ SYSTEMS = (
 
 
 def _read_logit_scale(hf_config: HFConfig) -> dict[str, Any]:
-    """The logits are divided by the factor of config.json."""
+    """Reads the factor by which the logits are divided."""
     return {"logit_scale": 1 / hf_config.number("logits_scaling", 1.0)}
 
 

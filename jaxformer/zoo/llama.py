@@ -1,4 +1,4 @@
-"""Llama 1 to 3.2, and Mistral, which adds a window."""
+"""Llama 1 to 3.2, and Mistral, which adds sliding windows."""
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import Llama3Scaling

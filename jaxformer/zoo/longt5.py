@@ -1,4 +1,4 @@
-"""LongT5: T5 v1.1 whose encoder attends to a window, perhaps with global tokens besides."""
+"""LongT5: T5 v1.1 whose encoder attends to a window, and optionally to global tokens."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ _GLOBAL = {
 
 
 def long_t5(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes: Any):
-    """LongT5 with local attention in any size; a token sees 127 others on either side."""
+    """Returns LongT5 with local attention in any size; a token sees 127 others on either side."""
     return t5_v1_1(num_layers, model_dim, num_heads, mlp_dim, **({"windows": (128,)} | changes))
 
 
@@ -52,7 +52,7 @@ _LOCAL, _TRANSIENT_GLOBAL = "local", "transient-global"
 
 
 def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
-    """The encoder's window, and whether there are global tokens."""
+    """Reads the encoder's window, and whether there are global tokens."""
     kind = hf_config.take("encoder_attention_type", _LOCAL)
     size = hf_config.number("global_block_size", 16)
     values = {"windows": (hf_config.number("local_radius", 127) + 1,)}

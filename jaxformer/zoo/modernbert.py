@@ -49,10 +49,10 @@ _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 
 
 
 def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
-    """The windows of all layers, and the schemes of those with a window and those without."""
+    """Reads the windows of all layers, and the RoPE of layers with and without a window."""
     layers = hf_config.number("num_hidden_layers", 22)
     every = hf_config.number("global_attn_every_n_layers", 3)
-    # Half of it on either side of a token, which sees itself too.
+    # Half of the window is on either side of a token, which also sees itself.
     window = hf_config.number("local_attention", 128) // 2 + 1
     kinds = [SLIDING if layer % every else FULL for layer in range(layers)]
     pattern = read_windows(hf_config, kinds, window)
@@ -86,7 +86,7 @@ def _write_norms(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _write_head(config: EncoderConfig) -> dict[str, Any]:
-    """The fields of the layer that all heads have before their output."""
+    """Returns the fields of the layer that all heads have before their output."""
     values = {}
     for head in config.heads:
         if isinstance(head, MaskedLanguageModel):
@@ -152,7 +152,7 @@ def _pooling(hf_config: HFConfig) -> Pooling:
 
 @dataclass(frozen=True)
 class _MaskedLM(MaskedLMTask):
-    """Masked language modelling with this layer."""
+    """Masked language modelling with a layer before the output."""
 
     def heads(self, hf_config):
         hf_config.expect("sparse_prediction", False)
@@ -162,7 +162,7 @@ class _MaskedLM(MaskedLMTask):
 
 @dataclass(frozen=True)
 class _SequenceClassification(SequenceClassificationTask):
-    """Sequence classification with this layer, and the pooling that config.json names."""
+    """Sequence classification with a layer before the output, and the pooling in config.json."""
 
     def heads(self, hf_config):
         labels = num_labels(hf_config)
@@ -173,7 +173,7 @@ class _SequenceClassification(SequenceClassificationTask):
 
 @dataclass(frozen=True)
 class _MultipleChoice(FirstTokenChoiceTask):
-    """Multiple choice with this layer and this pooling."""
+    """Multiple choice with a layer before the output, and the pooling in config.json."""
 
     def heads(self, hf_config):
         return (MultipleChoice(pooling=_pooling(hf_config), dense=_dense(hf_config)),)
@@ -181,7 +181,7 @@ class _MultipleChoice(FirstTokenChoiceTask):
 
 @dataclass(frozen=True)
 class _TokenClassification(TokenClassificationTask):
-    """Token classification with this layer."""
+    """Token classification with a layer before the output."""
 
     def heads(self, hf_config):
         return (TokenClassification(num_labels=num_labels(hf_config), dense=_dense(hf_config)),)
@@ -189,7 +189,7 @@ class _TokenClassification(TokenClassificationTask):
 
 @dataclass(frozen=True)
 class _QuestionAnswering(QuestionAnsweringTask):
-    """Question answering with this layer."""
+    """Question answering with a layer before the output."""
 
     def heads(self, hf_config):
         return (Span(dense=_dense(hf_config)),)
@@ -242,7 +242,7 @@ FORMATS = (
         copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
         defaults={"pad_token_id": 50283},
         harmless=(
-            # The sequence classifier reads them; the other classes have no use for them.
+            # Only the sequence classifier reads them.
             "classifier_*",
             "compile_model",
             "deterministic_flash_attn",

@@ -1,4 +1,4 @@
-"""MPT: ALiBi, and no bias anywhere."""
+"""MPT: ALiBi, and no biases."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 
 def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
-    """The fields of the object "attn_config"."""
+    """Reads the object "attn_config"."""
     own = hf_config.section(
         "attn_config",
         {
@@ -34,7 +34,7 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
         # In transformers, 0 means no bound.
         "self_attention.clip": own.number("clip_qkv", None) or None,
         "self_attention.scale": own.number("softmax_scale", None),
-        # As in the code that these models were trained with. Transformers always has 8.
+        # As in the code that these models were trained with; transformers always uses 8.
         "position": ALiBi(max_exponent=float(own.number("alibi_bias_max", 8))),
     }
     own.finish(("attn_impl",))
@@ -54,7 +54,7 @@ def _write_attention(config: DecoderConfig) -> dict[str, Any]:
 
 # Feed-forward layers are always four times as wide as the model.
 _FIELDS = (
-    # Transformers computes the same whatever these are; a model trained otherwise would go wrong.
+    # Transformers ignores these; a model trained with other values would be wrong.
     Expect("expansion_ratio", 4),
     Expect("no_bias", True),
     Expect("embedding_fraction", 1.0),

@@ -67,7 +67,7 @@ _FIELDS = (
     Number("dropout", "hidden_dropout_prob", 0.0),
     Number("self_attention.dropout", "attention_probs_dropout_prob", 0.0),
     Rope(theta=1000.0),
-    # Options of the code that the first files were published with, which transformers lacks.
+    # Options of the first published code that transformers lacks.
     Expect("activation_function", "swiglu"),
     Expect("rotary_emb_fraction", 1.0),
     *(Expect(name, None) for name in ("rotary_emb_scale_base", "rotary_scaling_factor")),
@@ -97,7 +97,7 @@ _SYNONYMS = {
     "resid_pdrop": "hidden_dropout_prob",
     "rotary_emb_base": "rope_theta",
 }
-"""The names in those files -> transformers'."""
+"""The names in the first files -> the names in transformers."""
 _LAYER = "nomic_bert.encoder.layers.{}"
 _NAMES = {
     "embedding.table": "nomic_bert.embeddings.word_embeddings.weight",

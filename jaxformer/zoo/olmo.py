@@ -1,6 +1,6 @@
-"""OLMo 2 and 3: Llama with its norms after the sublayers, and over all queries and keys of a token.
+"""OLMo 2 and 3: Llama with norms after the sublayers, and query and key norms over all heads.
 
-In OLMo 3 three of four layers have a window.
+In OLMo 3, three of four layers have a window.
 """
 
 from functools import partial
@@ -66,12 +66,12 @@ _FIELDS = (
     Activation(default="silu"),
     BIASES,
 )
-# Of the layers with a window version 4 has no base, and a file without rope_parameters means this.
+# Version 4 has no separate base for layers with a window; without rope_parameters, it is this one.
 _BASES = {FULL: ("rope_theta", _THETA), SLIDING: (None, _THETA)}
 
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
-    """Every fourth layer sees all tokens; only there is RoPE stretched."""
+    """Every fourth layer has full attention, and only these have scaled RoPE."""
     count = hf_config.number("num_hidden_layers")
     kinds = [SLIDING if layer % 4 else FULL for layer in range(1, count + 1)]
     windows = read_windows(hf_config, kinds, hf_config.number("sliding_window", None))

@@ -40,7 +40,7 @@ def _read_norm(hf_config: HFConfig) -> dict[str, Any]:
 _FIELDS = (
     Expect("_remove_final_layer_norm", False),
     Expect("layerdrop", 0.0),
-    # Galactica's files have these; nothing reads them.
+    # Galactica's files have these, but they are never read.
     Expect("learned_embeddings", True),
     Expect("scale_embeddings", False),
     *numbers(
@@ -62,7 +62,7 @@ _FIELDS = (
         also=("self_attention.output_bias", "feed_forward.bias"),
     ),
     TIED,
-    # Row 1 is for padding, and nothing reads row 0.
+    # Row 1 is for padding, and row 0 is never read.
     LearnedPositions(offset=2),
     Switch("residual", "do_layer_norm_before", True, on=PreNorm(), off=PostNorm()),
     Activation(theirs="activation_function", default="relu"),

@@ -1,4 +1,4 @@
-"""Phi-1.5 and Phi-2: GPT-J's arrangement with 32 channels of each head rotated."""
+"""Phi-1.5 and Phi-2: parallel layers as in GPT-J, and RoPE on 32 channels of each head."""
 
 from functools import partial
 from typing import Any

@@ -37,7 +37,7 @@ class _LongRope(Rope):
         values["original_max_position_embeddings"] = original
         values["max_position_embeddings"] = longest
         if longest / original == scaling.factor and scaling.attention_factor is None:
-            # Where the lengths say the rest, version 4 of transformers takes these fields alone.
+            # Version 4 of transformers derives the rest from the lengths; it takes only these.
             values["rope_scaling"] = _version4(scaling)
         return values
 

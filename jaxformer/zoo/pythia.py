@@ -1,4 +1,4 @@
-"""Pythia: GPT-NeoX in eight sizes; a quarter of each head rotates."""
+"""Pythia: GPT-NeoX in eight sizes, with RoPE on a quarter of each head."""
 
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Flag, NormEps, Switch, numbers
@@ -18,7 +18,7 @@ _SOURCE = "Biderman et al., 2023, https://arxiv.org/abs/2304.01373"
 def pythia(
     num_layers: int, model_dim: int, num_heads: int, vocab_size: int = 50304
 ) -> DecoderConfig:
-    """The architecture in any size; the vocabulary is padded for the mesh it was trained on."""
+    """Returns the architecture in any size; the vocabulary is padded as for the training mesh."""
     return gpt(
         num_layers,
         model_dim,
@@ -44,7 +44,7 @@ SYSTEMS = (
 
 
 class _NeoXRope(Rope):
-    """RoPE in files of which some have the base and the share under both names."""
+    """RoPE in files that may have the base and the fraction under two names."""
 
     def read(self, hf_config):
         fields = super().read(hf_config)

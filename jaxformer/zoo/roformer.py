@@ -18,7 +18,7 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
     num_labels,
 )
-from jaxformer.hub.tasks.multiple_choice import LastPlaceChoiceTask
+from jaxformer.hub.tasks.multiple_choice import LastPositionChoiceTask
 from jaxformer.hub.weights.layouts import Constant
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import (
@@ -84,7 +84,7 @@ def _write_positions(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
-    """Embeddings may be narrower than the model."""
+    """Reads the embedding, which may be narrower than the model."""
     width = hf_config.number("embedding_size", None)
     return {"embedding_dim": None if width == hf_config.number("hidden_size", 768) else width}
 
@@ -100,7 +100,7 @@ def rotary_table(length: int, width: int) -> np.ndarray:
 
 
 def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
-    """The names of the tensors, and the table of the angles, which are computed here."""
+    """The names of the tensors, and the computed table of the angles."""
     names = body("roformer", config) | LABELS | HEADS
     names |= {
         "transformer.inputs.projection": "roformer.embeddings_project",
@@ -130,7 +130,7 @@ FORMATS = (
         architectures=(
             Architecture("RoFormerForMaskedLM", MaskedLMTask()),
             Architecture("RoFormerForSequenceClassification", _SequenceClassification()),
-            Architecture("RoFormerForMultipleChoice", LastPlaceChoiceTask()),
+            Architecture("RoFormerForMultipleChoice", LastPositionChoiceTask()),
             Architecture("RoFormerForTokenClassification", TokenClassificationTask()),
             Architecture("RoFormerForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("RoFormerModel", Task()),
@@ -141,7 +141,7 @@ FORMATS = (
             "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
-        harmless=("summary_*",),  # but for multiple choice, whose task reads them
+        harmless=("summary_*",),  # except for multiple choice, whose task reads them
         defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
     ),
 )

@@ -1,4 +1,4 @@
-"""SigLIP: a text tower that looks ahead, and a vision tower that a learned query sums up."""
+"""SigLIP: a bidirectional text tower, and a vision tower that a learned query pools."""
 
 import math
 
@@ -38,7 +38,7 @@ from jaxformer.zoo.system import System
 
 
 def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> EncoderConfig:
-    """The text tower in any size."""
+    """Returns the text tower in any size."""
     fields = {
         "vocab_size": 32000,
         "mlp_dim": 4 * model_dim,
@@ -58,7 +58,7 @@ def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> E
 def siglip_vision(
     num_layers: int, model_dim: int, num_heads: int, patch: int, **changes
 ) -> VisionConfig:
-    """The vision tower in any size."""
+    """Returns the vision tower in any size."""
     fields = {
         "class_token": False,
         "position": Learned(max_length=(224 // patch) ** 2),
@@ -70,7 +70,7 @@ def siglip_vision(
 
 
 def siglip(text: EncoderConfig, image: VisionConfig) -> DualEncoderConfig:
-    """Both towers, with the scale and the bias that their training began with."""
+    """Returns both towers, with the initial scale and bias of their training."""
     return DualEncoderConfig(
         text,
         image,
@@ -147,7 +147,7 @@ IMAGE_FORMAT = ModelFormat(
 
 
 def whole(model_type: str, name: str, text: ModelFormat, image: ModelFormat) -> ModelFormat:
-    """Returns the format of both towers, whose classes have names that begin with `name`."""
+    """Returns the format of both towers, whose class names begin with `name`."""
     architecture = Architecture(f"{name}Model", ContrastiveTask(SigmoidContrastive()))
     towers = dual_encoder(
         ModelFormat(

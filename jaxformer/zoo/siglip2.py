@@ -1,4 +1,4 @@
-"""SigLIP 2 with images in their own shapes (NaFlex); files of one size and shape are SigLIP's."""
+"""SigLIP 2 with images of any shape (NaFlex); models with one fixed shape have SigLIP's format."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ from jaxformer.zoo.siglip import (
 from jaxformer.zoo.system import System
 
 _VOCABULARY = 256_000
-"""That of Gemma's tokenizer."""
+"""The size of Gemma's vocabulary."""
 
 
 def siglip2_vision(

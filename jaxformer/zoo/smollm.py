@@ -56,7 +56,7 @@ SYSTEMS = (
 
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
-    """Which layers rotate, and which have a window: by default those that do not rotate may."""
+    """Reads which layers have RoPE, and which have a window: by default, those without RoPE may."""
     count, every = (hf_config.number(n) for n in ("num_hidden_layers", "no_rope_layer_interval"))
     rotate = hf_config.take("no_rope_layers", None)
     if rotate is None:

@@ -1,4 +1,4 @@
-"""StableLM: Llama with layer norm and a quarter of each head rotated."""
+"""StableLM: Llama with layer norm, and RoPE on a quarter of each head."""
 
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from jaxformer.zoo.common.llama_like import FILES, NAMES, NUMBERS, llama
 
 
 def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
-    """Queries and keys may have a norm, with its own parameters in each head."""
+    """Reads the norms of queries and keys, which have separate parameters in each head."""
     if not hf_config.take("qk_layernorm", False):
         return {}
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps"), bias=False)

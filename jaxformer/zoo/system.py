@@ -20,11 +20,11 @@ class System:
     config: ModelConfig
     """The architecture."""
     published: str
-    """The number of parameters in the publication, as it is written there: "110M"."""
+    """The number of parameters in the publication, in its spelling: "110M"."""
     source: str
     """The publication."""
     note: str = ""
-    """What the authors counted, if it is not this model."""
+    """What the authors counted, if it differs from this model."""
 
     @property
     def family(self) -> str:

@@ -1,4 +1,4 @@
-"""T5Gemma: an encoder and a decoder, each a Gemma 2 of its own size."""
+"""T5Gemma: an encoder and a decoder, which are Gemma 2 in perhaps different sizes."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +32,7 @@ from jaxformer.models import CompositeConfig, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn import MLP, DotProductAttention, DotProductCrossAttention
-from jaxformer.zoo.common.encoders import encoder_alone
+from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
     SECOND_DEFAULTS,
@@ -45,8 +45,8 @@ from jaxformer.zoo.system import System
 
 
 def _encoder(**fields: Any) -> EncoderConfig:
-    """The encoder: Gemma 2 whose tokens see each other both ways."""
-    return encoder_alone(gemma2(**fields))
+    """Returns the encoder: Gemma 2 with bidirectional attention."""
+    return standalone_encoder(gemma2(**fields))
 
 
 _decoder = partial(gemma2, cross_attention=DotProductCrossAttention())
@@ -59,7 +59,7 @@ def _whole(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
 ) -> CompositeConfig:
-    """The two together; the decoder reads the encoder in its own width."""
+    """Returns the encoder and the decoder together; the decoder knows the encoder's width."""
     width = None if encoder.model_dim == decoder.model_dim else encoder.model_dim
     whole = CompositeConfig(encoder, replace(decoder, encoder_dim=width, tie_embeddings=tied))
     return _with_rates(whole, dropout, attention_dropout)
@@ -68,7 +68,7 @@ def _whole(
 def _with_rates(
     config: ModelConfig, dropout: float = 0.0, attention_dropout: float = 0.0
 ) -> ModelConfig:
-    """The model, or both of its parts, with these rates of dropout."""
+    """Returns the model, or both of its parts, with these dropout rates."""
     return config.with_fields(**{"dropout": dropout, "self_attention.dropout": attention_dropout})
 
 
@@ -76,7 +76,7 @@ def _with_rates(
 
 
 def _sizes(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> dict[str, Any]:
-    """The fields of a Gemma 2 of that size."""
+    """Returns the fields of a Gemma 2 of this size."""
     return {
         "num_layers": num_layers,
         "model_dim": model_dim,
@@ -96,7 +96,7 @@ def _sizes(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> dic
 
 
 def _t5gemma(encoder: dict[str, Any], decoder: dict[str, Any]) -> CompositeConfig:
-    """T5Gemma of two Gemmas."""
+    """Returns T5Gemma of two Gemmas."""
     return _whole(
         _encoder(windows=(4097, None), **encoder), _decoder(windows=(4096, None), **decoder)
     )
@@ -116,7 +116,7 @@ SYSTEMS = (
 
 
 def _read_windows(hf_config: HFConfig, ahead: bool) -> dict[str, Any]:
-    """Every second layer has a window. In the encoder it has as many tokens on either side."""
+    """Reads the windows of every second layer; in the encoder they extend to both sides."""
     window = hf_config.number("sliding_window", None)
     return read_alternating(hf_config, 2, window + 1 if ahead and window else window)
 
@@ -129,7 +129,7 @@ def _write_windows(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
 
 
 def _part(name: str, build: Any, block_names: dict[str, str]) -> Section:
-    """The encoder or the decoder in a file."""
+    """Reads the encoder or the decoder."""
     fields = (
         *SECOND_FIELDS,
         Computed(partial(_read_windows, ahead=name == "encoder"), _write_windows),
@@ -178,8 +178,8 @@ _CROSS = {
 
 
 @dataclass(frozen=True)
-class _DecodersStart(StartToken):
-    """The token with which the decoder's texts begin, then the targets."""
+class _DecoderStartToken(StartToken):
+    """The start token of the decoder's texts, then the targets."""
 
     def __call__(self, targets, hf_config):
         decoder = section(hf_config, "decoder")
@@ -192,7 +192,7 @@ class _DecodersStart(StartToken):
 
 @dataclass(frozen=True)
 class _SequenceTask(SequenceClassificationTask):
-    """A label, by the decoder's state at the last token of the inputs, which it reads shifted."""
+    """A label from the decoder's state at the last token; the decoder reads the shifted inputs."""
 
     pooling: Pooling = "last"
     repeats_inputs: bool = field(default=True, kw_only=True)
@@ -210,7 +210,7 @@ class _SequenceTask(SequenceClassificationTask):
 
 @dataclass(frozen=True)
 class _TokenTask(TokenClassificationTask):
-    """A label for each token of the decoder, which reads the inputs shifted."""
+    """A label for each token of the decoder, which reads the shifted inputs."""
 
     repeats_inputs: bool = field(default=True, kw_only=True)
 
@@ -219,7 +219,7 @@ class _TokenTask(TokenClassificationTask):
 
 
 def _not_padding(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """The mask that transformers makes of ids where the decoder keeps no cache, int `[B, T]`."""
+    """The mask that transformers makes of ids if the decoder has no cache, int `[B, T]`."""
     return (ids != section(hf_config, "decoder").get("pad_token_id", 0)).astype(jnp.int32)
 
 
@@ -262,20 +262,20 @@ _FILES = {
 
 
 @dataclass(frozen=True)
-class _AloneMap(PartsMap):
-    """The map of an encoder alone, which is a section of config.json as in the whole."""
+class _EncoderOnlyMap(PartsMap):
+    """The map of a separate encoder, which has the same section of config.json as in T5Gemma."""
 
     def write(self, config):
         return super().write(SimpleNamespace(encoder=config))
 
 
-def _alone(encoder: EncoderConfig, **rates: float) -> EncoderConfig:
+def _standalone(encoder: EncoderConfig, **rates: float) -> EncoderConfig:
     return _with_rates(encoder, **rates)
 
 
 _ALONE = ModelFormat(
-    config_map=_AloneMap(
-        _alone,
+    config_map=_EncoderOnlyMap(
+        _standalone,
         (
             Expect("is_encoder_decoder", False),
             Expect("layer_types", None),
@@ -310,7 +310,7 @@ _ALONE = ModelFormat(
 def _bind(
     whole: ModelFormat, hf_config: HFConfig, formats: Formats, config: ModelConfig | None
 ) -> ModelFormat:
-    """The whole, or the encoder alone where a file or a configuration of ours is one."""
+    """Returns the format of T5Gemma, or of only the encoder if the file or our model is one."""
     del formats
     alone = not hf_config.values.get("is_encoder_decoder", True)
     return _ALONE if alone or isinstance(config, EncoderConfig) else whole
@@ -327,7 +327,7 @@ FORMATS = (
                 Architecture("T5GemmaForTokenClassification", _TokenTask()),
                 Architecture("T5GemmaModel", Task()),
             ),
-            shift=_DecodersStart(),
+            shift=_DecoderStartToken(),
             harmless=("classifier_dropout_rate", "vocab_size"),
             bind=_bind,
             **_FILES,

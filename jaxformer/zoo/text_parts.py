@@ -1,4 +1,4 @@
-"""Models of texts and images of which only the text model is read, as a separate system.
+"""Models of texts and images, of which only the text model is read, as a separate system.
 
 For texts alone, they compute the same as their text model. An export has the text model, under the
 names of that system.
@@ -19,15 +19,15 @@ _NAMES = {
     r"^(model\.)?language_model\.lm_head\.": "lm_head.",
     r"^(model\.)?language_model\.(model\.)?": "model.",
 }
-_OF_IMAGES = ("visual.*", "vision_tower.*", "multi_modal_projector.*")
-_OF_THE_WHOLE = (
+_IMAGE_TENSORS = ("visual.*", "vision_tower.*", "multi_modal_projector.*")
+_TOP_LEVEL_FIELDS = (
     "bos_token_id", "dtype", "eos_token_id", "id2label", "label2id", "quantization",
     "quantization_config", "torch_dtype", "transformers_version",
 )  # fmt: skip
 
 
 def _renamed_rope(values: dict[str, Any]) -> dict[str, Any]:
-    """RoPE without the shares of time, height and width, whose positions are equal in texts."""
+    """Removes the RoPE sections of time, height and width, whose positions are equal in texts."""
     changed = {}
     for name in ("rope_scaling", "rope_parameters"):
         if isinstance(rope := values.get(name), dict):
@@ -42,30 +42,30 @@ class TextPart:
     """Where the text model is in the files of a larger one."""
 
     kind: str
-    """The `model_type` of the whole."""
+    """The `model_type` of the full model."""
     model_type: str
     """The `model_type` of the system that equals its text model."""
     section_type: str
     """The `model_type` of the section of config.json."""
     classes: Mapping[str, str]
-    """Classes of the whole -> the classes of that system."""
+    """Classes of the full model -> the classes of that system."""
     alone: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """The class of the text model if it is saved alone -> the class of the system."""
+    """The class of the text model if it is saved separately -> the class of the system."""
     tied: bool
-    """Whether tables are tied if the file does not say."""
+    """Whether tables are tied by default."""
     flat: bool = False
-    """Whether old files have the fields of the text model beside those of the whole."""
+    """Whether old files have the fields of the text model at the top level."""
     tied_within: bool = False
-    """Whether the section may say that they are tied, though the whole does not."""
+    """Whether the section may say that tables are tied even if the top level does not."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The values that missing fields have here and not in that system."""
+    """Defaults of missing fields that differ from those of the system."""
     foreign: tuple[str, ...] = ()
-    """Fields of that system that the text model does not have: transformers ignores them."""
+    """Fields of the system that the text model lacks; transformers ignores them."""
     adapted: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """Rewrites values that the system spells in another way."""
 
     def is_in(self, kind: Any) -> bool:
-        """Whether files of a `model_type` have it, alone or in the whole."""
+        """Whether files of a `model_type` have the text model, separately or in the full model."""
         return kind == self.kind or (bool(self.alone) and kind == self.section_type)
 
     def hf_config(self, whole: HFConfig) -> HFConfig:
@@ -90,26 +90,26 @@ class TextPart:
         tied = whole.take("tie_word_embeddings", self.tied)
         if self.tied_within:
             tied = tied or given.get("tie_word_embeddings", False)
-        common = {k: whole.values[k] for k in _OF_THE_WHOLE if k in whole.values}
+        common = {k: whole.values[k] for k in _TOP_LEVEL_FIELDS if k in whole.values}
         values = self.adapted(dict(self.defaults) | common | dict(given)) | {
             "model_type": self.model_type,
             "architectures": [classes[named[0]]],
             "tie_word_embeddings": tied,
         }
-        gone = (*self.foreign, *(_OF_FLAT if given is whole.values else ()))
+        gone = (*self.foreign, *(_TOP_LEVEL_IMAGE_FIELDS if given is whole.values else ()))
         values = {name: value for name, value in values.items() if name not in gone}
         if given is whole.values:
             return HFConfig(values, whole.path)
         return whole.section("text_config", values)
 
     def model_format(self, formats: Formats) -> ModelFormat:
-        """Returns the system, with the names that its tensors have in files of the whole."""
+        """Returns the system's format, with the names of its tensors in files of the full model."""
         own = formats[self.model_type]
-        images = tuple(prefix + each for prefix in ("", "model.") for each in _OF_IMAGES)
+        images = tuple(prefix + each for prefix in ("", "model.") for each in _IMAGE_TENSORS)
         return replace(own, aliases=_NAMES | dict(own.aliases), buffers=(*own.buffers, *images))
 
 
-_OF_FLAT = (
+_TOP_LEVEL_IMAGE_FIELDS = (
     "image_token_id", "video_token_id", "vision_config", "vision_end_token_id",
     "vision_start_token_id", "vision_token_id",
 )  # fmt: skip
@@ -127,7 +127,7 @@ _QWEN2 = {
 
 
 def _qwen2(kind: str, name: str) -> TextPart:
-    """The text model of a system whose classes begin with `name`, which is a Qwen 2."""
+    """Returns the text model, a Qwen 2, of a system whose class names begin with `name`."""
     return TextPart(
         kind=kind,
         model_type="qwen2",
@@ -183,8 +183,8 @@ TEXT_PARTS = {part.kind: part for part in _ALL}
 """Models of texts and images, by their `model_type`."""
 
 
-def text_alone(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats]:
-    """Returns the values of the text model of a config.json, and the systems; else both as given.
+def text_model_only(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats]:
+    """Returns the values and systems of the text model in a config.json; other models as given.
 
     Warns once that images are not read.
     """
@@ -194,10 +194,10 @@ def text_alone(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats
         return hf_config, formats
     values = part.hf_config(hf_config)
     warn_once(
-        f"{hf_config.path}: of a {kind!r} the text model is read, as a {part.model_type!r}; images "
-        "are not read, and the tensors for them are left out"
+        f"{hf_config.path}: the text model of a {kind!r} is read as a {part.model_type!r}; images "
+        "are not read, and their tensors are left out"
         if kind == part.kind
-        else f"{hf_config.path}: a {kind!r} is read, and written, as a {part.model_type!r}, "
+        else f"{hf_config.path}: a {kind!r} is read and saved as a {part.model_type!r}, "
         "which computes the same for texts"
     )
     return values, {**formats, part.model_type: part.model_format(formats)}

@@ -1,4 +1,4 @@
-"""The Transformer of 2017, and Marian, which is its form in transformers."""
+"""The Transformer of 2017, and Marian, its counterpart in transformers."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _SOURCE = "Vaswani et al., 2017, table 3, https://arxiv.org/abs/1706.03762"
 
 
 def transformer(model_dim: int, num_heads: int, dropout: float) -> EncoderDecoderConfig:
-    """The architecture in any width, with the English-German vocabulary."""
+    """Returns the architecture in any width, with the English-German vocabulary."""
     return EncoderDecoderConfig(
         vocab_size=37000,
         num_layers=6,
@@ -71,9 +71,9 @@ _TRANSLATOR = "MarianMTModel"
 
 
 def _read_marian(hf_config: HFConfig) -> dict[str, Any]:
-    """The positions are sinusoids, and the two sides may have their own embeddings."""
+    """Reads sinusoidal positions, and whether the two sides have separate embeddings."""
     hf_config.expect("decoder_vocab_size", hf_config.number("vocab_size", 50265), None)
-    # The files of translators have no sinusoids, those of all other classes have.
+    # Files of translators have no sinusoids, but files of all other classes do.
     named = hf_config.take("architectures", None) or [_TRANSLATOR]
     positions = _FILE_POSITIONS.read(hf_config)
     if named[0] == _TRANSLATOR:

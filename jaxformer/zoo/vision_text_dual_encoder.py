@@ -33,7 +33,7 @@ _TASKS = {
 
 
 def _towers(formats: Formats, name: str) -> dict[str, ModelFormat]:
-    """The systems that may be a tower, each with its class without a head."""
+    """Returns the systems that may be a tower, each with its class without a head."""
     found = {}
     for kind, model_format in formats.items():
         for architecture in model_format.architectures:
@@ -47,7 +47,7 @@ def _towers(formats: Formats, name: str) -> dict[str, ModelFormat]:
 def _tower(
     hf_config: HFConfig, formats: Formats, name: str, config: ModelConfig | None
 ) -> ModelFormat:
-    """The system of the tower in a section of config.json, or one that can express our model."""
+    """Returns the tower's system in a section of config.json, or one that can express our model."""
     towers = _towers(formats, name)
     kind = section(hf_config, name).get("model_type")
     if kind is None and config is not None:
@@ -67,7 +67,7 @@ def _bind(
     formats: Formats,
     config: DualEncoderConfig | None,
 ) -> ModelFormat:
-    """The format with the systems of the towers that config.json names."""
+    """Returns the format with the systems of the towers that config.json names."""
     text, image = (None, None) if config is None else (config.text, config.image)
     text_format = _tower(hf_config, formats, "text_config", text)
     image_format = _tower(hf_config, formats, "vision_config", image)
@@ -90,7 +90,7 @@ def _bind(
 
 
 def _build(text: ModelConfig, image: ModelConfig, **fields: float) -> DualEncoderConfig:
-    """Both towers, each of which must have a pooled state."""
+    """Builds both towers, which must have a pooled state."""
     reads_end = [head.pooling for head in text.heads] == ["last"]
     if not reads_end and getattr(text, "pooler", None) is None:
         raise ConfigError("text_config: the model must have a pooled state, as BERT and CLIP do")

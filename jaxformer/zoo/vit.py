@@ -1,6 +1,6 @@
 """ViT, the shape of ViT-22B, and DeiT.
 
-DeiT is ViT with a second token, whose state is trained on the labels of a teacher.
+DeiT is ViT with a second token, whose state is trained on a teacher's labels.
 """
 
 from functools import partial
@@ -56,7 +56,7 @@ SYSTEMS = (
             self_attention=DotProductAttention(
                 output_bias=True, query_key_norm=LayerNorm(eps=1e-6, bias=False)
             ),
-            # The mean over the patches stands in for the paper's attention pooling.
+            # The mean over the patches replaces the paper's attention pooling.
             class_token=False,
             position=Learned(max_length=16 * 16),
             heads=(Classification(num_labels=1000, pooling="mean"),),
@@ -91,7 +91,7 @@ _TWO_TOKENS = Computed(partial(read_patches, prefix=2), write_patches)
 
 
 def _deit_weight_map(config: VisionConfig) -> WeightMap:
-    """The names of the tensors; beside a second classifier the first has another name."""
+    """The names of the tensors; the classifier has another name if there are two."""
     own = names("deit") | {"heads.distillation.output": "distillation_classifier"}
     if len(config.heads) > 1:
         own["heads.label.output"] = "cls_classifier"

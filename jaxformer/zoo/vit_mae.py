@@ -49,7 +49,7 @@ SYSTEMS = (
 
 def _read_patches(hf_config: HFConfig) -> dict[str, Any]:
     values = read_patches(hf_config, prefix=1)
-    # The table is one of sines and cosines, which the file has.
+    # The sinusoidal table is in the file.
     return values | {"position": replace(values["position"], learns=False)}
 
 
@@ -97,7 +97,7 @@ FORMATS = (
         prefix="vit.",
         aliases={r"decoder_encoder\.layer\.": "decoder_layers."}
         | module_names("vit.", decoder=r"decoder\.decoder_layers\.\d+\."),
-        # The encoder alone has no decoder.
+        # A separate encoder has no decoder.
         harmless=("decoder_*", "norm_pix_loss"),
     ),
 )

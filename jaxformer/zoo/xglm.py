@@ -49,7 +49,7 @@ def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
-    """Checks that padding has one of the two codes that come before that of position 0."""
+    """Checks that padding has one of the two codes before that of position 0."""
     padding = hf_config.number("pad_token_id", None)
     if padding is not None and padding >= 2:
         raise ConfigError(

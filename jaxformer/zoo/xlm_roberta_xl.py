@@ -1,4 +1,4 @@
-"""XLM-RoBERTa XL and XXL: the norms come before the sublayers, and none follows the embeddings."""
+"""XLM-RoBERTa XL and XXL: norms before the sublayers, and none after the embeddings."""
 
 from functools import partial
 

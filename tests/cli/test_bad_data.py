@@ -113,7 +113,7 @@ BAD_FILES = [
     ("classes", {}, ["--data.sequence-length", "64"], ["has 32 positions", "length 64"]),
     ("classes", {"rows.tsv": ROWS + "z" * 40 + "\ta\n"}, [],
      ["rows.tsv:22: 42 tokens, more than data.sequence_length = 32", "set data.sequence_length to "
-      "42, which the model's positions must reach, or cut them with --data.truncate"]),
+      "42", "--data.truncate"]),
     ("numbers", {"rows.tsv": ROWS}, [], ["rows.tsv:", "the label 'a' is not a number"]),
     ("pairs", {"t": "eins\n" * 7}, [], ["s has 9 lines and t has 7"]),
     ("pairs", {"t": b"eins\n" * 8 + b"\xff\n"}, [], ["t:9: not UTF-8"]),

@@ -127,7 +127,7 @@ def test_halves_are_tried_until_the_bad_rows_are_alone():
     bad = BadRows("skip")
     assert dict(each(double, range(60), bad)) == {n: 2 * n for n in range(60) if n % 10 != 3}
     with pytest.raises(DataError, match=r"6 of 60 rows.*3 is wrong; 13 is wrong; 23 is wrong$"):
-        bad.settle("numbers", 60)
+        bad.finish("numbers", 60)
 
 
 def test_lines_that_are_no_rows_count_as_bad(tmp_path, caplog):

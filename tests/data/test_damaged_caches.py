@@ -147,7 +147,7 @@ def test_a_damaged_tokenizer_is_made_again_only_as_it_was(origin, tmp_path, capl
     with caplog.at_level(logging.WARNING):
         data.prepare(folder)
     assert f"{name} is damaged" in caplog.text
-    assert "made again as it was" in caplog.text
+    assert "restored" in caplog.text
     assert file.read_bytes() == before
 
 
@@ -198,7 +198,7 @@ def test_damaged_labels_are_made_again_only_as_they_were(tmp_path, caplog):
         save_labels(tmp_path, ["no", "yet"])
     with caplog.at_level(logging.WARNING):
         assert save_labels(tmp_path, ["no", "yes"]) == ("no", "yes")
-    assert "made again" in caplog.text
+    assert "restored" in caplog.text
     assert load_labels(tmp_path) == ("no", "yes")
 
 

@@ -211,7 +211,7 @@ def test_what_is_too_long():
 
 def test_answers_of_the_same_tokens():
     same = pair(4, 2, 3)
-    with pytest.raises(DataError, match=r"file:1: both answers become the same tokens"):
+    with pytest.raises(DataError, match=r"file:1: both answers"):
         same._replace(rejected=same.chosen).check()
 
 

@@ -8,7 +8,7 @@ from saved_folders import change_settings
 
 import jaxformer
 from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import read_checkpoint, warn_of_ignored
+from jaxformer.hub.checkpoint import read_checkpoint, warn_about_ignored_fields
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.zoo import FORMATS
@@ -37,7 +37,7 @@ def test_the_file_is_read_and_what_is_ignored_is_named(file, caplog):
     checkpoint = read_checkpoint(HFConfig(values, file), FORMATS)
     assert set(checkpoint.hf_config.ignored) == IGNORED[file.stem]
     assert config_values(checkpoint) == values  # an export keeps them
-    warn_of_ignored(checkpoint.hf_config)
+    warn_about_ignored_fields(checkpoint.hf_config)
     messages = [record.message for record in caplog.records]
     assert len(messages) == bool(IGNORED[file.stem])
     assert all(name in message for message in messages for name in IGNORED[file.stem])
@@ -57,7 +57,7 @@ def test_the_model_is_that_of_the_file_without_them(file):
 
 def test_what_other_programs_honour_is_said(caplog):
     values = json.loads((FILES[0].parent / "qwen2_dual_chunk.json").read_text())
-    warn_of_ignored(read_checkpoint(HFConfig(values, "other.json"), FORMATS).hf_config)
+    warn_about_ignored_fields(read_checkpoint(HFConfig(values, "other.json"), FORMATS).hf_config)
     assert "other programs" in caplog.text
 
 

@@ -78,7 +78,7 @@ def test_inputs_that_do_not_fit_are_refused(bert, changes, message):
 
 
 def test_predict_says_what_it_cannot_read(bert):
-    with pytest.raises(ConfigError, match=r"its head .MultipleChoice. predicts nothing for a row"):
+    with pytest.raises(ConfigError, match=r"its head .MultipleChoice. cannot predict"):
         open_predictor(bert.folder)
 
 

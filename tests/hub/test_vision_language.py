@@ -15,7 +15,7 @@ from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
 from jaxformer.hub.families import forward
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.tasks.classes import end_places
+from jaxformer.hub.tasks.classes import end_positions
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import outputs as pretrained
@@ -47,7 +47,7 @@ def test_variants(model_type, changes, tmp_path):
 @pytest.mark.parametrize(("end", "places"), [(7, [2, 0]), (2, [1, 3])])
 def test_a_text_ends_at_its_first_end_token_or_at_the_largest_id(end, places):
     ids = np.array([[3, 9, 7, 7, 2], [5, 4, 2, 8, 1]])
-    found = end_places(ids, HFConfig({"eos_token_id": end}))
+    found = end_positions(ids, HFConfig({"eos_token_id": end}))
     np.testing.assert_array_equal(np.argmax(found, axis=1), places)
     assert (np.sum(found, axis=1) == 1).all()
 

@@ -20,7 +20,7 @@ from sentence_models import (
 import jaxformer
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.hub.remote.selection import settings_of
+from jaxformer.hub.remote.selection import settings_files
 from jaxformer.io.model_files import side_files
 from jaxformer.pretrained.embedding.api import (
     embed,
@@ -267,7 +267,7 @@ def test_exports_and_runs_keep_what_makes_vectors(whole, tmp_path):
         np.testing.assert_array_equal(embed(folder, TEXTS), expected)
     names = [file.relative_to(whole).as_posix() for file in side_files(whole)]
     assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= set(names)
-    assert set(settings_of([*names, "config.json", "2_Dense/pytorch_model.bin"])) == {
+    assert set(settings_files([*names, "config.json", "2_Dense/pytorch_model.bin"])) == {
         *names,
         "config.json",
     }

@@ -259,9 +259,7 @@ def test_rows_do_not_depend_on_their_batch(saved):
     ("kind", "advice"), [("gpt2", "jaxformer generate"), ("bert", "--init-from")]
 )
 def test_a_model_that_predicts_tokens_is_refused(saved, kind, advice):
-    with pytest.raises(
-        ConfigError, match=f"its head .* predicts nothing for a row .*{advice}.*--task embeddings"
-    ):
+    with pytest.raises(ConfigError, match=f"its head .*{advice}.*--task embeddings"):
         open_predictor(saved(kind))
 
 

@@ -1,4 +1,4 @@
-"""Which chat template a run uses: a named one, a file, or the checkpoint's own."""
+"""Chooses the chat template of a run: a named one, a file, or the checkpoint's own."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ from jaxformer.io.staging import staged
 
 _NAMED = Path(__file__).parent / "templates"
 TEMPLATE_NAMES = ("ChatML", "Llama2", "Llama3", "Mistral")
-"""The templates that come with the library."""
+"""The templates that are included in the library."""
 _SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     "<start_of_turn>", "<end_of_turn>",
@@ -56,7 +56,7 @@ def template_file(name: str) -> Path:
 def check_template_name(name: str | None) -> None:
     """Checks the name of a template; its file need not exist.
 
-    A run keeps its template, so that the file that it was read from may be gone later.
+    A run saves its template, so its file may be deleted later.
     """
     if name is not None and not (os.sep in name or Path(name).suffix):
         template_file(name)
@@ -65,7 +65,7 @@ def check_template_name(name: str | None) -> None:
 def run_template(
     folder: str | os.PathLike, name: str | None, spec: TokenizerSpec
 ) -> ChatTemplate | None:
-    """Returns the chat template of a run, which `keep_template` keeps beside the tokenizer."""
+    """Returns the chat template of a run, which `keep_template` saves beside the tokenizer."""
     home = Path(folder, "tokenizer")
     kept = read_chat_template(home) if (home / TEMPLATE).exists() else None
     if kept is not None and name is not None and not _is_there(name):
@@ -97,7 +97,7 @@ def keep_template(
 ) -> None:
     """Keeps the template of a run beside the tokenizer, unless an earlier start did.
 
-    A template that refuses the rows of a first start is not kept, so that another one may be named.
+    A template that refuses the rows of the first start is not saved, so that another can be chosen.
     """
     home = Path(folder, "tokenizer")
     formatted = [chat for chat in chats if not chat.plain]

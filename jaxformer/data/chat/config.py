@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.data.bad_rows import BadRows
 from jaxformer.data.chat.answers.learned import LearnedChats
-from jaxformer.data.chat.answers.spans import content_text, last_alone
+from jaxformer.data.chat.answers.spans import content_text, with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.examples import (
@@ -25,7 +25,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 
 @dataclass(frozen=True)
 class ChatData(ConversationData[Conversation]):
-    """Conversations; the model learns what the assistant says, and when it stops.
+    """Conversations; the model learns the assistant's answers, and when they end.
 
     A row of a batch has "inputs", "targets", "segments" and "positions" int32 [T] and "weights"
     float32 [T], which are 0 outside of the answers.
@@ -55,7 +55,7 @@ class ChatData(ConversationData[Conversation]):
         if str(record.values.get("label")).strip().lower() == "false":
             raise undesirable(record)
         chat = self.format.read(record, needs_answer=self.train_on != "all")
-        return last_alone(chat) if self.train_on == "last" else chat
+        return with_last_answer_only(chat) if self.train_on == "last" else chat
 
     def side_of(self, row: Conversation) -> str:
         return json.dumps([row.messages, row.tools], default=str)

@@ -57,8 +57,8 @@ class ConversationData(RowData[Row]):
     """How text becomes tokens."""
 
     sequence_length: int | None = None
-    """Tokens of a row; None: as many as the checkpoint takes, 2048 at most for chats and 1024
-    for pairs."""
+    """The tokens of a row; None: as in the checkpoint, at most 2048 for chats and 1024 for
+    pairs."""
 
     too_long: TooLong = "error"
     """What happens to a longer row: an error, or it is cut or left out."""
@@ -133,5 +133,5 @@ class ConversationData(RowData[Row]):
     ) -> list[Rendered]:
         bad = BadRows(self.on_bad_row)
         rendered = [self.render(rows, tokenizer, folder, bad) for rows in sides]
-        bad.settle("the chat template", sum(map(len, sides)))
+        bad.finish("the chat template", sum(map(len, sides)))
         return rendered

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.data.chat.answers.spans import AnswerFinder, Span, answers_of, left_out
+from jaxformer.data.chat.answers.spans import AnswerFinder, Span, answers_of, unlearned_places
 from jaxformer.data.chat.calls import CallForm, call_form, convert_calls
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (
@@ -117,9 +117,10 @@ class ChatEncoder:
 
     @cached_property
     def _closing(self) -> tuple[int, str] | None:
-        """The id and the name of the token that ends an answer, if the next message begins with it.
+        """The id and the name of the token that ends an answer, if it is also the start of the next
+        message.
 
-        It ends every answer of a conversation but the last.
+        It ends every answer of a conversation except the last.
         """
         turns = [*_TURNS, {"role": "user", "content": "c"}]
         try:
@@ -153,12 +154,12 @@ class ChatEncoder:
                 the line.
         """
         chats = [self._readable(chat) for chat in chats]
-        places = [left_out(chat) if everything else answers_of(chat) for chat in chats]
+        places = [unlearned_places(chat) if everything else answers_of(chat) for chat in chats]
         rows = list(zip(chats, places, strict=True))
         texts = self._tokenize([self._finder.request(*row) for row in rows])
         rendered = [(text.rendered, self._special(text)) for text in texts]
         found = self._finder.find(chats, places, rendered)
-        encode = self._all_but if everything else self._answers
+        encode = self._complement if everything else self._answers
         return [encode(*row) for row in zip(chats, texts, found, strict=True)]
 
     def _readable(self, chat: Conversation) -> Conversation:
@@ -191,13 +192,13 @@ class ChatEncoder:
         return EncodedChat(tokens, answers, characters, tuple(cuts), text.spells_special)
 
     def _is_open(self, chat: Conversation, text: str, spans: Sequence[Span]) -> bool:
-        """Whether the last message is an answer that the text does not end."""
-        if not spans or spans[-1].place != len(chat.messages) - 1 or self._finder.is_given:
+        """Whether the last message is an answer without an end in the text."""
+        if not spans or spans[-1].place != len(chat.messages) - 1 or self._finder.has_blocks:
             return False
         last = chat.messages[-1]
         return not last.get("tool_calls") and spans[-1].end >= len(text) and bool(self._closing)
 
-    def _all_but(
+    def _complement(
         self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
     ) -> EncodedChat:
         """Returns a conversation of which everything except the spans is learned."""

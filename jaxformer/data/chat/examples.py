@@ -1,4 +1,4 @@
-"""Tokenised conversations as rows of a batch: packed, or one to a row."""
+"""Tokenised conversations as rows of a batch: packed, or one per row."""
 
 import abc
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ LossPer = Literal["token", "answer"]
 
 
 class ChatPacking(abc.ABC):
-    """How conversations become rows; subclasses are frozen dataclasses."""
+    """How conversations are arranged in rows; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def rows(self, lengths: Sequence[int], sequence_length: int) -> np.ndarray:
@@ -28,7 +28,7 @@ class ChatPacking(abc.ABC):
 
 @dataclass(frozen=True)
 class PackedChats(ChatPacking):
-    """Several conversations to a row, each a segment whose positions start at 0.
+    """Several conversations per row, each a segment whose positions start at 0.
 
     They do not attend to each other, so the loss equals that of one conversation per row, without
     the padding. They are placed by best-fit decreasing: longest first, each into the row with the
@@ -41,7 +41,7 @@ class PackedChats(ChatPacking):
 
 @dataclass(frozen=True)
 class PaddedChats(ChatPacking):
-    """One conversation to a row, with padding after it."""
+    """One conversation per row, with padding after it."""
 
     def rows(self, lengths, sequence_length):
         return np.arange(len(lengths))
@@ -53,7 +53,7 @@ class ChatExamples(ExampleSource):
     Args:
         tokens: int32 [tokens] of each conversation, at least two.
         weights: float32 [tokens] of each: how much the prediction of each token counts.
-        packing: How they become rows.
+        packing: How they are arranged in rows.
         sequence_length: T, the tokens of a row.
         pad_id: The padding token.
     """
@@ -70,7 +70,7 @@ class ChatExamples(ExampleSource):
         self._tokens = np.concatenate(tokens)
         self._weights = np.concatenate(weights)
         self._offsets = np.cumsum([0, *map(len, tokens)])
-        # The last token of a conversation predicts nothing.
+        # The last token of a conversation has no target.
         lengths = np.diff(self._offsets) - 1
         row_of = packing.rows(lengths, sequence_length)
         self._order = np.argsort(row_of, kind="stable")

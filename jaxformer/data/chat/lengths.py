@@ -17,7 +17,7 @@ def check_sizes(
         raise DataError(
             f"{places[long[0]]}: {sizes[long[0]]} tokens, more than data.sequence_length = "
             f"{limit}, and so have {len(long):,} of {len(sizes):,} {what}: set "
-            f"data.sequence_length to {max(sizes)}, which the model's positions must reach, or "
+            f"data.sequence_length to {max(sizes)}, which the model's positions must allow, or "
             "cut them or leave them out with --data.too-long cut or drop"
         )
 

@@ -14,11 +14,11 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import parse_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-"""The roles that published templates know."""
+"""The roles of published templates."""
 
 
 def messages_in(record: Record, column: str) -> list[dict[str, Any]]:
-    """Returns the messages in a column, without what Arrow added to them."""
+    """Returns the messages in a column, without the nulls that Arrow added."""
     held = _parsed(record, column)
     if not isinstance(held, Sequence) or isinstance(held, str):
         raise DataError(wrong_value(record.where, column, held, "a list of messages"))
@@ -101,7 +101,7 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _says_something(message: Mapping[str, Any]) -> bool:
-    """Whether a message has a text, or something else besides its role."""
+    """Whether a message has a text or any other content."""
     content = message.get("content")
     if isinstance(content, str) and content.strip():
         return True

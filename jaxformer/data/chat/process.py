@@ -1,4 +1,4 @@
-"""Runs `renderer.py`: chats rendered by a template in a process that the system limits."""
+"""Renders chats with `renderer.py` in a separate process with limited resources."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ _PATIENCE = 60
 """The number of seconds after which a renderer is stopped even if it gets no processor time."""
 
 
-def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def render_in_process(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Compiles a template and renders chats with it."""
     lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
     modules = (jinja2, jinja2.utils.markupsafe)
@@ -40,5 +40,5 @@ def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[s
 
 def _reason(returncode: int) -> str:
     if returncode in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
-        return f"it computes for longer than {renderer.CPU_SECONDS} seconds"
+        return f"it takes longer than {renderer.CPU_SECONDS} seconds"
     return f"it needs more than {renderer.MEGABYTES} MB of memory, or is nested too deeply"

@@ -29,12 +29,12 @@ class TokenizedText(NamedTuple):
 
 
 class Disguise(NamedTuple):
-    """A message's values in which no special token is spelled out."""
+    """A message's values, disguised so that they do not spell out special tokens."""
 
     values: Any
-    """The values, each special token's name in them with another first character."""
+    """The values, with the first character of each special token's name replaced."""
     letters: Mapping[str, str]
-    """What the other characters stand for."""
+    """The replaced characters, by their replacements."""
 
     def undo(self, text: str) -> str:
         """Returns a text with the disguise removed."""
@@ -42,7 +42,7 @@ class Disguise(NamedTuple):
 
 
 class ProtectedTokenizer:
-    """A tokenizer that tells special tokens of a template from the same characters in a message.
+    """A tokenizer that distinguishes a template's special tokens from the same text in a message.
 
     The names of special tokens in messages get another first character before the chat is
     rendered. In the text, what the tokenizer then takes for a special token was written by the
@@ -72,7 +72,7 @@ class ProtectedTokenizer:
         self._has_loose = bool(normalized) and tokenizer.normalizer is not None
 
     def spells_special(self, values: Any) -> bool:
-        """Whether a text, or one within lists and dictionaries, spells out a special token."""
+        """Whether a text, also within lists and dictionaries, spells out a special token."""
         if isinstance(values, str):
             if self._names.search(values):
                 return True
@@ -84,7 +84,7 @@ class ProtectedTokenizer:
         return False
 
     def disguised(self, values: Any) -> Disguise:
-        """Returns values with another first character in each special token spelled out in them."""
+        """Returns values with the first character of each special token in them replaced."""
         text = json.dumps(values, ensure_ascii=False)
         used = {ord(letter) >> 8 for letter in text}
         base = next((start for start in _STAND_INS if start >> 8 not in used), _STAND_INS[0])
@@ -113,7 +113,7 @@ class ProtectedTokenizer:
         return found
 
     def encode(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Returns the tokens of texts in which every special token counts."""
+        """Returns the tokens of texts, in which all special tokens are read as such."""
         with all_cores():
             encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [_tokenized(encoding) for encoding in encodings]
@@ -150,7 +150,7 @@ class ProtectedTokenizer:
 
     @cached_property
     def _coded(self) -> Tokenizer:
-        """The copy of the tokenizer that has other names for its special tokens."""
+        """A copy of the tokenizer with other names for its special tokens."""
         return with_codes(self._tokenizer)
 
 

@@ -29,12 +29,12 @@ GENERATION = ("\ufdd0", "\ufdd1")
 code points that Unicode reserves for such uses.
 """
 MARK = "\ufdd2"
-"""Begins a mark that a caller puts into messages to find them again in the text."""
+"""The start of a mark that a caller puts into messages to find them in the text."""
 
 
 def main() -> None:
     """Compiles the template in the first line of input, and renders a chat for each other line."""
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # this process may have inherited another
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # this process may have inherited another handler
     for answer in answers(sys.stdin):
         print(json.dumps(answer), flush=True)
 
@@ -54,23 +54,23 @@ def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         except jinja2.TemplateSyntaxError as error:
             yield {"error": error.message, "line": error.lineno}
         except RecursionError:
-            yield {"error": "it is nested too deeply, or calls itself without end"}
+            yield {"error": "it is nested too deeply, or calls itself endlessly"}
         except MemoryError:
             yield {"error": f"it needs more than {MEGABYTES} MB of memory"}
-        except Exception as error:  # the template is a program, and may fail like any other
+        except Exception as error:  # the template is a program, which may raise any error
             yield {"error": str(error) or type(error).__name__}
 
 
 def _rendered(
     template: jinja2.Template, variables: dict[str, Any], prefixes: list[tuple[int, bool]]
 ) -> dict[str, Any]:
-    text, spans = _unmarked(_render(template, variables))
+    text, spans = _without_marks(_render(template, variables))
     lengths: list[int | None] = []
     tails: list[str | None] = []
     for count, prompt in prefixes:
         chosen = {"messages": variables["messages"][:count], "add_generation_prompt": prompt}
         try:
-            prefix, _ = _unmarked(_render(template, variables | chosen))
+            prefix, _ = _without_marks(_render(template, variables | chosen))
         except Exception:  # a template may refuse messages that others have to follow
             prefix = None
         known = prefix is not None and text.startswith(prefix)
@@ -87,14 +87,14 @@ def _render(template: jinja2.Template, variables: dict[str, Any]) -> str:
     return text
 
 
-def _unmarked(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Returns the text without the marks of `{% generation %}`, and the spans between them."""
     first, last = GENERATION
     parts, spans, length = [], [], 0
     for number, part in enumerate(text.split(first)):
         inside, *outside = part.split(last)
         if len(outside) != (number > 0):
-            raise jinja2.TemplateError("a generation block is within another, or is left early")
+            raise jinja2.TemplateError("a generation block is inside another one, or is left early")
         if number:
             spans.append((length, length + len(inside)))
         parts += [inside, *outside]

@@ -1,4 +1,4 @@
-"""Forms of rows: messages, ShareGPT, alpaca, prompt and completion all become conversations."""
+"""Forms of rows: reads messages, ShareGPT, alpaca, prompt and completion as conversations."""
 
 import abc
 import reprlib
@@ -74,7 +74,7 @@ class Messages(ChatFormat):
 class ShareGPT(ChatFormat):
     """{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}.
 
-    "role" and "content" are understood as well. A "function_call" holds a JSON object with "name"
+    "role" and "content" are also accepted. A "function_call" holds a JSON object with "name"
     and "arguments". The column "system" or "system_prompt", if there is one, is the system message.
     """
 
@@ -132,7 +132,7 @@ class Alpaca(ChatFormat):
 
 @dataclass(frozen=True)
 class PromptCompletion(ChatFormat):
-    """{"prompt": ..., "completion": ...}, both texts or both lists of messages, as TRL has it.
+    """{"prompt": ..., "completion": ...}, both texts or both lists of messages, as in TRL.
 
     Texts are not a chat: the model learns to continue the prompt with the completion and
     end-of-text, without a template. Of messages, the answers in the completion are learned, and

@@ -1,9 +1,9 @@
-"""Chat templates: messages become the text format of a model, as in transformers.
+"""Chat templates, which format messages as the text that a model expects, as in transformers.
 
 A template is a program of the model's publisher. Jinja's sandbox protects files and Python's
 internals, but does not limit time or memory: `'a' * 10**9` is one operation. So `renderer.py`
 compiles and renders a template in a separate process, whose processor time and memory the operating
-system limits. It takes a tenth of a second to start, and renders as many chats as there are.
+system limits. It takes a tenth of a second to start, and renders any number of chats.
 """
 
 import re
@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.data.chat.process import ask_renderer
-from jaxformer.data.tokenizers.auto import UnreadError
+from jaxformer.data.chat.process import render_in_process
+from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import SETTINGS, ask_about, read_settings
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.io.model_files import TEMPLATES, read_object, small_file_in
@@ -23,7 +23,7 @@ from jaxformer.io.model_files import TEMPLATES, read_object, small_file_in
 TEMPLATE = "chat_template.jinja"
 SPECIAL_TOKENS = "special_tokens_map.json"
 _FOR_TOOLS = "tool_use"
-"""The name of the template for chats with tools, of several."""
+"""The name of the template for chats with tools, if there are several templates."""
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -91,7 +91,7 @@ class ChatTemplate:
     """The file of the template."""
 
     source: str = field(repr=False)
-    """The template, known to compile."""
+    """The template, which is known to compile."""
 
     special_tokens: Mapping[str, str]
     """The special tokens by the names that templates use: "bos_token", ..."""
@@ -192,7 +192,7 @@ class ChatTemplate:
 
 
 def _as_templates_read(message: Message) -> dict[str, Any]:
-    """Returns a message as transformers hands it to a template.
+    """Returns a message as transformers passes it to a template.
 
     A missing key and null mean the same. Reasoning has three names; templates read two of them.
     """
@@ -226,7 +226,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 
 def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    """Returns a template that is known to compile."""
+    """Compiles a template to check it, and returns it."""
     (answer,) = _ask(source, [])
     if "error" in answer:
         line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
@@ -248,7 +248,7 @@ def read_template_file(file: Path) -> str:
 
 def special_tokens_of(folder: Path) -> dict[str, str]:
     """Returns the special tokens of a tokenizer by their names: "bos_token", ..."""
-    with suppress(UnreadError):
+    with suppress(UnreadableTokenizerError):
         if (answer := ask_about(folder)) is not None:
             return dict(answer.special_tokens)
     found = {}
@@ -274,7 +274,7 @@ def find_template(folder: Path) -> tuple[Path, str] | None:
 
 
 def _default(file: Path, stored: object) -> str:
-    """The template itself, or the one of several that is named "default"."""
+    """The template itself, or if there are several, the one named "default"."""
     for_tools = None
     if isinstance(stored, list):
         entries = [entry for entry in stored if isinstance(entry, dict)]
@@ -293,14 +293,14 @@ def _joined(template: str, for_tools: str | None) -> str:
     """Joins two templates, between which transformers would choose."""
     if for_tools is None:
         return template
-    # The signs in the tags leave the blanks around them. Jinja drops a template's last newline.
+    # The signs in the tags keep the white space around them; Jinja drops a template's last newline.
     first, second = (text.removesuffix("\n") for text in (for_tools, template))
     return f"{{% if tools is not none +%}}{first}{{%+ else +%}}{second}{{%+ endif %}}"
 
 
 def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
-        return ask_renderer(source, requests)
+        return render_in_process(source, requests)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             f"messages: must be lists, dictionaries, texts and numbers: {error}"

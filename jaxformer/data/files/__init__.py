@@ -1,1 +1,1 @@
-"""The files that data are read from: found, decompressed and parsed."""
+"""Finds, decompresses and parses the files of data."""

@@ -17,7 +17,7 @@ _INFO = "dataset_info.json"
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Yields the rows of an Apache Parquet file, holding one row group in memory."""
+    """Yields the rows of an Apache Parquet file, with one row group in memory."""
     parquet = optional_module("pyarrow.parquet", f"reading {path}")
     with _reported(path, "a Parquet"), parquet.ParquetFile(readable(path)) as file:
         schema = file.schema_arrow

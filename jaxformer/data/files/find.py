@@ -1,4 +1,4 @@
-"""Which files a path names: a file, a folder, a glob, or a saved data set."""
+"""Finds the files of a path: a file, a folder, a glob, or a saved data set."""
 
 import glob
 import hashlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxformer.io.remote import ObjectInfo
 
 COMPRESSED = (".gz", ".zst")
-"""The endings of compressed files, after the ending of what they hold."""
+"""The endings of compressed files, after the ending of the contents."""
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _ABOUT_DATA = {_STATE, _DICT, "dataset_info.json", "dataset_infos.json"}
 # The words that the library `datasets` recognises as splits.
@@ -28,7 +28,7 @@ _SPLITS = {
     **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-# About two seconds of hashing; a start hashes the tokens too.
+# About two seconds of hashing; each start also hashes the tokens.
 _WHOLE = 4 << 30
 _SAMPLES, _SAMPLE = 64, 1 << 16
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}.*")
@@ -38,7 +38,7 @@ class FoundFile(NamedTuple):
     """A file and its name."""
 
     name: str
-    """Its path below the folder that was named, with "/" between folders."""
+    """Its path below the given folder, with "/" between folders."""
     path: AnyPath
     info: "ObjectInfo | None" = None
     """The store's information about it; None for a file on this machine."""
@@ -72,7 +72,7 @@ def find_matching(path: str | os.PathLike, pattern: str) -> list[FoundFile]:
 
 
 def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFile]:
-    """Returns the files that a path names, ordered by name.
+    """Returns the files of a path, ordered by name.
 
     Of a folder, these are the files with a known ending, also compressed, at any depth. Hidden
     files and files that only describe data are left out. Of a data set that
@@ -103,7 +103,7 @@ def digests(files: Iterable[FoundFile]) -> list[tuple[str | int, ...]]:
     """
     stats = [(file, file.stat()) for file in files]
     is_whole = sum(stat.st_size for file, stat in stats if file.info is None) <= _WHOLE
-    # Hashing and reading leave Python to other threads.
+    # Hashing and reading release Python's lock for other threads.
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         found = threads.map(lambda pair: _digest(*pair, is_whole), stats)
         return [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxformer.data.files.lines import byte_lines, opened
-from jaxformer.data.files.malformed import Malformed, attempted
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.data.files.record import Record, table_line, table_row
 from jaxformer.errors import DataError
 from jaxformer.io.files import json_type, parse_json
@@ -25,7 +25,7 @@ def read_json_lines(path: Path, malformed: Malformed | None = None) -> Iterator[
         return table_line(path, number, parse_json(line, f"{path}:{number}"))
 
     numbered = enumerate(map(bytes.strip, byte_lines(path)), start=1)
-    yield from attempted(row, (pair for pair in numbered if pair[1]), malformed)
+    yield from map_or_report(row, (pair for pair in numbered if pair[1]), malformed)
 
 
 def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record]:
@@ -33,7 +33,7 @@ def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record
     with opened(path) as file:
         start = file.read(_CHUNK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"["):
-        yield from attempted(_row, _read_list(path), malformed)
+        yield from map_or_report(_row, _read_list(path), malformed)
         return
     number = 0
     try:
@@ -45,7 +45,7 @@ def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record
 
 
 def _row(record: Record) -> Record:
-    """The item of a list, if it is an object."""
+    """The item of a list, which must be an object."""
     if not isinstance(record.values, dict):
         found = json_type(type(record.values))
         raise DataError(f"{record.where}: expected a JSON object, found {found}")
@@ -53,7 +53,7 @@ def _row(record: Record) -> Record:
 
 
 def _read_list(path: Path) -> Iterator[Record]:
-    """Yields the items of a list, holding few of them in memory."""
+    """Yields the items of a list, with few of them in memory."""
     number = 0
     try:
         with opened(path) as file:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxformer.data.files.malformed import Malformed, attempted
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.streams import readable
@@ -20,7 +20,7 @@ _BUFFER = 1 << 20
 
 @contextmanager
 def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for reading; .gz and .zst are decompressed as they are read."""
+    """Opens a file for reading, and decompresses .gz and .zst."""
     try:
         with _open(path) as stream:
             yield stream
@@ -31,7 +31,7 @@ def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def byte_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the lines of a file as bytes, which end only at a newline."""
+    """Yields the lines of a file, which end only at a newline, as bytes."""
     with opened(path) as file:
         yield from file
 
@@ -51,11 +51,11 @@ def numbered_lines(
         number, line = numbered
         return number, line_text(line, path, number)
 
-    yield from attempted(decoded, enumerate(byte_lines(path), start=1), malformed)
+    yield from map_or_report(decoded, enumerate(byte_lines(path), start=1), malformed)
 
 
 def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
-    """Returns a line of a file as text, the first one without a byte order mark."""
+    """Returns a line of a file as text, without a byte order mark in the first one."""
     if _LOST in line:
         raise DataError(f"{path}:{number}: not text: it contains a run of null bytes")
     try:
@@ -66,7 +66,7 @@ def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
 
 
 def encodable(text: str, what: str) -> str:
-    """Returns a text that UTF-8 can hold."""
+    """Returns a text if UTF-8 can encode it, or else raises DataError."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -6,13 +6,13 @@ from typing import TypeVar
 from jaxformer.errors import DataError
 
 Malformed = Callable[[str], None]
-"""Receives what is wrong with a line or a row, which is then left out."""
+"""Receives the error of a line or a row that is left out."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def attempted(
+def map_or_report(
     make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
 ) -> Iterator[Made]:
     """Yields the result of a function for each item."""

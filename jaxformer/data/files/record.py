@@ -15,7 +15,7 @@ class Record(NamedTuple):
     values: dict[str, Any]
     """The value of each column, by its name."""
     number: int = 0
-    """The line or the row of its file, counted from 1."""
+    """Its number in the file (line or row), counted from 1."""
 
     def text(self, column: str) -> str:
         """Returns the string in a column.

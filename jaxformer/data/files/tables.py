@@ -32,7 +32,7 @@ def read_records(
     columns: Sequence[str] | None = None,
     malformed: Malformed | None = None,
 ) -> Iterator[Record]:
-    """Yields the rows of a table one after the other, never holding all of it in memory.
+    """Yields the rows of a table one after the other, without holding all of it in memory.
 
     The ending of a file determines its format. .tsv and .txt: fields between tabs, in which
     quotation marks are ordinary characters (as in GLUE's files); .csv: fields between commas,

@@ -9,7 +9,7 @@ TEXT_COLUMNS = (
     ("text",), ("sentence",), ("sentence1", "sentence2"), ("premise", "hypothesis"),
     ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"),
 )  # fmt: skip
-"""The columns of texts that are recognised, more usual ones first."""
+"""The recognised columns of texts, the most usual ones first."""
 
 IMAGE_COLUMNS = (
     ("image",), ("file",), ("path",), ("file_name",), ("filename",), ("image_path",),
@@ -21,7 +21,9 @@ IMAGE_COLUMNS = (
 def recognised(
     record: Record, choices: Sequence[tuple[str, ...]], option: str, besides: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the columns to read: the first of the choices that a table has, or its only one."""
+    """Returns the columns to read: the first of the choices that a table has, or its only
+    column.
+    """
     columns = tuple(name for name in record.values if name not in besides)
     found = [choice for choice in choices if set(choice) <= set(columns)]
     pairs = [choice for choice in found if len(choice) == 2]

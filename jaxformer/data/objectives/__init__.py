@@ -1,1 +1,1 @@
-"""Training objectives: what the model sees of a text, and what it predicts."""
+"""Training objectives: the inputs that are made of a text, and the targets."""

@@ -1,4 +1,4 @@
-"""Training objectives: what the model sees of the text, and what it predicts."""
+"""Training objectives: the inputs that are made of a text, and the targets."""
 
 import abc
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Objective(abc.ABC):
     """Whether every token is predicted, so that the loss can be reported in bits per byte."""
 
     least_length: ClassVar[int] = 1
-    """The smallest sequence_length that leaves something to predict."""
+    """The smallest sequence_length with at least one target."""
 
     head: ClassVar[str] = "language_model"
     """The head that it trains, see `Data.head`."""
@@ -39,7 +39,7 @@ class Objective(abc.ABC):
     """The number of tokens of a row if neither the experiment nor the model sets it."""
 
     def before_documents(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Returns the tokens that each document begins with.
+        """Returns the tokens with which each document begins.
 
         Args:
             tokenizer: The tokenizer of the stream.
@@ -60,14 +60,14 @@ class Objective(abc.ABC):
         del tokenizer
 
     def raw_length(self, sequence_length: int) -> int:
-        """Returns how many tokens of text an example consumes."""
+        """Returns the number of tokens of text in an example."""
         return sequence_length
 
     def validate(self, packing: Packing, sequence_length: int) -> None:
         """Checks that the objective can use these rows.
 
         Args:
-            packing: How documents become rows.
+            packing: How documents are arranged in rows.
             sequence_length: The tokens of "inputs".
 
         Raises:
@@ -91,7 +91,7 @@ class Objective(abc.ABC):
 
         Args:
             stream: The tokens.
-            packing: How documents become rows.
+            packing: How documents are arranged in rows.
             sequence_length: The tokens of "inputs".
             tokenizer: The tokenizer of the stream; it has the special tokens.
         """
@@ -105,7 +105,7 @@ class RowObjective(Objective):
         """Returns the function from a row and its random generator to one row of the batch.
 
         Args:
-            tokenizer: Gives the ids of special tokens, and tells words apart.
+            tokenizer: Has the ids of special tokens, and knows where words begin.
             sequence_length: The tokens of "inputs".
         """
 
@@ -115,7 +115,7 @@ class RowObjective(Objective):
 
 
 class RowExamples(ExampleSource):
-    """An objective's view of the rows over a stream of tokens.
+    """The examples that an objective makes of the rows of a token stream.
 
     Attributes:
         stream: The tokens.
@@ -163,7 +163,7 @@ class CausalLM(RowObjective):
 
 @dataclass(frozen=True)
 class PrefixLM(RowObjective):
-    """Predict each next token after a prefix of random length, all of which the model may see.
+    """Predict each next token after a prefix of random length, which the model sees in full.
 
     n tokens give a prefix of P = floor(u n) tokens, u uniform in [min_fraction, max_fraction]. The
     token at P is the first one outside the prefix, and position P - 1 predicts it:
@@ -180,10 +180,10 @@ class PrefixLM(RowObjective):
     takes_segments: ClassVar[bool] = False
 
     min_fraction: float = 0.0
-    """The smallest share of a row that is prefix."""
+    """The smallest share of a row in the prefix."""
 
     max_fraction: float = 1.0
-    """The largest share of a row that is prefix."""
+    """The largest share of a row in the prefix."""
 
     def __post_init__(self):
         check_types(self)

@@ -1,4 +1,4 @@
-"""Denoising, BART's objective: the decoder restores the text that the encoder reads corrupted."""
+"""Denoising, BART's objective: the encoder reads a corrupted text, which the decoder restores."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,7 +17,7 @@ _SENTENCE_ENDS = (".", "!", "?", "\n")
 
 @dataclass(frozen=True)
 class Denoising(RowObjective):
-    """Predict the whole text from a version with shuffled sentences, hidden spans and gaps.
+    """Predict the full text from a version with shuffled sentences, masked spans and gaps.
 
         inputs  = [CLS] infill(delete(permute(x))) </s>
         targets = [CLS] x </s>,   decoder_inputs = </s>, targets without the last
@@ -35,16 +35,16 @@ class Denoising(RowObjective):
     takes_segments: ClassVar[bool] = False
 
     mask_ratio: float = 0.3
-    """The share of the tokens that infilling hides."""
+    """The share of the tokens that infilling masks."""
 
     mean_span: float = 3.0
-    """The mean length of the spans it hides."""
+    """The mean length of the masked spans."""
 
     deletion: float = 0.0
-    """The share of the tokens that are dropped without a trace."""
+    """The share of the tokens that are deleted without a mask."""
 
     permute_sentences: bool = True
-    """Whether the sentences come in random order."""
+    """Whether the sentences are shuffled."""
 
     def __post_init__(self):
         check_types(self)
@@ -110,7 +110,7 @@ def delete(tokens: np.ndarray, share: float, rng: np.random.Generator) -> np.nda
 def infill(
     tokens: np.ndarray, ratio: float, mean_span: float, mask_id: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns the tokens with one mask in the place of each hidden span.
+    """Returns the tokens with one mask in place of each masked span.
 
     Span lengths are drawn until they hold round(ratio n) tokens, the last cut to fit; then the
     spans and the remaining tokens are laid out in an order drawn uniformly. Empty spans only add a

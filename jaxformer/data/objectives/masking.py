@@ -1,4 +1,4 @@
-"""Masked language modelling: the model predicts tokens that are hidden from it."""
+"""Masked language modelling: the model predicts masked tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class MaskedLM(RowObjective):
     """Predict masked tokens from all others, with a new mask in each epoch.
 
     A row is [CLS], the tokens, [SEP]. Of its n tokens that are text, round(rate n) are chosen and
-    at least one, by whole words or spans of them if configured. Of the chosen ones a share of
+    at least one, by whole words or spans of them if configured. Of the chosen tokens, a share of
     `mask_share` becomes [MASK], one of `random_share` any token of the vocabulary, and the rest
     stays unchanged:
 
@@ -56,7 +56,7 @@ class MaskedLM(RowObjective):
     """The share of the chosen tokens that become a random token."""
 
     whole_word: bool = False
-    """Choose all tokens of a word or none."""
+    """Whether to choose all tokens of a word or none."""
 
     max_span: int | None = None
     """Choose spans of 1 to max_span tokens (words with whole_word) of geometric length, SpanBERT's
@@ -169,12 +169,12 @@ def frame(row: TokenRow, first_id: int, last_id: int, pad_id: int) -> Batch:
 def find_units(
     tokens: np.ndarray, segments: np.ndarray, vocabulary: Vocabulary, whole_word: bool
 ) -> np.ndarray:
-    """Returns the units that are masked as a whole: int [units, 2], each one's start and end.
+    """Returns the units that are masked together: int [units, 2], the start and end of each.
 
     Args:
         tokens: int [T].
         segments: int [T], 0 at padding.
-        vocabulary: Tells text from special tokens, and words apart.
+        vocabulary: Which tokens are text, and where words begin and end.
         whole_word: A unit is a word; otherwise a token. Special tokens and padding are in none.
     """
     text = vocabulary.is_text[tokens] & (segments > 0)
@@ -194,7 +194,7 @@ def choose_spans(
     max_span: int | None,
     rng: np.random.Generator,
 ) -> Sequence[tuple[int, int]]:
-    """Chooses spans of units at random places until they hold the asked share of the tokens.
+    """Chooses spans of units at random places until they hold the given share of the tokens.
 
     Args:
         units: int [units, 2], from `find_units`.

@@ -18,12 +18,12 @@ from jaxformer.io.scratch import spilled
 
 @dataclass(frozen=True)
 class SentencePairs(Objective):
-    """Predict how two pieces of text belong together, and their hidden tokens.
+    """Predict how two pieces of text are related, and their masked tokens.
 
-        inputs      = [CLS] a [SEP] b [SEP], some tokens hidden
+        inputs      = [CLS] a [SEP] b [SEP], some tokens masked
         token_types =   0   0   0   1   1
 
-    A stretch of a document is cut in two at a random place. For "next_sentence" b is the second
+    A part of a document is cut in two at a random place. For "next_sentence" b is the second
     half (label 0) or, half of the time, as many tokens of another document (label 1); for
     "sentence_order" the halves are in order (0) or swapped (1).
 
@@ -44,7 +44,7 @@ class SentencePairs(Objective):
     """The task: what is predicted about the pair."""
 
     masking: MaskedLM = MaskedLM()
-    """How tokens are hidden."""
+    """How tokens are masked."""
 
     @property
     def head(self) -> str:
@@ -61,7 +61,7 @@ class SentencePairs(Objective):
 
 
 class PairExamples(ExampleSource):
-    """Pairs made of stretches of documents.
+    """Pairs made of parts of documents.
 
     Attributes:
         stream: The tokens.

@@ -23,7 +23,7 @@ class SpanCorruption(RowObjective):
         inputs  = a <0> b <1> ... </s>
         targets = <0> x <1> y ... <last> </s>,   decoder_inputs = pad, targets without the last
 
-    The numbers of removed tokens and of spans are functions of the length of the text alone. The
+    The numbers of removed tokens and of spans depend only on the length of the text. The
     length is chosen so that the inputs have exactly `sequence_length` tokens, and the targets
     always have the same number. The decoder starts from the padding token.
 
@@ -46,7 +46,7 @@ class SpanCorruption(RowObjective):
     """The mean number of tokens of a span."""
 
     final_sentinel: bool = True
-    """One more sentinel after the last span, as in the paper; T5's published code leaves it out."""
+    """Whether a sentinel follows the last span, as in the paper but not in T5's published code."""
 
     def __post_init__(self):
         check_types(self)

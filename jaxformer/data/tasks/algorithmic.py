@@ -29,9 +29,9 @@ class Rule(NamedTuple):
     draw: Callable[[np.random.Generator, int], Pair]
     """Draws an input of n tokens and its output of at most n, both int32."""
     shortest: int
-    """The fewest symbols of an input."""
+    """The minimum number of symbols of an input."""
     chance: float
-    """The share of output tokens that a guess among the possible symbols gets right."""
+    """The expected accuracy of a random guess among the possible symbols."""
 
 
 def _copy(rng: np.random.Generator, size: int) -> Pair:
@@ -121,14 +121,14 @@ class Algorithmic(Data):
     """The task: copy, reverse, parity, addition, sorting or missing_duplicate."""
 
     length: int = 16
-    """The most symbols of an input; each number of them is equally likely."""
+    """The maximum number of symbols of an input; each number is equally likely."""
 
     min_length: int | None = None
-    """The fewest symbols of an input; None: the fewest that the task allows."""
+    """The minimum number of symbols of an input; None: the minimum of the task."""
 
     num_rows: int = 1 << 16
-    """Examples of an epoch of training; a share of `validation_fraction` as many are drawn
-    separately for validation."""
+    """The number of examples of an epoch; `validation_fraction` times as many are drawn separately
+    for validation."""
 
     layout: Literal["decoder", "prefix", "encoder_decoder"] = "decoder"
     """The family of models that the rows are for."""
@@ -160,7 +160,7 @@ class Algorithmic(Data):
         """Returns data for evaluation: inputs of exactly `length` symbols, all for validation.
 
         Args:
-            length: The symbols of every input.
+            length: The number of symbols of every input.
             num_rows: The number of examples.
         """
         own = {"length": length, "min_length": length, "num_rows": 2 * num_rows}

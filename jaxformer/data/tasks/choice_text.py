@@ -54,7 +54,7 @@ class ChoiceText(SequenceData[ChoiceRow]):
     """The column of the context."""
 
     start: str | None = "sent2"
-    """The column of a text that all choices begin with; None: no such text."""
+    """The column of a text with which all choices begin; None: no such text."""
 
     choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
     """The columns of the choices, or the one column that has a list of them."""

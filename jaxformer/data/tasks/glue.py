@@ -1,4 +1,4 @@
-"""Rows of GLUE's nine tasks and its diagnostic set, from the files that are distributed.
+"""Rows of GLUE's nine tasks and its diagnostic set, from the distributed files.
 
 References:
     Wang et al., GLUE, https://arxiv.org/abs/1804.07461
@@ -44,7 +44,7 @@ class QueryRow(NamedTuple):
 class GlueFolder:
     """The folder with the files of a task.
 
-    They are those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
+    They may be those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
     Microsoft's msr_paraphrase_train.txt with mrpc_dev_ids.tsv), Parquet files as on the Hugging
     Face hub (cola/train-00000-of-00001.parquet), or what `datasets.save_to_disk` writes.
     """
@@ -67,7 +67,7 @@ class GlueFolder:
         return ()
 
     def missing(self) -> list[str]:
-        """Returns the files without which the task cannot be trained and measured."""
+        """Returns the required files of the task that are missing."""
         home = any_path(self.root, "root") / self.task.title
         return [f"{home}/{x}.tsv" for x in ("train", *self.task.dev) if not self.files(x)]
 
@@ -146,7 +146,7 @@ class GlueFolder:
 
 @dataclass(frozen=True)
 class Glue(LabelledRows):
-    """A task of GLUE, from the files in which it is distributed.
+    """A task of GLUE, from the distributed files.
 
     A row of a batch is that of `LabelledRows`. STS-B's labels are numbers; the others' are classes
     in the order of GLUE's Parquet files, whichever of them occur.
@@ -162,7 +162,7 @@ class Glue(LabelledRows):
     """The folder with the tasks' folders (CoLA, SST-2, ...)."""
 
     validation: str = "dev"
-    """The split for validation: "dev"; of MNLI "dev_matched", which "dev" means, or
+    """The split for validation: "dev"; for MNLI "dev_matched", which is also its "dev", or
     "dev_mismatched"."""
 
     longest_row = 128

@@ -33,7 +33,7 @@ class LabelledRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledRows(SequenceData[LabelledRow]):
-    """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
+    """Texts, or pairs of texts, with one label each; there is a subclass for each form of storage.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or [CLS] a
     [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, [labels] if a row
@@ -83,7 +83,7 @@ class LabelledRows(SequenceData[LabelledRow]):
     def examples(
         self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> SequenceExamples:
-        """Returns rows as arrays; those without a label have weight 0."""
+        """Returns rows as arrays; rows without a label have weight 0."""
         if None in (row.label for row in rows):
             kind, weight = self.label_kind, 0.0
             values = np.zeros((len(rows), *kind.shape(labels)), kind.dtype)
@@ -108,7 +108,7 @@ class LabelledRows(SequenceData[LabelledRow]):
 
         bad = BadRows(self.on_bad_row)
         kept = list(each(values, rows, bad))
-        bad.settle("labels", len(rows))
+        bad.finish("labels", len(rows))
         return [row for row, _ in kept], np.array([x for _, x in kept], self.label_kind.dtype)
 
 
@@ -134,7 +134,7 @@ class LabelledText(LabelledRows):
     Number."""
 
     header: bool = True
-    """The first line names the columns; without it they are called 0, 1, ..."""
+    """Whether the first line names the columns; otherwise they are called 0, 1, ..."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -194,11 +194,11 @@ class LabelledText(LabelledRows):
 def _is_unlabelled(record: Record, columns: tuple[str, ...]) -> bool:
     """Whether a row counts as unlabelled by the convention of its format."""
     if len(columns) > 1:
-        # Rows that do not count, in the test set of Jigsaw's toxic comments.
+        # Rows that are not scored in the test set of Jigsaw's toxic comments.
         return {str(record.values.get(name)) for name in columns} == {"-1"}
     (column,) = columns
     value = record.values.get(column, "")
     # The -1 of a ClassLabel column is read as None.
     of_table = value is None and not record.where.endswith(f":{record.number}")
-    # The annotators of SNLI and MultiNLI did not agree.
+    # In SNLI and MultiNLI: the annotators did not agree.
     return of_table or (column == "gold_label" and value == "-")

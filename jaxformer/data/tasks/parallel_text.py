@@ -100,7 +100,7 @@ class ParallelText(TextToText):
     """
 
     source: str | None = None
-    """The file of source texts, one per line; None takes the pairs of `builtin`."""
+    """The file of source texts, one per line; None: the pairs of `builtin`."""
 
     target: str | None = None
     """The file of their translations, line by line."""

@@ -1,4 +1,4 @@
-"""Readers of labelled files: tables with named columns, columns of words, parallel text."""
+"""Readers of labelled files: columns of words, and parallel text."""
 
 import os
 import reprlib
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxformer.data.files.lines import byte_lines, line_text, text_lines
-from jaxformer.data.files.malformed import Malformed, attempted
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import check_width, read_records
 from jaxformer.errors import DataError
@@ -34,7 +34,7 @@ class ParallelLines(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The place of the first."""
+        """The position of the first line, for messages."""
         return self.places[0]
 
 
@@ -43,8 +43,8 @@ def read_columns(
 ) -> Iterator[list[Word]]:
     """Yields the sentences of a column file as CoNLL's shared tasks distribute them.
 
-    A line has a word's fields, between blanks or tabs; an empty line ends a sentence. Lines that
-    begin with -DOCSTART- are left out.
+    A line has the fields of a word between blanks or tabs; an empty line ends a sentence. Lines
+    that begin with -DOCSTART- are left out.
 
     Args:
         path: The file.
@@ -63,7 +63,7 @@ def read_columns(
             check_width(word.where, word.fields, width)
         return sentence
 
-    yield from attempted(checked, _sentences(path), malformed)
+    yield from map_or_report(checked, _sentences(path), malformed)
 
 
 def _sentences(path: str | os.PathLike) -> Iterator[list[Word]]:
@@ -108,7 +108,7 @@ def read_parallel(
         places = (f"{path}:{number}" for path in files)
         return ParallelLines(tuple(text.rstrip("\r\n") for text in texts), tuple(places))
 
-    return attempted(pair, enumerate(zip(*sides, strict=True), start=1), malformed)
+    return map_or_report(pair, enumerate(zip(*sides, strict=True), start=1), malformed)
 
 
 def label_of(record: Record, column: str) -> str:

@@ -24,7 +24,7 @@ class SpecialTokens(NamedTuple):
     """The special tokens around texts: [CLS] a [SEP], and [CLS] a [SEP] b [SEP]."""
 
     frames: tuple[Frame, Frame]
-    """Around one text, and around two."""
+    """The special tokens around one text, and around two."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, by: SpecialTokensOf = "bert") -> "SpecialTokens":
@@ -45,7 +45,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def bert(cls, first: int, last: int) -> "SpecialTokens":
-        """Returns those of BERT: `first` a `last` b `last`, with token type 1 from b on."""
+        """Returns BERT's special tokens: `first` a `last` b `last`, with token type 1 from b on."""
         one = Frame(((first,), (last,)), ((0,), (0,)), (0,))
         return cls((one, Frame(((first,), (last,), (last,)), ((0,), (0,), (1,)), (0, 1))))
 
@@ -66,7 +66,7 @@ class EncodedText(NamedTuple):
     types: np.ndarray
     """The text that each token belongs to: 0, or 1 in the second of a pair."""
     cut: bool = False
-    """Whether the texts had more tokens than fit."""
+    """Whether the texts had too many tokens and were cut."""
 
 
 class EncodedWords(NamedTuple):
@@ -91,14 +91,15 @@ def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
 
 
 class RowEncoder:
-    """Encodes texts as rows of tokens, in the same way for training and for prediction.
+    """Encodes texts as rows of tokens, equally for training and prediction.
 
     Args:
         tokenizer: The tokenizer.
         special: The special tokens around texts.
-        length: The most tokens of a row; longer ones are cut, the longer text of a pair first.
+        length: The maximum number of tokens of a row; longer rows are cut, the longer text of a
+            pair first.
         field: The field that sets the length, for messages.
-        truncate: Whether rows may be cut where `where` is given.
+        truncate: Whether rows may be cut if `where` is given.
     """
 
     def __init__(
@@ -168,10 +169,10 @@ class SequenceData(TaskData[Row]):
     """How text becomes tokens."""
 
     sequence_length: int | None = 128
-    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
+    """The maximum number of tokens of a row; None: as in the checkpoint, at most 512."""
 
     truncate: bool = False
-    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
+    """Whether to cut longer rows, the longer text of a pair first; otherwise they are an error."""
 
     special_tokens: SpecialTokensOf = "bert"
     """The special tokens around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token
@@ -277,7 +278,7 @@ def check_fit(
     longest = max(sizes)
     raise DataError(
         f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
-        f"{count}: set {field} to {longest}, which the model's positions must reach, or cut them "
+        f"{count}: set {field} to {longest}, which the model's positions must allow, or cut them "
         "with --data.truncate"
     )
 

@@ -136,7 +136,7 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s])")
 
 @dataclass(frozen=True)
 class SpanText(SequenceData[Question]):
-    """Questions and contexts with the answer's place in the context.
+    """Questions and contexts with the answer's position in the context.
 
     A row has "inputs", "segments" and "token_types" int32 [T]: [CLS] question [SEP] context [SEP];
     "span" int32 [2], the answer's first and last token, and "span_weights" float32; "span_places"
@@ -155,13 +155,13 @@ class SpanText(SequenceData[Question]):
     """The validation questions; None holds out the questions on a share of the contexts."""
 
     sequence_length: int | None = field(default=384, kw_only=True)
-    """Tokens of a row; None: as many as the checkpoint takes, 384 at most."""
+    """The tokens of a row; None: as in the checkpoint, at most 384."""
 
     question_length: int = 64
-    """The most tokens of a question."""
+    """The maximum number of tokens of a question."""
 
     stride: int = 128
-    """Tokens between the starts of two rows over one context."""
+    """The number of tokens between the starts of two rows over one context."""
 
     head = "span"
     longest_row = 384
@@ -178,7 +178,9 @@ class SpanText(SequenceData[Question]):
             )
 
     def of_length(self, length: int) -> "SpanText":
-        """Returns the data in rows of a length, whose stride leaves no token of a context out."""
+        """Returns the data in rows of a length, with a stride that covers all tokens of a
+        context.
+        """
         question, stride = self.question_length, self.stride
         if stride > length - question - 3:
             question = question if question <= length // 2 else length // 4
@@ -201,7 +203,7 @@ class SpanText(SequenceData[Question]):
     def examples(
         self, rows: Sequence[Question], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> "SpanExamples":
-        """Returns the rows of questions, several for one whose context is long."""
+        """Returns the rows of questions, several for a long context."""
         words = [_words(question.context) for question in rows]
         pieces = encode_each((text for context in words for text, _, _ in context), tokenizer)
         asked = tokenizer.encode_batch([question.text for question in rows])
@@ -245,7 +247,7 @@ class SpanText(SequenceData[Question]):
 
 
 class Window(NamedTuple):
-    """A question and a stretch of its context."""
+    """A question and a part of its context."""
 
     question: int
     """The question's number."""
@@ -318,7 +320,7 @@ class SpanExamples(ExampleSource):
 
 
 class _Tokens(NamedTuple):
-    """A whole context in tokens."""
+    """A context as tokens."""
 
     ids: np.ndarray
     characters: np.ndarray
@@ -330,7 +332,7 @@ class _Tokens(NamedTuple):
         return cls(np.concatenate(ids), np.array(places, np.int32).reshape(-1, 2))
 
     def span_of(self, question: Question) -> tuple[int, int] | None:
-        """The first and last token of the words that hold the answer."""
+        """The first and last token of the words that contain the answer."""
         if question.start is None:
             return None
         end = question.start + len(question.answers[0])
@@ -340,7 +342,7 @@ class _Tokens(NamedTuple):
 
 
 def _words(context: str) -> list[tuple[str, int, int]]:
-    """(the word with a blank before it if there is one, where it begins and ends)."""
+    """Yields (word with a preceding blank if there is one, start, end)."""
     words = []
     for match in _WORD.finditer(context):
         word = match[0].lstrip()

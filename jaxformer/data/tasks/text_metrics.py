@@ -12,7 +12,7 @@ class TextMetric(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        """The scores of some texts."""
+        """Returns the scores of texts."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ROUGE(TextMetric):
     """
 
     stemmer: bool = True
-    """Compare English words by their stems (Porter), as published figures do."""
+    """Whether to compare the stems of English words (Porter), as published figures do."""
 
     def scores(self, texts, references):
         return metrics.summary_scores(texts, _first(references), stemmer=self.stemmer)

@@ -33,8 +33,8 @@ class SummaryText(TextToText):
     """The table for validation; None holds out a share of the training rows."""
 
     source: str = "document"
-    """The column of the input text. Without both columns of these names, those of CNN/DailyMail
-    ("article", "highlights") and of other well-known data sets are found."""
+    """The column of the input text. If both columns are missing, those of CNN/DailyMail ("article",
+    "highlights") and of other well-known data sets are recognised."""
 
     target: str = "summary"
     """The column of the output text."""
@@ -43,10 +43,10 @@ class SummaryText(TextToText):
     """The text before every input text, as in T5's training; empty for BART."""
 
     source_length: int = 512
-    """The most tokens of an input text, special tokens included."""
+    """The maximum number of tokens of an input text, with special tokens."""
 
     target_length: int = 128
-    """The most tokens of an output text, special tokens included."""
+    """The maximum number of tokens of an output text, with special tokens."""
 
     metric: TextMetric = ROUGE()
     """The metric of the model's texts: ROUGE, BLEU or AnswerMatch."""
@@ -62,7 +62,9 @@ class SummaryText(TextToText):
         return pair and pair._replace(texts=(self.prefix + pair.texts[0], pair.texts[1]))
 
     def _columns(self, record: Record) -> tuple[str, str]:
-        """The columns of the fields, or those of a well-known data set; DataError without any."""
+        """The columns of the fields, or those of a well-known data set; raises DataError without
+        any.
+        """
         own = self.source, self.target
         choices = [own, *_SUMMARIES] if own == (SummaryText.source, SummaryText.target) else [own]
         for choice in choices:
@@ -94,10 +96,10 @@ class AnswerText(TextToText):
     """The validation questions; None holds out the questions on a share of the contexts."""
 
     source_length: int = 512
-    """The most tokens of a question and its context, special tokens included."""
+    """The maximum number of tokens of a question and its context, with special tokens."""
 
     target_length: int = 32
-    """The most tokens of an answer, special tokens included."""
+    """The maximum number of tokens of an answer, with special tokens."""
 
     metric: TextMetric = AnswerMatch()
     """The metric of the model's answers."""

@@ -1,4 +1,4 @@
-"""Text to text: translation, summaries, answers; the model writes the second text of a pair."""
+"""Text-to-text data: translations, summaries, answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from jaxformer.errors import ConfigError, DataError
 
 
 class TextPair(NamedTuple):
-    """A source, and a text that the model is to write for it."""
+    """A source, and the text that the model should write for it."""
 
     texts: tuple[str, str]
     places: tuple[str, str]
-    """The place of each ("file:line"), for messages."""
+    """The position of each ("file:line"), for messages."""
     references: tuple[str, ...] | None = None
     """All correct texts, if there are several; empty: there is nothing to write."""
     group: str | None = None
     """Pairs with the same group are held out together; None: pairs with the same source."""
 
     def checked(self, *names: str) -> "TextPair | None":
-        """Returns the pair if both texts are there; None if neither is."""
+        """Returns the pair if it has both texts; None if it has neither."""
         empty = [not text.strip() for text in self.texts]
         if any(empty) and not all(empty):
             place, name = (pair[empty.index(True)] for pair in (self.places, names))
@@ -38,7 +38,8 @@ class TextPair(NamedTuple):
 
 @dataclass(frozen=True)
 class TextToText(TaskData[TextPair]):
-    """Pairs of texts; the model writes the second from the first. A subclass for each kind of file.
+    """Pairs of texts, of which the model writes the second; there is a subclass for each kind of
+    file.
 
     A row of a batch has "inputs" int32 [S], the source and end-of-text; "decoder_inputs" int32 [T],
     the start token and the target; "targets" int32 [T], the target and end-of-text; "weights"
@@ -58,13 +59,13 @@ class TextToText(TaskData[TextPair]):
     """
 
     source_length: int = field(default=64, kw_only=True)
-    """The most tokens of a source, special tokens included."""
+    """The maximum number of tokens of a source, with special tokens."""
 
     target_length: int = field(default=64, kw_only=True)
-    """The most tokens of a target, special tokens included."""
+    """The maximum number of tokens of a target, with special tokens."""
 
     truncate: bool = field(default=False, kw_only=True)
-    """Cut longer texts; otherwise they are an error."""
+    """Whether to cut longer texts; otherwise they are an error."""
 
     metric: TextMetric = field(default=BLEU(), kw_only=True)
     """The metric of the model's texts for the validation sources: BLEU, ROUGE or AnswerMatch."""

@@ -29,29 +29,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataConfig(Data):
-    """Unlabelled text, and how it becomes batches."""
+    """Unlabelled text, and how it is made into batches."""
 
     source: TextSource = StandardLibrary()
-    """Where the documents come from."""
+    """The source of the documents."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How text becomes tokens."""
 
     packing: Packing = Joined()
-    """How documents become rows."""
+    """How documents are arranged in rows."""
 
     objective: Objective | None = CausalLM()
-    """What the model sees of a row, and what it predicts; None: what the checkpoint was trained on,
-    the next token, hidden tokens or hidden spans."""
+    """What the model sees of a row, and what it predicts; None: the objective of the checkpoint:
+    next tokens, masked tokens or removed spans."""
 
     sequence_length: int | None = 256
-    """Tokens of a row; None: as many as the checkpoint takes, 2048 at most."""
+    """The tokens of a row; None: as in the checkpoint, at most 2048."""
 
     validation: TextSource | None = None
-    """Where the documents for validation come from; None holds out a share of `source`."""
+    """The source of the documents for validation; None holds out a share of `source`."""
 
     corpus: CorpusOptions = CorpusOptions()
-    """How the documents become tokens on disk, and where those are kept."""
+    """How the documents are tokenised to disk, and where the tokens are kept."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -98,7 +98,7 @@ class DataConfig(Data):
         begin = self.objective.before_documents(tokenizer)
         corpora = [
             load_or_tokenise(split, tokenizer, home, self.corpus, begin)
-            for split, home in zip(splits, self._homes(folder), strict=True)
+            for split, home in zip(splits, self._corpus_folders(folder), strict=True)
         ]
         for corpus in corpora:
             self._check_length(corpus.train)
@@ -125,18 +125,18 @@ class DataConfig(Data):
             The validation side, with the tokenizer.
 
         Raises:
-            DataError: The documents are needed, and missing or unreadable.
+            DataError: The documents are needed but missing or unreadable.
         """
         if self.validation is not None:
             return self._with_validation(None, None, load_tokenizer(Path(folder, "tokenizer")))
-        corpora = [load_corpus(home, folder) for home in self._homes(folder)]
+        corpora = [load_corpus(home, folder) for home in self._corpus_folders(folder)]
         if None in corpora:
             return self.prepare(folder)
         held_out = [corpus.validation for corpus in corpora]
         return self._with_validation(None, held_out, corpora[0].tokenizer)
 
-    def _homes(self, folder: str | os.PathLike) -> list[Path]:
-        """Where the tokens of each source are."""
+    def _corpus_folders(self, folder: str | os.PathLike) -> list[Path]:
+        """The folders with the tokens of each source."""
         if len(sources := self.source.mixed()) == 1:
             return [Path(folder)]
         return [Path(folder, f"source-{number}") for number in range(len(sources))]
@@ -189,7 +189,7 @@ class DataConfig(Data):
                 found.append(
                     self.objective.examples(stream, packing, self.sequence_length, tokenizer)
                 )
-            except DataError as error:  # a shard may be too small for what the objective needs
+            except DataError as error:  # a shard may be too small for the objective
                 refused = error
         if not found:
             raise refused

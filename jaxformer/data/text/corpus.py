@@ -41,14 +41,14 @@ from jaxformer.io.paths import any_path, is_remote
 
 _FORMAT = 1
 _BATCH_CHARACTERS = 1 << 21
-# Starting the processes takes as long as tokenising some of these.
+# Starting the processes takes as long as tokenising a few megabytes.
 _BATCHES_WITHOUT_PROCESSES = 16
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """How documents become tokens on disk, and where those are kept."""
+    """How documents are tokenised to disk, and where the tokens are kept."""
 
     shard_bytes: int = 1 << 28
     """Bytes of text after which another shard begins. An interrupted build goes on after its last
@@ -56,7 +56,7 @@ class CorpusOptions:
     """
 
     num_proc: int | None = None
-    """Processes that tokenise more than a few megabytes; None starts one for each CPU core."""
+    """The number of processes that tokenise more than a few megabytes; None: one per CPU core."""
 
     cache_dir: str | None = None
     """A folder in which runs share their tokens, perhaps gs:// or s3://; None keeps them in the
@@ -82,7 +82,7 @@ def load_or_tokenise(
     options: CorpusOptions = CorpusOptions(),
     begin: tuple[int, ...] = (),
 ) -> Corpus:
-    """Returns the tokens of documents, which are tokenised unless that was done before.
+    """Returns the tokens of documents, which are tokenised unless the tokens already exist.
 
     `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the split,
     the tokenizer and `begin`, so that a stale corpus is never used. The folder appears complete or
@@ -216,7 +216,7 @@ def _link(own: Path, home: Path) -> None:
 
 
 class _Piece(NamedTuple):
-    """A document, or a part of one that is too long to tokenise in one piece."""
+    """A document, or a part of a document that is too long to tokenise at once."""
 
     shard: int
     text: str

@@ -1,4 +1,4 @@
-"""The files of a corpus: streamed to disk, memory-mapped, and checked.
+"""The files of a corpus: writes, memory-maps and checks them.
 
 A corpus of one shard is a folder with `CORPUS_FILES`; one of several has a folder of that kind for
 each, and a record of their number.
@@ -40,7 +40,7 @@ CORPUS_FILES = (SIZES, *map(_tokens, _SIDES), *map(_offsets, _SIDES))
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenizer and the two sides of the documents in its tokens."""
+    """A tokenizer, and the two sides of the documents as its tokens."""
 
     tokenizer: Tokenizer
     train: Tokens
@@ -80,7 +80,7 @@ def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | DataError]:
-    """Maps shards into memory, several at a time, since checking them reads every byte."""
+    """Maps shards into memory, several at a time because checking them reads every byte."""
 
     def read(home: Path) -> Corpus | DataError:
         try:
@@ -88,7 +88,7 @@ def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | Da
         except DataError as error:
             return error
 
-    # A mapped file stays open, and the limit that a shell sets is often 1024.
+    # A mapped file stays open, and the shell's limit is often 1024.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS reports a limit that it does not allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -152,7 +152,9 @@ def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer) -> None
 
 
 def _array(path: Path, *dtypes: str) -> np.ndarray:
-    """Memory-maps a list of integers; refuses a file that is shorter than its header says."""
+    """Memory-maps a list of integers; raises DataError if the file is shorter than its header
+    says.
+    """
     try:
         array = np.load(ordinary_file(path), mmap_mode="r", allow_pickle=False)
     except DataError:
@@ -227,7 +229,7 @@ class _StreamWriter:
         return {"documents": documents, "tokens": self._size, "bytes": self._num_bytes}
 
     def __exit__(self, *exception) -> None:
-        # The size is known only now. NumPy leaves room in a header for a larger one.
+        # The size is known only now; NumPy leaves room in a header for a larger one.
         self._file.seek(0)
         self._header(self._size + 1)
         self._file.close()

@@ -115,7 +115,7 @@ class TextFiles(FileSource):
     """A file, a folder (searched recursively), or a glob such as "books/**/*.txt"."""
 
     pattern: str = "*.txt"
-    """Which files of a folder to take; has no effect on a file or a glob."""
+    """The pattern of the files in a folder; it has no effect on a file or a glob."""
 
     def files(self):
         return find_matching(self.path, self.pattern)
@@ -135,7 +135,7 @@ class JsonLines(FileSource):
     """The key under which a line holds its text."""
 
     pattern: str = "*.jsonl"
-    """Which files of a folder to take; has no effect on a file or a glob."""
+    """The pattern of the files in a folder; it has no effect on a file or a glob."""
 
     def files(self):
         return find_matching(self.path, self.pattern)

@@ -11,7 +11,7 @@ from jaxformer.data.text.sources import Document, TextSource, digest_of
 
 @dataclass(frozen=True)
 class Mixture(TextSource):
-    """Several sources, whose rows are mixed in chosen proportions.
+    """Several sources, whose rows are mixed in given proportions.
 
     Each source is tokenised separately, holds out its own documents for validation, and goes
     through its own epochs: small ones are repeated while large ones have not been read once. The
@@ -19,8 +19,8 @@ class Mixture(TextSource):
 
         w_i = r_i^(1 / temperature),  r_i the number of rows of source i
 
-    so that at temperature 1 all sources are repeated equally often, and at higher temperatures the
-    small ones more often.
+    so that all sources are repeated equally often at temperature 1, and small sources more often at
+    higher temperatures.
 
     References:
         Raffel et al. 2020, section 3.5.2, https://arxiv.org/abs/1910.10683
@@ -30,11 +30,12 @@ class Mixture(TextSource):
     """The sources: "JsonLines TextFiles", whose fields are then --data.source.sources.0.path ..."""
 
     weights: tuple[float, ...] | None = None
-    """The share of each source in the rows of training; scaled to sum to 1. None: by their sizes.
+    """The share of each source in the rows of training, scaled to sum to 1; None: by their sizes.
     """
 
     temperature: float = 1.0
-    """Evens out the sizes if there are no weights: 1 keeps them, larger ones make them more equal.
+    """Evens out the sizes if there are no weights: 1 keeps them, larger values make them more
+    equal.
     """
 
     def __post_init__(self):
@@ -59,7 +60,7 @@ class Mixture(TextSource):
         return self.sources
 
     def mix(self, examples: Sequence[ExampleSource]) -> ExampleSource:
-        # Nine digits are the same on every machine.
+        # Nine digits are equal on all machines.
         sizes = [f"{len(source) ** (1 / self.temperature):.9g}" for source in examples]
         return MixedExamples(examples, self.weights or tuple(map(float, sizes)))
 

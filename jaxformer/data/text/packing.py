@@ -1,4 +1,4 @@
-"""Packing: tokenised documents become rows of one length, as an index and without copies."""
+"""Packing: arranges tokenised documents in rows of one length, as an index without copies."""
 
 import abc
 from bisect import bisect_left, insort
@@ -97,9 +97,9 @@ class Rows(abc.ABC):
     """Rows of `sequence_length` tokens over a stream.
 
     Attributes:
-        num_rows: The number of rows; together they hold every token of the stream once.
+        num_rows: The number of rows, which together hold every token of the stream once.
         sequence_length: T, the tokens of a row.
-        utilisation: The share of the rows' places that hold a token.
+        utilisation: The share of the rows' positions that hold a token.
     """
 
     num_rows: int
@@ -116,7 +116,7 @@ class Rows(abc.ABC):
 
 
 class Packing(abc.ABC):
-    """How documents become rows; subclasses are frozen dataclasses."""
+    """How documents are arranged in rows; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
@@ -138,7 +138,7 @@ class Joined(Packing):
 
 @dataclass(frozen=True)
 class Packed(Packing):
-    """Whole documents packed into rows, each a segment that attends to itself alone.
+    """Whole documents packed into rows, each a segment that attends only to itself.
 
     Every document starts with end-of-text at position 0. A document longer than a row is cut into
     full rows and a rest, each a separate segment. Rests and short documents are placed by best-fit
@@ -187,7 +187,7 @@ class Cut(Packing):
 
 
 def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """Packs items into as few rows as best-fit decreasing finds."""
+    """Packs items into few rows by best-fit decreasing."""
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")
     row_of = np.empty(len(lengths), np.int64)
@@ -205,7 +205,7 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 class _OpenRows:
-    """The rows by the space that each has left; of those with equal space, the latest comes first.
+    """The rows by their remaining space; of rows with equal space, the latest comes first.
 
     Args:
         capacity: The space of an empty row.
@@ -221,7 +221,7 @@ class _OpenRows:
         fit = bisect_left(self._spaces, size)
         is_new = fit == len(self._spaces)
         space = self._capacity if is_new else self._spaces[fit]
-        # The tightest row stays the tightest for as long as another item fits.
+        # The tightest row stays the tightest as long as another item fits.
         each = space // size
         wanted = -(-count // each)
         rows = self._opened(wanted) if is_new else self._taken(space, wanted)
@@ -340,7 +340,7 @@ class _CutRows(Rows):
         )
 
     def _filled(self, values: np.ndarray, fill: int | bool) -> np.ndarray:
-        """Values at the start of a row of the right length and the same type."""
+        """Returns values at the start of a row of the given length and the same dtype."""
         filled = np.full(self.sequence_length, fill, values.dtype)
         filled[: len(values)] = values
         return filled

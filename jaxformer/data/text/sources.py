@@ -47,7 +47,7 @@ class TextSource(abc.ABC):
         """
 
     def parts(self) -> list[Callable[[], Iterator[Document]]]:
-        """Returns functions that yield the documents of one piece each, such as one file.
+        """Returns functions that each yield the documents of one part, such as a file.
 
         Together, in order, they yield the same as `documents`. Each can be pickled, so that several
         processes can read at once. The default is one part.
@@ -58,7 +58,7 @@ class TextSource(abc.ABC):
         return [self.documents]
 
     def mixed(self) -> tuple["TextSource", ...]:
-        """Returns the sources of a mixture; any other source is its only one."""
+        """Returns the sources of a mixture, or this source alone."""
         return (self,)
 
     def mix(self, examples: Sequence[ExampleSource]) -> ExampleSource:
@@ -71,7 +71,7 @@ class TextSource(abc.ABC):
         return None
 
     def fingerprint(self) -> str:
-        """Returns a string that changes when the documents do.
+        """Returns a string that changes with the documents.
 
         The default reads everything; a source with a cheaper way overrides it.
         """
@@ -95,7 +95,7 @@ class StandardLibrary(TextSource):
     """
 
     max_bytes: int | None = None
-    """Stop before the document that would exceed this many bytes; None takes everything."""
+    """The maximum number of bytes; stops before the document that would exceed it; None: all."""
 
     def __post_init__(self):
         check_fields(self, max_bytes=optional(at_least(1)))
@@ -122,7 +122,7 @@ class StandardLibrary(TextSource):
     def _everything(self) -> Iterator[Document]:
         root = _library_root()
         for path in _modules():
-            # A few modules are encoded wrongly on purpose, as fixtures for the library's own tools.
+            # A few modules are wrongly encoded on purpose, as fixtures for the library's tools.
             try:
                 with tokenize.open(path) as file:
                     text = file.read()
@@ -143,7 +143,7 @@ def _library_root() -> Path:
 
 
 def _modules() -> list[Path]:
-    """Returns the library's own .py files, ordered by their path below its root."""
+    """Returns the library's .py files, ordered by their path below its root."""
     root = _library_root()
     found = []
     for folder, subfolders, files in os.walk(root):
@@ -158,11 +158,11 @@ def _modules() -> list[Path]:
 
 
 def _is_text_module(folder: str, name: str) -> bool:
-    # _sysconfigdata holds one machine's compiler flags. The topics are separate documents.
+    # _sysconfigdata holds one machine's compiler flags; the topics are separate documents.
     topics = name == "topics.py" and Path(folder).name == "pydoc_data"
     return name.endswith(".py") and not name.startswith("_sysconfigdata") and not topics
 
 
 def digest_of(value: object) -> str:
-    """Returns a digest of a value that JSON can hold."""
+    """Returns a digest of a JSON value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -33,11 +33,11 @@ _SECONDS_BETWEEN_UPDATES = 0.2
 
 
 class Staging:
-    """The shards of a corpus that is being built, beside the folder that it will have.
+    """The shards of a corpus that is being built, beside its final folder.
 
     Attributes:
-        finished: The shards that an earlier process has finished, by number: documents and bytes
-            of the text of both sides together.
+        finished: The shards that an earlier process has finished, by number: the documents and
+            bytes of text of both sides.
     """
 
     def __init__(self, home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None):
@@ -52,12 +52,12 @@ class Staging:
         self._numbers: set[int] = set()
 
     def add(self, number: int) -> Path:
-        """Returns the folder of a shard, to be written whole."""
+        """Returns the folder for a shard, which is written completely or not at all."""
         self._numbers.add(number)
         return self._folder / shard_name(number)
 
     def share(self, number: int) -> None:
-        """Puts a shard that is finished into the store, where other machines find it.
+        """Uploads a finished shard to the store, where other machines find it.
 
         The first shard waits for the second, because a corpus of one shard has no folders of
         shards.
@@ -72,7 +72,7 @@ class Staging:
             raise self._other_documents()
 
     def complete(self) -> None:
-        """Makes the shards the corpus."""
+        """Completes the corpus from its shards."""
         if self._numbers != set(range(len(self._numbers))) | self.finished.keys():
             raise self._other_documents()
         if len(self._numbers) == 1:
@@ -146,7 +146,7 @@ def _size(*sides: TokenStream) -> tuple[int, int]:
 
 
 def _acquired(folder: Path, home: Path) -> IO | None:
-    """Returns the locked file of the only process that builds; None once the corpus is there."""
+    """Returns the locked file of the building process; None once the corpus exists."""
     while not home.is_dir():
         try:
             folder.mkdir(parents=True, exist_ok=True)

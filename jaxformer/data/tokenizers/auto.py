@@ -40,7 +40,7 @@ _LIMITS = {"patience": 600, "megabytes": 8192, "cpu_seconds": 300}
 _log = logging.getLogger(__name__)
 
 
-class UnreadError(DataError):
+class UnreadableTokenizerError(DataError):
     """transformers cannot read the tokenizer of a folder."""
 
 
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
     """The tokenizer of a folder, as transformers reads it."""
 
     class_name: str
-    """Its class."""
+    """The name of its class."""
     padding_side: str
     """The side of the padding: "left" or "right"."""
     special_tokens: Mapping[str, str]
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     """The tokenizer.json; empty for a class that is Python code and cannot be rebuilt."""
 
     def tokenizer(self) -> Tokenizer:
-        """Returns the tokenizer, of the `tokenizers` package."""
+        """Returns the tokenizer of the `tokenizers` package."""
         tokenizer = Tokenizer.from_buffer(self.definition)
         tokenizer.encode_special_tokens = self.split_special_tokens
         return tokenizer
@@ -124,7 +124,9 @@ def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any]
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if done.returncode == 1 and lines else "it needs too much time or memory"
         reason = reason.replace(str(home), str(folder))[:300]
-        raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
+        raise UnreadableTokenizerError(
+            f"{folder}: transformers cannot read its tokenizer: {reason}"
+        )
 
 
 def _with_definition(answer: bytes, files: Mapping[str, Path]) -> bytes:

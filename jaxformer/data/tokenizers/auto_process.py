@@ -1,7 +1,7 @@
-"""Asks transformers which tokenizer a folder has; `auto.py` runs this file as a script.
+"""Reads a folder's tokenizer with transformers; `auto.py` runs this file as a script.
 
-It imports nothing of this library. Tokenizers need no PyTorch, whose import would take seconds and
-half a gigabyte, so transformers finds none here.
+It imports nothing from this library, and hides PyTorch from transformers: tokenizers do not need
+it, and its import would take seconds and half a gigabyte.
 """
 
 import json
@@ -17,12 +17,12 @@ _EXAMPLES = (
     "It's a red boat, isn't it?", " two  blanks\tand\n\nlines ", "Zürich 42 日本 привет 😀 ﬁ",
     "Hello <unk>", "MKTAYIAKQR <mask> L A G", "",
 )  # fmt: skip
-"""Texts whose ids show whether two tokenizers are the same."""
+"""Texts whose ids show whether two tokenizers are equal."""
 CLEANED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
     (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
-"""What `clean_up_tokenization_spaces` replaces in a decoded text, in this order."""
+"""The replacements of `clean_up_tokenization_spaces` in a decoded text, in order."""
 
 
 def main(folder: str, answer: str) -> None:

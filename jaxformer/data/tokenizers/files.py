@@ -1,6 +1,6 @@
-"""The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it.
+"""The files of a tokenizer: tokenizer.json or older formats, and tokenizer_config.json.
 
-A file may ask for texts of a bounded length, and for matches that take a bounded time.
+The lengths of texts and the time of matches that a file can cause are bounded.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, normalizers
 
-from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask_transformers
+from jaxformer.data.tokenizers.auto import Answer, UnreadableTokenizerError, ask_transformers
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
@@ -23,7 +23,7 @@ from jaxformer.io.notices import warn_once
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER, SETTINGS)
-"""What `write_tokenizer` writes."""
+"""The files that `write_tokenizer` writes."""
 _CONFIG, _OWN = "config.json", "jaxformer_kind"
 _MODELS = (
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tiktoken.model",
@@ -40,7 +40,7 @@ _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
     "merges.txt, or vocab.txt"
 )
-# Published vocabularies leave some ids unused, never most of them.
+# Published vocabularies have some unused ids, but never mostly unused ones.
 _MOST_UNUSED = 1 << 16
 MOST_GROWTH = 1000
 """The maximum number of characters that replacements may make from one."""
@@ -89,7 +89,7 @@ def _read(file: Path) -> Tokenizer:
         return _read_alone(file)
     try:
         answer = ask_about(file.parent)
-    except UnreadError as error:
+    except UnreadableTokenizerError as error:
         if file.name in _MOVED:
             raise
         tokenizer = _read_alone(file, error)
@@ -118,7 +118,7 @@ def ask_about(folder: str | os.PathLike) -> Answer | None:
     return ask_transformers(folder) if asks and _OWN not in settings else None
 
 
-def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
+def _read_alone(file: Path, reason: UnreadableTokenizerError | None = None) -> Tokenizer:
     file = ordinary_file(file)
     if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(
@@ -182,7 +182,7 @@ def write_tokenizer(
 
 
 class _Step(NamedTuple):
-    """A step of a normalizer, or of a decoder."""
+    """A step of a normalizer or of a decoder."""
 
     apply: Callable[[str], str]
     inserted: str
@@ -263,7 +263,7 @@ def _grows(start: str, steps: list[_Step]) -> bool:
     most, text = MOST_GROWTH * max(1, len(start)), start
     with bounded_matches():
         for step in steps:
-            # Before each character and at the end: no replacement can insert more.
+            # Before each character and at the end: a replacement cannot insert more often.
             if len(text) > most or (len(text) + 1) * len(step.inserted) > most * MOST_GROWTH:
                 return True
             text = step.apply(text)

@@ -1,4 +1,4 @@
-"""Tokenising in several processes, each with its own tokenizer.
+"""Tokenises in several processes, each with a separate tokenizer.
 
 The threads of the tokenizers library share one cache and one interpreter, which limits their
 number. The processes are started anew: a fork of a process that runs JAX can hang.
@@ -112,7 +112,7 @@ def _start(folder: str) -> subprocess.Popen:
 def serve(folder: str) -> None:
     """Answers lists of texts from the standard input with their ids, until the input ends.
 
-    The answer is the ids of all texts, and their lengths or what is wrong with one of them.
+    The answer has the ids of all texts, and their lengths or the error of one of them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process decides when to end
     answers = os.fdopen(os.dup(1), "wb")

@@ -13,7 +13,7 @@ from jaxformer.errors import DataError
 
 @dataclass(frozen=True)
 class PromptEncoder:
-    """Turns prompts into token ids, as the model's training did."""
+    """Encodes prompts as token ids, as in the model's training."""
 
     tokenizer: Tokenizer
 
@@ -35,7 +35,7 @@ class PromptEncoder:
         return [self.end_of_text, *self._ordinary(text)]
 
     def source(self, text: str) -> list[int]:
-        """Returns the ids of the encoder's input, [tokens], with end-of-text where training had it.
+        """Returns the ids of the encoder's input, [tokens], with end-of-text as in training.
 
         Names of special tokens are treated as in `plain`.
         """

@@ -82,7 +82,7 @@ def load_or_train_tokenizer(
 
 
 def _repair(home: Path, write: Callable[[Path], None]) -> None:
-    """Makes a damaged tokenizer again, if that gives exactly the files that were there."""
+    """Makes a damaged tokenizer again, if this gives exactly the same files."""
     try:
         check_digests(home / DIGESTS, (*TOKENIZER_FILES, _SPEC))
         return
@@ -100,4 +100,4 @@ def _repair(home: Path, write: Callable[[Path], None]) -> None:
             f"{damage}, and it cannot be made again: {error}. Put a copy of the file back, or "
             "use another folder"
         ) from error
-    _log.warning("%s; made again as it was", damage)
+    _log.warning("%s; restored", damage)

@@ -1,4 +1,4 @@
-"""Special tokens by role, and the names that tokenizers give them."""
+"""Special tokens by role, and their names in tokenizers."""
 
 import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
 
 
 NUM_SENTINELS = 100
-# The tokens of each role, each with its usual names; the first is what a trained tokenizer gets.
+# The tokens of each role with their usual names; a trained tokenizer gets the first.
 _NAMES: dict[Role, tuple[tuple[str, ...], ...]] = {
     "cls": (("[CLS]", "<s>", "<cls>"),),
     "sep": (("[SEP]", "</s>", "<sep>"),),

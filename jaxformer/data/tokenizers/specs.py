@@ -1,4 +1,4 @@
-"""Which tokenizer to use, or how to make it; all are stored as a Hugging Face tokenizer.json."""
+"""Specifies a tokenizer or how to train it; all are saved as a Hugging Face tokenizer.json."""
 
 import abc
 import os
@@ -45,20 +45,20 @@ class TokenizerSpec(abc.ABC):
 
     @abc.abstractmethod
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
-        """Returns the tokenizer, made from the training documents' texts if it is to be trained.
+        """Returns the tokenizer, which is trained on the training documents if necessary.
 
         Args:
             texts: The texts to train on; not read if there is nothing to train.
             special_tokens: The roles for which there must be special tokens.
 
         Raises:
-            ConfigError: It cannot have such special tokens.
+            ConfigError: The tokenizer cannot have such special tokens.
         """
 
 
 @dataclass(frozen=True)
 class Bytes(TokenizerSpec):
-    """The 256 bytes of UTF-8 with end-of-text and padding: nothing to train, any text."""
+    """The 256 bytes with end-of-text and padding, which encode any text without training."""
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the byte tokenizer; reads no text."""
@@ -74,13 +74,13 @@ class TokenizerFile(TokenizerSpec):
     """
 
     path: str
-    """The file, or the folder that holds it; gs:// and s3:// too."""
+    """The file or its folder; may be gs:// or s3://."""
 
     end_of_text: str | None = None
-    """The token between documents; None finds it in the files beside it or by its usual names."""
+    """The token between documents; None: found in the files beside it or by its usual names."""
 
     pad: str | None = None
-    """The padding token; None finds it by its usual names, else uses end-of-text."""
+    """The padding token; None: found by its usual names, or else end-of-text."""
 
     pattern: str | None = None
     """How a file of tiktoken cuts a text: the name of an encoding ("gpt2", "cl100k_base",
@@ -93,7 +93,7 @@ class TokenizerFile(TokenizerSpec):
         return f"TokenizerFile({shown}{pattern})"
 
     def place(self) -> Path:
-        """Returns the file or the folder on this machine; of one in a store, a copy."""
+        """Returns the file or the folder on this machine, which is a copy if it is in a store."""
         path = any_path(self.path, "tokenizer.path")
         if not is_remote(path):
             return path
@@ -117,7 +117,7 @@ class TokenizerFile(TokenizerSpec):
 
 @dataclass(frozen=True)
 class TrainTokenizer(TokenizerSpec):
-    """Trains a subword tokenizer on the training documents; the same documents give the same one.
+    """Trains a subword tokenizer on the training documents; equal documents give equal tokenizers.
 
     References:
         Sennrich et al. 2016, https://arxiv.org/abs/1508.07909 (BPE); Radford et al. 2019 (bytes as
@@ -126,10 +126,10 @@ class TrainTokenizer(TokenizerSpec):
     """
 
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
-    """bpe and unigram work on bytes and give back every text exactly; wordpiece is BERT's."""
+    """bpe and unigram work on bytes and reproduce every text exactly; wordpiece is BERT's."""
 
     vocab_size: int = 4096
-    """Tokens to learn, bytes and special tokens included; a small corpus may give fewer."""
+    """The number of tokens, with bytes and special tokens; a small corpus may give fewer."""
 
     def __post_init__(self):
         check_types(self)
@@ -146,10 +146,10 @@ class TrainTokenizer(TokenizerSpec):
             The trained tokenizer.
 
         Raises:
-            ConfigError: The special tokens leave no room for the others.
+            ConfigError: The special tokens leave no room for others.
             DataError: The texts cannot give such a tokenizer.
         """
-        own = tokenizer_training.own_special_tokens(self.kind)
+        own = tokenizer_training.default_special_tokens(self.kind)
         extra = names_to_add(special_tokens, dict.fromkeys(own, 0).get)
         _check_size(self.kind, self.vocab_size, len(extra))
         with all_cores():
@@ -164,7 +164,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """Loads a tokenizer that `Tokenizer.save` wrote, or that of a run.
 
     Args:
-        folder: Holds tokenizer.json itself or in its subfolder "tokenizer".
+        folder: The folder with tokenizer.json, or with a subfolder "tokenizer" that has it.
 
     Returns:
         The tokenizer.

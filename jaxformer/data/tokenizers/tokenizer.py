@@ -36,7 +36,7 @@ class Tokenizer(abc.ABC):
     def encode(self, text: str) -> np.ndarray:
         """Returns the ids of a text, int32 [tokens], without special tokens around it.
 
-        A special token's name inside the text is ordinary text.
+        The name of a special token in the text is ordinary text.
         """
         return self.encode_batch([text])[0]
 
@@ -60,7 +60,7 @@ class Tokenizer(abc.ABC):
         """Returns the id of a token by its name.
 
         Args:
-            name: The name as the vocabulary has it: "[MASK]", "Ġhouse", "<|im_end|>".
+            name: The name in the vocabulary: "[MASK]", "Ġhouse", "<|im_end|>".
 
         Raises:
             ConfigError: There is no such token; names similar ones.
@@ -85,7 +85,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, with a space in front where it can only begin a word.
+        """Returns the text of each id, with a space in front if it can only begin a word.
 
         None stands for ids without a text: special and unused ones.
         """
@@ -93,7 +93,7 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def backend_tokenizer(self) -> RustTokenizer:
-        """The same tokenizer as one of Hugging Face's `tokenizers`."""
+        """The equivalent tokenizer of Hugging Face's `tokenizers`."""
 
     @abc.abstractmethod
     def save(self, folder: str | os.PathLike) -> None:
@@ -101,7 +101,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Returns a string that differs between tokenizers that give different ids."""
+        """Returns a string that differs between tokenizers with different ids."""
 
 
 class ByteTokenizer(Tokenizer):
@@ -133,7 +133,7 @@ class ByteTokenizer(Tokenizer):
         return 256 + self._special.index(name) if name in self._special else None
 
     def names(self) -> list[str]:
-        """Returns the names of the special tokens; bytes have none."""
+        """Returns the names of the special tokens; bytes have no names."""
         return list(self._special)
 
     def pieces(self) -> list[str | None]:
@@ -160,7 +160,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of Hugging Face's `tokenizers` with its end-of-text and padding tokens named."""
+    """A tokenizer of Hugging Face's `tokenizers` with an end-of-text and a padding token."""
 
     def __init__(self, rust: RustTokenizer, end_of_text: str, pad: str):
         rust.no_truncation()
@@ -175,8 +175,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [tokens].
 
-        Texts beyond a quarter of a million characters are encoded in parts that end with a line,
-        so a token never spans those lines.
+        Texts of more than 250,000 characters are encoded in parts that end with a line, so that
+        tokens do not span these line ends.
         """
         parts = [tokenizer_training.cut(text) for text in texts]
         with all_cores():
@@ -196,7 +196,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._rust.token_to_id(name)
 
     def names(self) -> list[str]:
-        """Returns the names of all tokens, those that were added to the vocabulary first."""
+        """Returns the names of all tokens, starting with the added ones."""
         added = [token.content for token in self._rust.get_added_tokens_decoder().values()]
         return list(dict.fromkeys([*added, *self._rust.get_vocab(with_added_tokens=True)]))
 

@@ -27,10 +27,10 @@ def byte_alphabet() -> list[str]:
 
 def smallest_vocabulary(kind: str) -> int:
     """Returns the number of tokens that a kind has before it learns any."""
-    return len(own_special_tokens(kind)) + (1 if kind == "wordpiece" else 256)
+    return len(default_special_tokens(kind)) + (1 if kind == "wordpiece" else 256)
 
 
-def own_special_tokens(kind: str) -> list[str]:
+def default_special_tokens(kind: str) -> list[str]:
     """Returns the special tokens that every tokenizer of a kind has."""
     return {"bpe": [END_OF_TEXT, PAD], "unigram": _T5, "wordpiece": _BERT}[kind]
 
@@ -58,7 +58,7 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
 
 
 def cut(text: str) -> list[str]:
-    """Cuts a long text into parts, after a line where there is one; a short text is one part."""
+    """Cuts a long text into parts, after a line if possible; a short text is one part."""
     parts, start = [], 0
     while len(text) - start > _PART_CHARACTERS:
         end = start + _PART_CHARACTERS
@@ -101,7 +101,7 @@ def _bpe(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=own_special_tokens("bpe"),
+        special_tokens=default_special_tokens("bpe"),
         initial_alphabet=byte_alphabet(),
         show_progress=False,
     )

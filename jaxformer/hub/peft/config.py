@@ -25,7 +25,7 @@ _UNSUPPORTED = {
 }
 _KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
 _EXTRAS = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
-"""The fields that add more to a LoRA than factors and whole modules."""
+"""The fields of a LoRA that has more than factors and fully trained modules."""
 MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
 """The remedy for most adapters that cannot be read."""
 # Other initialisations also change the base's weights, which the adapter then relies on.
@@ -71,7 +71,7 @@ class PeftConfig:
     has_factors: bool = True
     """Whether the adapter is a LoRA."""
     is_lora: bool = True
-    """Whether it has only low-rank factors and whole modules."""
+    """Whether it has only low-rank factors and fully trained modules."""
 
     def tokens_of(self, module: str) -> tuple[int, ...]:
         """Returns the ids of the tokens whose rows in a table the adapter replaces."""
@@ -117,7 +117,7 @@ class PeftConfig:
         Args:
             ranks: The rank of each module that has factors.
             modules: The names of all modules.
-            saved: The modules that are saved whole.
+            saved: The fully trained modules.
             fan_in_fan_out: Whether kernels are stored as `[inputs, outputs]`.
         """
         scale = self.scale_of("", self.rank)

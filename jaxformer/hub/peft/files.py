@@ -35,7 +35,7 @@ class Adapter:
 
     factors: Mapping[str, Factors]
     """The low-rank factors of the kernels that have any."""
-    whole: Mapping[str, np.ndarray] = field(default_factory=dict)
+    replaced: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Parameters that replace those of the model, such as newly trained heads."""
 
 
@@ -60,7 +60,7 @@ def write_adapter(
     saved = _saved_modules(adapter, placements)
     for placement in placements:
         if placement.tensor.startswith(tuple(f"{module}." for module in saved)):
-            arrays = [adapter.whole[p.parameter][p.row] for p in placement.places]
+            arrays = [adapter.replaced[p.parameter][p.row] for p in placement.places]
             written = placement.layout.write(arrays, placement.slots)
             tensors[ROOT + placement.tensor] = np.ascontiguousarray(written)
     modules = [p.tensor.removesuffix(_WEIGHT) for p in placements]
@@ -110,12 +110,12 @@ def _module(placement: Placement) -> str:
 
 
 def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[str]:
-    """The modules that PEFT saves whole, which contain all replaced parameters."""
+    """The fully trained modules, which contain all replaced parameters."""
     heads = {
         place.parameter: placement.tensor
         for placement in placements
         for place in placement.places
-        if place.parameter in adapter.whole
+        if place.parameter in adapter.replaced
     }
     modules = dict.fromkeys(
         tensor.split(".")[0] if name.startswith("heads.") else tensor.rpartition(".")[0]
@@ -124,7 +124,7 @@ def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[st
     for placement in placements:
         for module in modules:
             inside = placement.tensor.startswith(f"{module}.")
-            learned = all(place.parameter in adapter.whole for place in placement.places[:1])
+            learned = all(place.parameter in adapter.replaced for place in placement.places[:1])
             if inside and not learned:
                 raise ConfigError(
                     f"{module}: PEFT saves whole modules, but {placement.tensor} was not "

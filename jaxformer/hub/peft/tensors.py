@@ -57,7 +57,7 @@ class Base(NamedTuple):
 
 @dataclass(frozen=True)
 class AdaptedTensors:
-    """The tensors of a base with the changes of an adapter, applied when they are read.
+    """The tensors of a base, with the changes of an adapter applied when they are read.
 
     Attributes:
         unused: Empty; a model must use all of them.
@@ -71,7 +71,7 @@ class AdaptedTensors:
     base: Base
     changes: Mapping[str, Sequence[Change]]
     """Name of a tensor -> its changes, in order."""
-    whole: Mapping[str, np.ndarray]
+    replaced: Mapping[str, np.ndarray]
     """The tensors of the adapter that replace the base's."""
     adapted: frozenset[str]
     """The names of tensors with low-rank factors."""
@@ -82,20 +82,19 @@ class AdaptedTensors:
     def changed(self) -> frozenset[str]:
         """The tensors that differ from the base's tensor of that name."""
         moved = (name for name, source in self.sources.items() if name != source)
-        return frozenset({*self.changes, *self.whole, *moved})
+        return frozenset({*self.changes, *self.replaced, *moved})
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Name -> shape and dtype, which is float32 for changed tensors."""
         found = {name: self.base.tensors[source] for name, source in self.sources.items()}
-        whole = {name: Tensor(array.shape, array.dtype) for name, array in self.whole.items()}
-        found |= whole
+        found |= {n: Tensor(array.shape, array.dtype) for n, array in self.replaced.items()}
         changed = {name: Tensor(found[name].shape, np.dtype(np.float32)) for name in self.changes}
         return found | changed
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor, as a view of the base's or the adapter's file if it is not changed."""
-        array = self.whole[name] if name in self.whole else self.base.read(self.sources[name])
+        array = self.replaced[name] if name in self.replaced else self.base.read(self.sources[name])
         for change in self.changes.get(name, ()):
             array = change(np.asarray(array, np.float32))
         return array
@@ -189,7 +188,7 @@ def adapters_with_weights(
 
 
 def _check_mergeable(folders: Sequence[Path]) -> None:
-    """Checks that adapters have only low-rank factors and whole modules, and replace none twice."""
+    """Checks that adapters have only factors and full modules, and replace no module twice."""
     seen: dict[str, Path] = {}
     for folder in folders:
         if not read_peft_config(folder).is_lora:
@@ -203,7 +202,7 @@ def _check_mergeable(folders: Sequence[Path]) -> None:
 
 
 def _by_module(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Splits the files' tensors into those of a module, by module and kind, and whole tensors."""
+    """Splits the files' tensors into the parts of modules, by kind, and full replacements."""
     modules: dict[str, dict[str, str]] = {}
     whole = {}
     for file in files.tensors:
@@ -234,7 +233,7 @@ def _has_factors(modules: Mapping[str, Mapping[str, str]], names: _Names, tensor
 
 
 def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:
-    """Refuses a change of a table that several modules of transformers share."""
+    """Refuses to change a table that several modules of transformers share."""
     prefix = base.model_format.prefix
     table = base.table.removeprefix(prefix)
     found = base.model_format.copies.items()

@@ -18,7 +18,12 @@ from jaxformer.hub.remote.errors import (
     unreachable,
 )
 from jaxformer.hub.remote.names import HubName
-from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
+from jaxformer.hub.remote.selection import (
+    check_has_weights,
+    settings_files,
+    weight_files,
+    weight_index,
+)
 from jaxformer.io.files import sha256_of
 from jaxformer.io.model_files import ADAPTER_CONFIG, CONFIG, read_object
 
@@ -68,7 +73,7 @@ class _Repository:
         self._token, self._cache = token, cache_dir
 
     def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
-        """Returns the folder with all files that are needed."""
+        """Returns the folder with all needed files."""
         try:
             return self._download(weights, check)
         except (OSError, self._hub.errors.HTTPError) as error:
@@ -83,7 +88,7 @@ class _Repository:
         files = {file.rfilename: file for file in info.siblings or ()}
         if weights:
             check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
-        names, index = settings_of(files), index_of(files)
+        names, index = settings_files(files), weight_index(files)
         folder = self._get([*names, index] if index and weights else names, files, info.sha)
         if weights:
             check(folder)
@@ -109,7 +114,7 @@ class _Repository:
 
     def _cached(self, weights: bool, error: Exception) -> Path:
         """Returns the folder of the cache when the hub cannot be reached."""
-        folder = self._known()
+        folder = self._cached_snapshot()
         if folder is None or not self._complete(folder, weights):
             raise error
         quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
@@ -120,7 +125,7 @@ class _Repository:
             )  # fmt: skip
         return folder
 
-    def _known(self) -> Path | None:
+    def _cached_snapshot(self) -> Path | None:
         """The cached folder of the revision, as of the last request."""
         repo, revision = self._request.name
         for config in (CONFIG, ADAPTER_CONFIG):
@@ -140,7 +145,7 @@ class _Repository:
 
     def _weights(self, folder: Path, names: Collection[str]) -> list[str] | None:
         try:
-            return weights_of(names, lambda name: read_object(folder, name))
+            return weight_files(names, lambda name: read_object(folder, name))
         except DataError as error:
             raise DataError(f"{self._request}: {error}") from error
 
@@ -153,7 +158,7 @@ class _Repository:
             for name in names
             if not isinstance(self._hub.try_to_load_from_cache(repo, name, **at_commit), str)
         ]
-        known = self._known()
+        known = self._cached_snapshot()
         if not new and known is not None and known.name == commit:
             return known
         folder = Path(

@@ -15,12 +15,12 @@ from jaxformer.extras import optional_module
 from jaxformer.hub.remote.names import HubName
 
 _LOGIN = "set HF_TOKEN, or run: hf auth login"
-_UNSET = "HF_HUB_OFFLINE is set: unset it to upload"
+_OFFLINE = "HF_HUB_OFFLINE is set: unset it to upload"
 _NO_REVISION = "has no such revision: must be a branch, a tag or a commit"
 _SPELLING = f"check the spelling, or for a private model {_LOGIN}"
-_DROPPED = "a download did not arrive whole and was dropped"
-_ROOM = "free some space, or set HF_HOME to a folder with more, and run the same again"
-_BUSY = (408, 429, 500, 502, 503, 504)
+_INCOMPLETE_DOWNLOAD = "a download was incomplete and was discarded"
+_FREE_SPACE = "free some space, or set HF_HOME to a folder with more, and run the same again"
+_RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
 
 
 class HubRequest(NamedTuple):
@@ -46,7 +46,7 @@ class HubRequest(NamedTuple):
 
 
 def hub_library(purpose: str) -> ModuleType:
-    """Returns ``huggingface_hub``."""
+    """Imports ``huggingface_hub``."""
     for part in ("constants", "errors", "utils"):
         optional_module(f"huggingface_hub.{part}", purpose)
     return optional_module("huggingface_hub", purpose)
@@ -81,7 +81,7 @@ def unreachable(hub: ModuleType, error: Exception) -> bool:
     """Returns whether an error says nothing about the model: the hub or the network is down."""
     error = _cause(hub, error)
     if isinstance(error, hub.errors.HfHubHTTPError):
-        return error.response.status_code in _BUSY
+        return error.response.status_code in _RETRY_STATUSES
     return isinstance(error, hub.errors.HTTPError | ConnectionError)
 
 
@@ -108,7 +108,7 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
     offline = f"{request.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
     lost = f"no connection to {endpoint} ({said}){'' if request.writes else f', and {lacking}'}"
     refused = [
-        (is_a(errors.OfflineModeIsEnabled) and request.writes, _UNSET),
+        (is_a(errors.OfflineModeIsEnabled) and request.writes, _OFFLINE),
         (is_a(errors.OfflineModeIsEnabled), offline),
         (
             is_a(errors.GatedRepoError),
@@ -119,16 +119,19 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
         (is_a(errors.RepositoryNotFoundError) and not request.writes, f"{expected}; {_SPELLING}"),
         (status == 401, f"the hub refused the token; {_LOGIN}"),
         (status in (403, 404), f"the token does not allow this; take one that does: {_LOGIN}"),
-        (status in _BUSY, f"{endpoint} answered {status}; run the same again later"),
+        (status in _RETRY_STATUSES, f"{endpoint} answered {status}; run the same again later"),
         (status is not None, f"{endpoint} answered {status}: {said}"),
         (is_a(errors.HFValidationError), f"must be org/name: {said}"),
         (unreachable(hub, error), f"{lost}; check the network, and run the same again"),
     ]
     failed = [
-        (number in (errno.ENOSPC, errno.EDQUOT), f"the disk of {request.cache} is full: {_ROOM}"),
+        (
+            number in (errno.ENOSPC, errno.EDQUOT),
+            f"the disk of {request.cache} is full: {_FREE_SPACE}",
+        ),
         (number is not None, system_message(error) if is_a(OSError) else ""),
-        (is_a(OSError), f"{_DROPPED} ({said}); run the same again"),
-        (True, f"{endpoint} does not answer as a hub does ({said}); check HF_ENDPOINT"),
+        (is_a(OSError), f"{_INCOMPLETE_DOWNLOAD} ({said}); run the same again"),
+        (True, f"{endpoint} gave an unexpected response ({said}); check HF_ENDPOINT"),
     ]
     kinds = [*((ConfigError, row) for row in refused), *((DataError, row) for row in failed)]
     kind, sentence = next((kind, sentence) for kind, (holds, sentence) in kinds if holds)

@@ -1,4 +1,4 @@
-"""The names of models on the hub, and the folders of its cache."""
+"""The names of models on the hub, and of the folders in its cache."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def source_of(folder: Path) -> HubName | None:
 
 
 def write_source(folder: Path, home: Path) -> None:
-    """Keeps the name and the commit of the model whose files a run starts from."""
+    """Stores the name and the commit of the model that a run starts from."""
     source = source_of(home)
     if source is not None:
         text = json.dumps({"repo": source.repo, "commit": source.revision})

@@ -1,4 +1,4 @@
-"""Which files of a model's repository are needed: one format of weights, and no pickles."""
+"""Selects the needed files of a model's repository: one format of weights, and no pickles."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -23,7 +23,7 @@ _SHARD = re.compile(r"(flax_)?model-\d+-of-\d+\.(safetensors|msgpack)")
 _ALSO_PUSHED = ("LICENSE", "README.md", "receipt.json")
 
 
-def settings_of(names: Collection[str]) -> list[str]:
+def settings_files(names: Collection[str]) -> list[str]:
     """Returns the files that describe a model: its configuration, tokenizer and chat templates."""
     own = (CONFIG, ADAPTER_CONFIG, *SIDE_FILES)
     kinds = (_is_template, _is_tiktoken, is_embedding_file)
@@ -31,19 +31,19 @@ def settings_of(names: Collection[str]) -> list[str]:
     return [name for name in (*own, *others) if name in names]
 
 
-def index_of(names: Collection[str]) -> str | None:
+def weight_index(names: Collection[str]) -> str | None:
     """Returns the index of the weights, if they are in several files."""
     first = _first(names)
     return first if first is not None and first.endswith(".json") else None
 
 
-def weights_of(
+def weight_files(
     names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str] | None:
     """Returns the files with the weights, in the preferred format."""
     if CONFIG not in names and ADAPTER_CONFIG in names:
         return [ADAPTER] if ADAPTER in names else None
-    index = index_of(names)
+    index = weight_index(names)
     if index is None:
         first = _first(names)
         return None if first is None else [first]
@@ -77,15 +77,17 @@ def _first(names: Collection[str]) -> str | None:
     )
 
 
-def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
-    """Returns the files of an export's folder that belong on the hub."""
-    weights = weights_of(names, read) or []
+def files_to_push(
+    names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
+) -> list[str]:
+    """Returns the files of an exported folder that are uploaded."""
+    weights = weight_files(names, read) or []
     flax = [name for name in names if name.startswith("flax_model") and "/" not in name]
     also = [name for name in (*_ALSO_PUSHED, *sorted(flax)) if name in names]
-    return list(dict.fromkeys([*settings_of(names), *weights, *also]))
+    return list(dict.fromkeys([*settings_files(names), *weights, *also]))
 
 
-def stale_of(there: Collection[str], pushed: Collection[str]) -> list[str]:
+def replaced_weight_files(there: Collection[str], pushed: Collection[str]) -> list[str]:
     """Returns the files of weights in a repository that the pushed ones replace."""
     weights = (*_FORMATS, ADAPTER)
     return [

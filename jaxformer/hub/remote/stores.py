@@ -1,11 +1,11 @@
-"""Models in object stores: the files that are needed, copied to this machine."""
+"""Models in object stores: copies the needed files to this machine."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.remote.selection import check_has_weights, settings_of, weights_of
+from jaxformer.hub.remote.selection import check_has_weights, settings_files, weight_files
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import is_adapter, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath
@@ -31,13 +31,13 @@ def remote_model(
         )
     if not is_model:
         return folder
-    wanted = set(settings_of(files))
+    wanted = set(settings_files(files))
     if weights:
         convert = f'from_pretrained("a copy of {folder.name}")'
         check_has_weights(f"{field} = {folder}", files, convert)
         check(staged(folder, wanted.__contains__))
         try:
-            wanted.update(weights_of(files, lambda name: read_json(folder / name)) or ())
+            wanted.update(weight_files(files, lambda name: read_json(folder / name)) or ())
         except DataError as error:
             raise DataError(f"{field} = {folder}: {error}") from error
     return staged(folder, wanted.__contains__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxformer.hub.remote.errors import HubRequest, explain_hub_errors, hub_library
 from jaxformer.hub.remote.names import HubName
-from jaxformer.hub.remote.selection import pushed_of, stale_of
+from jaxformer.hub.remote.selection import files_to_push, replaced_weight_files
 from jaxformer.io.model_files import file_in, read_object
 
 
@@ -26,7 +26,7 @@ def upload(
     request = HubRequest("NAME", name, writes=True)
     hub = hub_library(str(request))
     local = sorted(_names(folder))
-    names = pushed_of(local, lambda index: read_object(folder, index))
+    names = files_to_push(local, lambda index: read_object(folder, index))
     with explain_hub_errors(hub, request):
         api = hub.HfApi(token=token, library_name="jaxformer")
         repo = api.create_repo(name.repo, private=private or None, exist_ok=True).repo_id
@@ -38,7 +38,8 @@ def upload(
             for each in names
         ]
         operations += [
-            hub.CommitOperationDelete(path_in_repo=each) for each in stale_of(there, names)
+            hub.CommitOperationDelete(path_in_repo=each)
+            for each in replaced_weight_files(there, names)
         ]
         api.create_commit(repo, operations, commit_message=message, revision=name.revision)
     page = f"{hub.constants.ENDPOINT}/{repo}"
@@ -46,7 +47,7 @@ def upload(
 
 
 def _names(folder: Path) -> list[str]:
-    """All files of a folder, as the hub names them."""
+    """The names of all files in a folder, as on the hub."""
     return [
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if os.path.isfile(path)
     ]

@@ -48,7 +48,7 @@ class Task:
     reads_padding: ClassVar[bool] = False
     """Whether padding counts as text, so that all texts are padded to one length (SigLIP)."""
     pre_trains: ClassVar[bool] = False
-    """Whether its heads are those of pre-training, which files of a body alone often lack."""
+    """Whether its heads are those of pre-training, which the files of a bare model often lack."""
     labels_are_decoder_targets: ClassVar[bool] = False
     """Whether a decoder that is given no inputs reads the labels, shifted."""
     logits_of: ClassVar[str | None] = None
@@ -78,7 +78,7 @@ class Task:
     def decoder_mask(
         self, targets: jax.Array, inputs: Arrays, hf_config: HFConfig
     ) -> jax.Array | None:
-        """Returns the decoder's mask `[B, T]` where none is given; None: all its inputs are real.
+        """Returns the decoder's mask `[B, T]` if none is given; None: all its inputs are real.
 
         Args:
             targets: The decoder's inputs, int `[B, T]`.
@@ -295,7 +295,7 @@ class EndTokenTask(Task):
         return ()
 
     def outputs(self, model, states, inputs, hf_config):
-        valid = end_places(inputs["input_ids"], hf_config)
+        valid = end_positions(inputs["input_ids"], hf_config)
         return {"pooler_output": pool(states.hidden, valid, "last")}
 
 
@@ -308,13 +308,13 @@ class TextEmbeddingTask(EndTokenTask):
         return (*super().heads(hf_config), Projection(width, pooling="last"))
 
     def outputs(self, model, states, inputs, hf_config):
-        valid = end_places(inputs["input_ids"], hf_config)
+        valid = end_positions(inputs["input_ids"], hf_config)
         return {"text_embeds": model.heads["projection"].scores(states._replace(valid=valid))}
 
 
 @dataclass(frozen=True)
 class LastTokenTask(Task):
-    """A projection of the state at the last position of a row, even of padding (SigLIP)."""
+    """A projection of the state at the last position of a row, even if it is padding (SigLIP)."""
 
     reads_padding = True
 
@@ -327,15 +327,15 @@ class LastTokenTask(Task):
 
 
 @dataclass(frozen=True)
-class OwnHeadsTask(Task):
-    """Heads that no class of transformers has: "logits", or "<head>_logits" of each of several."""
+class CustomHeadsTask(Task):
+    """Heads of no class of transformers: "logits", or "<head>_logits" if there are several."""
 
     def outputs(self, model, states, inputs, hf_config):
         found = {name: head.scores(states) for name, head in model.heads.items()}
         return {
             "logits" if len(found) == 1 else f"{name}_logits": scores
             for name, scores in found.items()
-            if scores is not None  # of images without texts, say
+            if scores is not None  # for example, a model of images
         }
 
 
@@ -354,14 +354,14 @@ def task_of(heads: Sequence[Head], language_model_task: type[Task]) -> Task:
     for task in imported_types(Task):
         if type(head) not in vars(task).get("head_types", ()):
             continue
-        if head.name == type(head)().name:  # by which the task looks it up
+        if head.name == type(head)().name:  # the task looks it up by this name
             shared = {field.name for field in fields(task)} & {field.name for field in fields(head)}
             return task(**{name: getattr(head, name) for name in shared})
-    return OwnHeadsTask()
+    return CustomHeadsTask()
 
 
 def num_labels(hf_config: HFConfig) -> int:
-    """Returns the number of labels; two where config.json does not have it."""
+    """Returns the number of labels; two if config.json does not have it."""
     names = hf_config.take("id2label", None)
     return len(names) if names else hf_config.take("num_labels", 2)
 
@@ -373,8 +373,8 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return sums.loss / sums.weight
 
 
-def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """Returns where each text ends, one position in a row: bool `[B, T]`.
+def end_positions(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """Returns the end of each text, one position per row: bool `[B, T]`.
 
     That is the first end token, or the largest id in old files, which have a wrong end token (2).
 
@@ -390,7 +390,7 @@ def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
 def scored(
     logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
 ) -> dict[str, jax.Array]:
-    """Returns the scores and, where there are labels, the loss of the two."""
+    """Returns the scores and, if there are labels, their loss."""
     outputs = {"logits": logits}
     if "labels" in inputs:
         outputs["loss"] = loss(logits, inputs["labels"])

@@ -1,4 +1,4 @@
-"""The tasks of dual encoders, and of the models of texts and of images in them."""
+"""The tasks of dual encoders, and of their text and image models."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from jaxformer.models import Contrastive, Projection
 
 @dataclass(frozen=True)
 class ContrastiveTask(Task):
-    """How well each text fits each image, and which of them belong together."""
+    """How well each text fits each image; the loss is contrastive."""
 
     head_types = (Contrastive,)
     head: Contrastive = Contrastive()

@@ -1,4 +1,4 @@
-"""The heads, outputs and losses of classes for images: hidden patches, and two answers (DeiT)."""
+"""The heads, outputs and losses of image classes: masked patches, and DeiT's two classifiers."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,12 +13,12 @@ from jaxformer.hub.tasks.classes import Task, num_labels, token_loss
 from jaxformer.models import Classification, MaskedAutoencoder, MaskedPixels, VisualTokens
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 
-_ALMOST_NONE = 1e-5
+_EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
 class DistilledClassificationTask(Task):
-    """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
+    """The average of a classifier of the class token and one of the distillation token (DeiT)."""
 
     def heads(self, hf_config):
         labels = num_labels(hf_config)
@@ -35,7 +35,7 @@ class DistilledClassificationTask(Task):
 
 @dataclass(frozen=True)
 class MaskedPixelsTask(Task):
-    """The pixels of hidden patches (SimMIM)."""
+    """The pixels of masked patches (SimMIM)."""
 
     head_types = (MaskedPixels,)
 
@@ -56,11 +56,11 @@ class MaskedPixelsTask(Task):
         if (head.stride, head.stride) != head.patch_size:
             raise DataError(
                 f"inputs: bool_masked_pos: encoder_stride = {head.stride} must be the size of the "
-                f"patches, {head.patch_size}, so that hidden pixels can be compared"
+                f"patches, {head.patch_size}, so that masked pixels can be compared"
             )
         batch = {"masked": masked > 0, "images": jnp.transpose(images, (0, 2, 3, 1))}
         sums = head.loss(states, batch, DEFAULT_OPTIONS, None)
-        return outputs | {"loss": sums.loss / (sums.weight + _ALMOST_NONE / head.stride**2)}
+        return outputs | {"loss": sums.loss / (sums.weight + _EPSILON / head.stride**2)}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MaskedAutoencoderTask(Task):
     head_types = (MaskedAutoencoder,)
 
     def teaches(self, kind):
-        """Whether data hide patches, whichever head restores them."""
+        """Whether data mask patches, whichever head restores them."""
         return kind in (MaskedPixels.kind(), MaskedAutoencoder.kind())
 
     FIELDS: ClassVar = {
@@ -96,7 +96,7 @@ class MaskedAutoencoderTask(Task):
         scores = head.scores(states)
         outputs = {"logits": scores.reshape(*scores.shape[:2], -1)}
         if states.places is None:
-            return outputs  # nothing is hidden
+            return outputs  # no patch is masked
         errors = head.errors(scores, jnp.transpose(images, (0, 2, 3, 1)))
         numbers = jnp.arange(errors.shape[1])[None, None, :]
         hidden = ~jnp.any(states.places[:, :, None] == numbers, axis=1)
@@ -105,7 +105,7 @@ class MaskedAutoencoderTask(Task):
 
 @dataclass(frozen=True)
 class VisualTokensTask(Task):
-    """The tokens of an image tokenizer at hidden patches (BEiT)."""
+    """The tokens of an image tokenizer at masked patches (BEiT)."""
 
     def heads(self, hf_config):
         return (VisualTokens(num_tokens=hf_config.number("vocab_size", 8192)),)
@@ -116,9 +116,9 @@ class VisualTokensTask(Task):
         if "labels" not in inputs:
             return outputs
         if "bool_masked_pos" not in inputs:
-            raise DataError("inputs: labels are those of hidden patches: give bool_masked_pos too")
+            raise DataError("inputs: labels belong to masked patches: give bool_masked_pos too")
         labels = inputs["labels"]
-        # There is a label for each hidden patch, row by row.
+        # There is a label for each masked patch, row by row.
         hidden = (inputs["bool_masked_pos"] > 0).reshape(-1)
         (indices,) = jnp.nonzero(hidden, size=labels.shape[0])
         return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[indices], labels)}

@@ -10,7 +10,7 @@ from jaxformer.models.model import Model
 
 @dataclass(frozen=True)
 class MultipleChoiceTask(Task):
-    """The right one of several texts: inputs `[B, C, T]`, scores `[B, C]`."""
+    """Which of several texts is right: inputs `[B, C, T]`, scores `[B, C]`."""
 
     head_types = (MultipleChoice,)
     pooling: Pooling = "first"
@@ -23,7 +23,7 @@ class MultipleChoiceTask(Task):
         return (MultipleChoice(pooling=self.pooling, dense=self.dense),)
 
     def rows(self, inputs, hf_config):
-        """Every choice is a row."""
+        """Returns the inputs with one row per choice."""
         del hf_config
         return {
             name: array.reshape(-1, array.shape[-1]) if array.ndim == 3 else array
@@ -35,7 +35,7 @@ class MultipleChoiceTask(Task):
         return scored(scores.reshape(inputs["input_ids"].shape[:2]), inputs)
 
     def pooled(self, model: Model, states: ModelOutput) -> ModelOutput:
-        """Returns the states with those that the head pools."""
+        """Returns the states, with the state to pool for each choice."""
         del model
         return states
 
@@ -49,8 +49,8 @@ class FirstTokenChoiceTask(MultipleChoiceTask):
 
 
 @dataclass(frozen=True)
-class LastPlaceChoiceTask(MultipleChoiceTask):
-    """Multiple choice by the last place of a row, even of padding (RoFormer)."""
+class LastPositionChoiceTask(MultipleChoiceTask):
+    """Multiple choice by the last position of a row, even if it is padding (RoFormer)."""
 
     pooling: Pooling = "last"
 

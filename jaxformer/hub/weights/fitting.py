@@ -10,7 +10,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks.classes import MaskedLMTask, Task, TokenClassificationTask
 from jaxformer.hub.weights.names import KnownNames
-from jaxformer.hub.weights.tensors import Tensors, same, warn_of_unread
+from jaxformer.hub.weights.tensors import Tensors, same, warn_about_unused_biases
 from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
 
@@ -39,7 +39,7 @@ def fitted_to_tensors(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
         first, second = known.find(unread), known.find(counts)
         if first and second:
             config = config.with_fields(heads=tuple(map(_with_unread_bias, config.heads)))
-            warn_of_unread(files, [] if same(files, first, second) else [first])
+            warn_about_unused_biases(files, [] if same(files, first, second) else [first])
     return replace(checkpoint, config=config)
 
 

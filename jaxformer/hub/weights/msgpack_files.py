@@ -26,7 +26,7 @@ class MsgpackFiles:
     Attributes:
         folder: The folder.
         tensors: The path of an array, joined by "." -> shape and dtype.
-        files: The name of a file -> the arrays in it, in their order.
+        files: The name of a file -> the arrays in it, in order.
         unused: None.
         computed: None.
     """
@@ -38,25 +38,25 @@ class MsgpackFiles:
         self.folder = Path(folder)
         self.files: dict[str, list[Leaf]] = {}
         self.tensors: dict[str, Tensor] = {}
-        self._places: dict[str, tuple[Path, Leaf]] = {}
+        self._locations: dict[str, tuple[Path, Leaf]] = {}
         for path, named in shards_of(self.folder, SINGLE, INDEX).items():
             self.files[path.name] = leaves_of(path)
             for leaf in self.files[path.name]:
                 name = ".".join(leaf.path)
-                if name in self._places:
-                    other = self._places[name][0].name
+                if name in self._locations:
+                    other = self._locations[name][0].name
                     raise DataError(f"{path}: {'/'.join(leaf.path)} is in {other} as well")
-                self._places[name] = path, leaf
+                self._locations[name] = path, leaf
                 self.tensors[name] = Tensor(leaf.shape, leaf.dtype)
             for name in named:
-                if self._places.get(name.replace("/", "."), (None,))[0] != path:
+                if self._locations.get(name.replace("/", "."), (None,))[0] != path:
                     raise DataError(
                         f"{self.folder / INDEX} says that {name} is in {path.name}, where it is not"
                     )
 
     def read(self, name: str) -> np.ndarray:
-        """Returns an array: a view of the file, or a copy where it is in several pieces."""
-        path, leaf = self._places[name]
+        """Returns an array: a view of the file, or a copy if it is in several pieces."""
+        path, leaf = self._locations[name]
         parts = [
             np.memmap(path, leaf.dtype, "r", piece.start, (piece.count,))
             for piece in leaf.pieces

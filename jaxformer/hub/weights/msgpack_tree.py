@@ -19,7 +19,7 @@ from jaxformer.hub.weights.tensors import DTYPES
 ARRAY, SCALAR = 1, 3
 """Flax's extension types of arrays and of NumPy's scalars."""
 CHUNKED = "__msgpack_chunked_array__"
-"""The key that says that a dictionary is an array in pieces."""
+"""The key that marks a dictionary as an array in pieces."""
 _DEEPEST = 32
 _MOST_ENTRIES = 10**6
 _LONGEST_NAME = 2**12
@@ -76,7 +76,7 @@ class Leaf:
     shape: Shape
     dtype: np.dtype
     pieces: tuple[Piece, ...]
-    """Its values in C order; several pieces where it is larger than 1 GiB."""
+    """Its values in C order; several pieces if it is larger than 1 GiB."""
     code: int = ARRAY
     """The extension type."""
 
@@ -143,7 +143,7 @@ class _Scanner:
         if not key or set(key) & set("./\0"):
             raise self._problem(f"the key {key!r} is not the name of a part of a model")
         if key in seen:
-            raise self._problem(f"the key {key!r} is there twice")
+            raise self._problem(f"the key {key!r} occurs twice")
         seen.add(key)
         return key
 
@@ -243,7 +243,7 @@ class _Scanner:
 
     def _problem(self, text: str) -> DataError:
         where = f"{self._path}: {'/'.join(self._keys)}".rstrip(": ")
-        return DataError(f"{where}: {text}: not a whole file of Flax parameters; fetch it again")
+        return DataError(f"{where}: {text}: not a complete file of Flax parameters; fetch it again")
 
 
 def _describe_kind(kind: str) -> str:

@@ -27,14 +27,14 @@ class KnownNames:
     def __init__(self, names: Iterable[str], model_format: ModelFormat):
         """Takes the names in the files, and the format that they belong to."""
         current = {name: current_name(name, model_format) for name in names}
-        # If a tensor is there under two names, the current name is used.
+        # If the files have a tensor under two names, the current name is used.
         older_first = sorted(current, key=lambda name: current[name] == name)
         self.current = {current[name]: name for name in older_first}
         """Current name of a tensor -> its name in the files."""
         self._format = model_format
 
     def find(self, tensor: str) -> str | None:
-        """Returns the name in the files of a tensor of the weight map; None if it is not there."""
+        """Returns the name in the files of a tensor of the weight map; None if they lack it."""
         # A body and its head may have tensors of the same name, so the exact spelling comes first.
         spelled = spellings(tensor, self._format.prefix)
         return next((self.current[name] for name in spelled if name in self.current), None)

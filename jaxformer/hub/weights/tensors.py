@@ -64,8 +64,8 @@ class Tensors(Protocol):
         """Returns a tensor, as a view of the file if possible."""
 
 
-def warn_of_unread(files: Tensors, biases: Sequence[str]) -> None:
-    """Warns of biases that the class in transformers has but does not use."""
+def warn_about_unused_biases(files: Tensors, biases: Sequence[str]) -> None:
+    """Warns about biases that the class in transformers has but does not use."""
     if biases:
         warn_once(
             f"{files.folder}: not used, because another bias of the same module counts in "
@@ -139,7 +139,7 @@ class TensorFiles:
             metadata = header.pop("__metadata__", {})
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(
-                f"{path}: not a whole safetensors file ({str(error)[:300]}): fetch it again"
+                f"{path}: not a complete safetensors file ({str(error)[:300]}): fetch it again"
             ) from error
         self.formats.add(str(metadata.get("format")))
         for name, entry in header.items():
@@ -252,7 +252,7 @@ def _check_header(path: Path) -> None:
 
 
 def _too_many_message(path: Path, count: int, has: str) -> str:
-    return f"{path}: {has} {count:,} tensors: a model must have {_MAX_TENSORS:,} at most"
+    return f"{path}: {has} {count:,} tensors: a model must have at most {_MAX_TENSORS:,}"
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

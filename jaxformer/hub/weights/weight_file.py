@@ -18,7 +18,7 @@ from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
-from jaxformer.hub.weights.tensors import Tensor, Tensors, same, warn_of_unread
+from jaxformer.hub.weights.tensors import Tensor, Tensors, same, warn_about_unused_biases
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
@@ -178,13 +178,13 @@ class WeightFile:
         return WeightFile(self._files, model_format, kept, ("*",)) if kept else None
 
     def warn(self) -> None:
-        """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
+        """Warns about tensors that were left out, and about kernels that are all zeros."""
         if self._left_out:
             _log.warning(
                 "%s: left out, because the model has no such part: %s",
                 self._files.folder, ", ".join(self._left_out),
             )  # fmt: skip
-        warn_of_unread(self._files, self._overruled)
+        warn_about_unused_biases(self._files, self._overruled)
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
@@ -272,7 +272,7 @@ class WeightFile:
         return bool(np.all(np.abs(table.astype(np.float32) - wanted) <= error))
 
     def _is_redundant(self, name: str, model_format: ModelFormat) -> bool:
-        """Whether an unused tensor is a buffer, or a copy of another tensor."""
+        """Whether an unused tensor is a buffer or a copy of another tensor."""
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in model_format.buffers):
             return True
         original = next(

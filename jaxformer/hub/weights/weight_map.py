@@ -64,7 +64,7 @@ class WeightMap:
     layouts: Mapping[str, Single] = field(default_factory=dict)
     """Pattern of parameters -> their layout, if it is not `default_layout`."""
     twins: Mapping[str, str] = field(default_factory=dict)
-    """Tensor with the same values as another -> the other, which is the one that is read."""
+    """Tensor with the same values as another -> the other, which is read."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """Tensor that is computed, not learned -> its values."""
 

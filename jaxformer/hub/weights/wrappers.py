@@ -17,7 +17,7 @@ _ANYWHERE = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wr
 
 
 def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
-    """Returns the tensors named as without wrapping modules (`torch.compile`), with a warning."""
+    """Returns the tensors without the prefixes of wrapping modules (`torch.compile`), and warns."""
     names = {_ANYWHERE.sub("", name): name for name in files.tensors}
     if len(names) < len(files.tensors):
         raise DataError(f"{files.folder}: two tensors have one name without {_ANYWHERE.pattern}")

@@ -1,1 +1,1 @@
-"""Vectors of texts, and scores of pairs of texts, as sentence-transformers makes them."""
+"""Vectors of texts, and scores of pairs of texts, as in sentence-transformers."""

@@ -18,7 +18,7 @@ from jaxformer.pretrained.embedding.recipe import Recipe, read_recipe, with_defa
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 Model = Pretrained | str | Path
-"""A model, or the folder of one, or its name on the hub."""
+"""A model, its folder, or its name on the hub."""
 _LENGTH = optional(at_least(3))
 
 
@@ -43,13 +43,13 @@ def embed(
         texts: A text, or several.
         prompt_name: The name of a prompt of the folder, which comes before each text: "query".
             None: the folder's default.
-        prompt: The prompt itself.
+        prompt: The text of the prompt.
         normalize: Whether to scale vectors to length 1 even if the folder does not.
         truncate_dim: The number of leading values to keep of each vector (Matryoshka); None: what
             the folder says.
         max_length: The maximum number of tokens of a text, longer ones are cut; None: what the
             folder says.
-        batch_size: Texts that are computed together.
+        batch_size: The number of texts that are computed together.
 
     Returns:
         float32 [texts, D]; [D] for a text that is not in a list.
@@ -79,7 +79,7 @@ def score_pairs(
         model: The model, as `load` returns it, or its folder or name on the hub.
         pairs: The pairs, such as a question and a passage.
         max_length: The maximum number of tokens of a pair; None: what the model allows.
-        batch_size: Pairs that are computed together.
+        batch_size: The number of pairs that are computed together.
 
     Returns:
         float32 [pairs], or [pairs, labels] for several labels, after the activation function that

@@ -75,7 +75,7 @@ def _reader(pretrained: Pretrained, max_length: int | None, lower_case: bool) ->
 
 
 class TextEmbedder(_TextModel):
-    """Makes vectors of texts."""
+    """Embeds texts as vectors."""
 
     def _computed(self, model, arrays):
         skipped = arrays.pop("skipped")
@@ -108,14 +108,14 @@ class TextEmbedder(_TextModel):
             yield np.asarray(unit(jnp.asarray(vectors)[:, :size], normalize))
 
     def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Returns how alike vectors are, by the function that the folder names.
+        """Returns the similarities of vectors, by the function that the folder names.
 
         Args:
             first: [N, D].
             second: [M, D].
 
         Returns:
-            float32 [N, M]: cosines or products; or distances below 0 (Euclidean, Manhattan).
+            float32 [N, M]: cosines, dot products, or negative distances (Euclidean, Manhattan).
         """
         return _SIMILARITIES[self.recipe.similarity](first, second)
 

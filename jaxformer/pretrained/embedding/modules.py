@@ -1,4 +1,4 @@
-"""What sentence-transformers computes after the model: pooling, and modules on the vectors."""
+"""The steps of sentence-transformers after the model: pooling, and modules on the vectors."""
 
 import abc
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class Pooling:
     modes: tuple[Mode, ...] = ("mean",)
     """The pooling modes, whose vectors are concatenated."""
     include_prompt: bool = True
-    """Whether the tokens of a prompt count."""
+    """Whether the tokens of a prompt are pooled."""
 
     @classmethod
     def read(cls, folder: Path) -> "Pooling":
@@ -169,7 +169,7 @@ class Dense(Module):
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Module):
-    """Normalises each vector, and scales and shifts its values."""
+    """Normalises each vector, then scales and shifts its values."""
 
     scale: np.ndarray
     """`[D]`."""
@@ -193,7 +193,7 @@ def _product(vectors: jax.Array, kernel: np.ndarray) -> jax.Array:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """The values of a module's config.json; older ones have none."""
+    """The values of a module's config.json, which older modules lack."""
     return read_object(folder, CONFIG) or {} if folder.is_dir() else {}
 
 
@@ -217,7 +217,7 @@ def _tensors(folder: Path) -> TensorFiles:
 
 
 def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarray:
-    """A tensor of a module, float32."""
+    """Reads a tensor of a module as float32."""
     found = tensors.tensors.get(name)
     if found is None or found.shape != shape:
         what = "is missing" if found is None else f"has shape {found.shape}"
@@ -229,7 +229,7 @@ def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarr
 
 
 def unit(vectors: jax.Array, wanted: bool) -> jax.Array:
-    """Returns float32 vectors [B, D], of length 1 if that is wanted."""
+    """Returns float32 vectors [B, D], scaled to length 1 if `normalize` is set."""
     vectors = vectors.astype(jnp.float32)
     if not wanted:
         return vectors

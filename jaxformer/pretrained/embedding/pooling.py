@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxformer.models.heads.base import pool
 
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-_OF_POOL = {"cls": "first", "lasttoken": "last", "mean": "mean"}
+_POOLS = {"cls": "first", "lasttoken": "last", "mean": "mean"}
 
 
 def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) -> jax.Array:
@@ -29,8 +29,8 @@ def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) 
     Returns:
         `[B, D]`; float32, or the dtype of `hidden`.
     """
-    if mode in _OF_POOL:
-        return pool(hidden, counted, _OF_POOL[mode])
+    if mode in _POOLS:
+        return pool(hidden, counted, _POOLS[mode])
     if mode == "max":
         return jnp.max(jnp.where(counted[:, :, None], hidden, -jnp.inf), axis=1)
     if mode == "mean_sqrt_len_tokens":

@@ -22,7 +22,7 @@ from jaxformer.pretrained.embedding.modules import (
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 _OLD = re.compile(r"\d+_Transformer")
-_OF_TRANSFORMER = [name for name in EMBEDDINGS if name not in (MODULES, SETTINGS)]
+_TRANSFORMER_FILES = [name for name in EMBEDDINGS if name not in (MODULES, SETTINGS)]
 _MODULES: dict[str, type[Module]] = {
     kind.__name__: kind for kind in (Dense, Dropout, LayerNorm, Normalize)
 }
@@ -36,7 +36,7 @@ class Recipe:
     transformer: Path
     """The folder of the model."""
     max_length: int | None = None
-    """The most tokens of a text; None: what the model and its tokenizer allow."""
+    """The maximum number of tokens of a text; None: what the model and its tokenizer allow."""
     lower_case: bool = False
     """Whether texts are read in lower case."""
     pooling: Pooling | None = None
@@ -119,7 +119,7 @@ def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
 
 
 def _entry(file: Path, entry: Any) -> tuple[str, str]:
-    """The class of a module, without the package that it is in, and its folder."""
+    """The class of a module without its package, and the module's folder."""
     kind, path = (entry.get(name) if isinstance(entry, dict) else None for name in ("type", "path"))
     if not (isinstance(kind, str) and isinstance(path, str)):
         raise DataError(f"{file}: {shortened(entry)}: must be a module with a type and a path")
@@ -138,7 +138,7 @@ def _unsupported(file: Path, kind: str, wanted: str) -> str:
 
 def _settings_of(transformer: Path) -> dict[str, Any]:
     """Reads the settings of the Transformer, from the first of its file names that exists."""
-    for name in _OF_TRANSFORMER:
+    for name in _TRANSFORMER_FILES:
         if values := read_object(transformer, name):
             return values
     return {}

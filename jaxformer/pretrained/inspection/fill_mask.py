@@ -1,4 +1,4 @@
-"""The words that a masked language model puts in place of its mask tokens."""
+"""Fills the mask tokens of a text with a masked language model."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ _LOGITS = ("logits", "prediction_logits")
 
 
 class Filled(NamedTuple):
-    """A token for a mask."""
+    """A token predicted for a mask."""
 
     score: float
     """Its probability."""
@@ -26,15 +26,15 @@ class Filled(NamedTuple):
     token_str: str
     """Its text."""
     sequence: str
-    """The text with the token in it; other masks stay."""
+    """The text with the token filled in; other masks stay."""
 
 
 def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Filled]]:
-    """Predicts the tokens that a text hides.
+    """Predicts the masked tokens of a text.
 
         p(token at mask m) = softmax(logits_m)
 
-    Several masks are predicted at once, each as if the others stayed hidden.
+    Several masks are predicted at once, each as if the others stayed masked.
     """
     check_pretrained("pretrained", pretrained)
     size = pretrained.config.vocab_size if _predicts_masked(pretrained) else 0
@@ -42,7 +42,7 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
         raise ConfigError(
             f"{pretrained.folder or 'the model'} is a {pretrained.checkpoint.architecture.name}: "
             "must have a masked language model head, as BERT, RoBERTa and models trained with "
-            f"MaskedLM() have; {_instead(pretrained)}"
+            f"MaskedLM() have; {_alternative(pretrained)}"
         )
     is_count = isinstance(k, int) and 1 <= k <= size
     check_argument("k", k, is_count, f"an integer from 1 to the vocabulary's size, {size}")
@@ -75,7 +75,7 @@ def _predicts_masked(pretrained: Pretrained) -> bool:
     return "masked_language_model" in [head.name for head in pretrained.config.heads]
 
 
-def _instead(pretrained: Pretrained) -> str:
+def _alternative(pretrained: Pretrained) -> str:
     """What a model that fills no masks has or does instead."""
     folder = pretrained.folder or "DIR"
     config = pretrained.config

@@ -20,7 +20,7 @@ class Neighbour(NamedTuple):
     piece: str
     """As the tokenizer stores it."""
     text: str
-    """As it stands in a text."""
+    """Its text."""
     id: int
     """Its row in the embedding table."""
     cosine: float

@@ -1,4 +1,4 @@
-"""The tokens that a model reads of a text, each with its place in the text."""
+"""The tokens of a text as a model reads them, each with its position in the text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Token(NamedTuple):
     id: int
     """Its row in the embedding table."""
     start: int | None
-    """Where its characters begin in the text; None: it was added."""
+    """Where its characters begin in the text; None: the tokenizer added it."""
     end: int | None
     """Where they end: the token is `text[start:end]`."""
     special: bool
@@ -68,7 +68,7 @@ class TextTokenizer:
                 for a run of this library.
 
         Returns:
-            The tokens, with those that are put around the text.
+            The tokens, including the special ones around the text.
 
         Raises:
             ArgumentError: The text is not a string.
@@ -82,12 +82,12 @@ class TextTokenizer:
         return [*map(self._added, self.before), *found, *map(self._added, self.after)]
 
     def id_of(self, name: str) -> int | None:
-        """Returns the id of a token by its name; None if there is no such token."""
+        """Returns the id of a token, or None if there is no such token."""
         return self.rust.token_to_id(name)
 
     @property
     def mask_token(self) -> str | None:
-        """The name of the token that hides another one; None if the tokenizer has none."""
+        """The name of the mask token; None if the tokenizer has none."""
         named = self.settings.get("mask_token")
         named = named.get("content") if isinstance(named, dict) else named
         if isinstance(named, str) and self.id_of(named) is not None:
@@ -129,7 +129,7 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
 
 
 def tokenize(model: str | Path | Pretrained, text: str) -> list[Token]:
-    """Returns the tokens that a model reads of a text."""
+    """Returns the tokens of a text as a model reads them."""
     return open_tokenizer(model).tokens(text)
 
 

@@ -17,7 +17,7 @@ class Answer(NamedTuple):
     """The score of a window's best span, or of having no answer."""
 
     logit: float
-    """The sum of the scores of both ends, which windows of a question compete with."""
+    """The sum of the scores of both ends, by which the windows of a question are compared."""
     probability: float
     """The product of the probabilities of both ends in the window."""
     span: tuple[int, int] | None = None
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 class AnswerPredictor(Predictor):
-    """The span of a context that answers a question, its probability and its place.
+    """Predicts the span of a context that answers a question, its probability and its position.
 
     The best-scoring span of all windows of a question is its answer. The answer is empty if every
     window gives a higher score to having none, which is the span of the first token alone.
@@ -83,9 +83,9 @@ class AnswerPredictor(Predictor):
         }
 
     def _answers(self, window: Window, found: tuple, length: int) -> tuple[Answer, Answer]:
-        """The best span of a window, and the answer of having none."""
+        """The best span of a window, and the score of having no answer."""
         span, best, probability, nothing, of_nothing = found
-        ends = span - self.reader.own_places(len(window.tokens.ids), length).start
+        ends = span - self.reader.token_slice(len(window.tokens.ids), length).start
         answer = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
         return Answer(best, probability, answer), Answer(nothing, of_nothing)
 

@@ -32,7 +32,7 @@ from jaxformer.pretrained.prediction.texts import EmbeddingPredictor, Pooling, R
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionConfig:
-    """What is predicted, and how rows are read."""
+    """What to predict, and how to read rows."""
 
     task: Literal["embeddings"] | None = None
     """What to predict (None: what the model's head does; embeddings without a head)."""
@@ -40,17 +40,17 @@ class PredictionConfig:
     """The column of the text, or the two of a pair or of a question and its context (None: those
     of the run's data, else recognised by their names)."""
     scores: bool = False
-    """Add the probabilities of all labels, or that of each tag."""
+    """Whether to add the probabilities of all labels, or that of each tag."""
     null: bool = True
-    """A question may have no answer: the answer is empty where that is the most probable."""
+    """Whether a question may have no answer; the answer is empty if that is most probable."""
     pooling: Pooling = "mean"
     """The embedding of a text: the mean of its tokens' states, or the first or the last one's."""
     normalize: bool = False
-    """Scale embeddings to length 1."""
+    """Whether to scale embeddings to length 1."""
     max_length: int | None = None
-    """The most tokens of a row; longer ones are cut (None: what the model was trained with)."""
+    """The maximum number of tokens of a row; longer ones are cut (None: as in training)."""
     batch_size: int = 32
-    """Rows that are computed together."""
+    """The number of rows that are computed together."""
     interpolate_positions: bool = False
     """Images may have another size than the model's: its tables of positions are resized to their
     patches."""
@@ -102,7 +102,7 @@ def open_predictor(
 def _predictor(
     head: Head | None, subject: Subject, config: PredictionConfig, labels: tuple[str, ...]
 ) -> Predictor:
-    """The predictor of a head, or of embeddings."""
+    """Returns the predictor of a head, or of embeddings."""
     options = PredictionOptions(labels, config.scores, config.normalize)
     if head is None:
         return EmbeddingPredictor(subject, config.pooling, config.normalize)
@@ -113,14 +113,14 @@ def _predictor(
 
 
 def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Head | None:
-    """The head that predicts; None for embeddings."""
+    """Returns the head that predicts; None for embeddings."""
     heads = pretrained.config.heads
     if config.task == "embeddings" or not heads:
         return None
     head = heads[0]
     if not head.predicts:
         raise ConfigError(
-            f"{folder}: its head ({type(head).__name__}) predicts nothing for a row of a table: "
+            f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: "
             f"{head.predict_advice(folder)}"
         )
     return head
@@ -148,7 +148,7 @@ def _run_reader(
 
 
 def _label_names(pretrained: Pretrained) -> tuple[str, ...]:
-    """The names in config.json, or LABEL_0, ... as transformers calls them."""
+    """Returns the labels in config.json, or LABEL_0, ... as in transformers."""
     names = pretrained.checkpoint.hf_config.values.get("id2label") or {}
     names = {int(key): str(name) for key, name in names.items()}
     count = max((head.num_labels or 0 for head in pretrained.config.heads), default=0)

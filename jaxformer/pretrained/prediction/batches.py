@@ -20,7 +20,7 @@ class Batches:
     Args:
         pretrained: The model.
         function: From the model and the arrays of a batch to arrays, rows first.
-        batch_size: Rows of a batch.
+        batch_size: The number of rows of a batch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Texts as a Hugging Face checkpoint reads them: its tokenizer adds the special tokens."""
+"""Reads texts for a Hugging Face checkpoint, whose tokenizer adds the special tokens."""
 
 import json
 from typing import Any
@@ -54,7 +54,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
-        """Returns the tokens of a prefix in a text that begins with it, special ones included."""
+        """Returns the number of tokens of a prefix of texts, including special tokens."""
         self._limit("longest_first")
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])
@@ -152,7 +152,7 @@ class HFReader(TextReader):
 
 
 def _lower(tokenizer: Tokenizer) -> None:
-    """Makes a tokenizer lower the case of a text first, unless it does so already."""
+    """Makes a tokenizer lowercase texts first, unless it already does."""
     own = tokenizer.normalizer
     if own is None:
         tokenizer.normalizer = normalizers.Lowercase()

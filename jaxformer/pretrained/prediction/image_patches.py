@@ -1,4 +1,4 @@
-"""Images cut into patches, as transformers' models of images of any shape read them (NaFlex)."""
+"""Images cut into patches, for transformers' models of images of any shape (NaFlex)."""
 
 import math
 from collections.abc import Sequence

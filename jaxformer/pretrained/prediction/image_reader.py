@@ -1,4 +1,4 @@
-"""Images as a model reads them: scaled, cut and normalised."""
+"""Reads images for a model: scaled, cut and normalised."""
 
 import os
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ class Pixels(NamedTuple):
     """An image as a model reads it."""
 
     ids: np.ndarray
-    """float32 [height, width, channels]; what stands for the tokens of a text."""
+    """float32 [height, width, channels]; they take the place of token ids."""
     cut: bool = False
-    """False: an image is scaled, whatever its size."""
+    """Always False, because images are scaled rather than cut off."""
 
 
 class ImageReader(Reader):
-    """Reads the images of a folder, or those that a column of a table names."""
+    """Reads the images of a folder, or the image files named in a column of a table."""
 
     max_length = chunk = 1
     columns = IMAGE_COLUMNS
@@ -71,7 +71,7 @@ class ImageReader(Reader):
 
 
 class RunImageReader(ImageReader):
-    """Reads images as the run's data did."""
+    """Reads images as in the training data of a run."""
 
     def __init__(self, data: Images, head: str | None):
         self._data, self._head = data, head
@@ -133,7 +133,7 @@ class HFImageReader(ImageReader):
         return pixels
 
     def arrays(self, rows: Sequence[Pixels], length: int) -> Arrays:
-        """Returns "pixel_values", and what else a model reads, see `image_inputs`."""
+        """Returns "pixel_values" and the other inputs of a model; see `image_inputs`."""
         del length
         sizes = sorted({row.ids.shape[:2] for row in rows})
         if len(sizes) > 1 and not self._any_grid:

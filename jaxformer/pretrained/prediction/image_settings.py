@@ -40,7 +40,7 @@ _SUFFIXES = ("FeatureExtractor", "ImageProcessorFast", "ImageProcessorPil", "Ima
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How an image becomes the pixels that a model reads."""
+    """How an image is turned into the pixels that a model reads."""
 
     path: Path
     """The file, for messages."""
@@ -70,7 +70,7 @@ class ImageSettings:
         if "max_num_patches" in own:
             given = {key: x for key, x in given.items() if key not in ("do_center_crop", "size")}
         else:
-            given.pop("max_num_patches", None)  # no other processor reads it
+            given.pop("max_num_patches", None)  # other processors do not read it
         settings = cls(path, usual | own | given)
         if isinstance(given.get("size"), int) and isinstance(own.get("size"), dict):
             settings.values["size"] = {"shortest_edge": given["size"]}
@@ -113,7 +113,7 @@ class ImageSettings:
         return size or usual, Resize(sides, resample)
 
     def reads_as(self, other: "ImageSettings") -> bool:
-        """Whether all images become the same pixels as with other settings."""
+        """Whether these settings give the same pixels as others, for all images."""
 
         def read(settings: ImageSettings) -> tuple[Any, ...]:
             size, scaling = settings.of_one_size((1, 1))
@@ -149,16 +149,16 @@ class ImageSettings:
         return by_short_side(given, size["shortest_edge"])
 
     def _size(self, name: str, default: int | None = None) -> tuple[int, int]:
-        """The width and height that a field has."""
+        """Reads the width and height of a field."""
         size = self.values.get(name, default)
         if isinstance(size, dict):
             return size["width"], size["height"]
         return (size, size) if isinstance(size, int) else (size[1], size[0])
 
     def _numbers(self, name: str, channels: int) -> np.ndarray:
-        """One number, or one for each channel."""
+        """Reads one number, or one for each channel."""
         numbers = np.array(self.values[name], np.float32)
-        # The three of a greyscale model's file are one and the same.
+        # The file of a greyscale model has three equal numbers.
         same = channels == 1 and numbers.size > 1 and (numbers == numbers.flat[0]).all()
         return numbers[:1] if same else numbers
 

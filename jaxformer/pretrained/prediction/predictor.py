@@ -20,7 +20,7 @@ class Subject(NamedTuple):
     pretrained: Pretrained
     reader: Reader
     text: tuple[str, ...] | None
-    """The columns of the text; None: they are recognised by their names."""
+    """The columns of the text; None: recognised by their names."""
     batch_size: int
 
 
@@ -39,7 +39,7 @@ class Predictor(abc.ABC):
         self.cut = self.count = 0
 
     def predict(self, records: Sequence[Record]) -> list[Prediction]:
-        """Returns what is predicted for each row, by the names of the columns."""
+        """Returns the predictions for each row, by the names of their columns."""
         if not records:
             return []
         rows = self._rows(records)
@@ -48,18 +48,18 @@ class Predictor(abc.ABC):
         return rows
 
     def check(self, record: Record) -> None:
-        """Checks that a row has the columns that are read."""
+        """Checks that a row has the columns to read."""
         self._texts([record])
 
     @abc.abstractmethod
     def _rows(self, records: Sequence[Record]) -> list[Prediction]:
-        """The predictions for at least one row."""
+        """Returns the predictions for a list of at least one row."""
 
     def _batches(self, function: Callable) -> Batches:
         return Batches(self.subject.pretrained, function, self.subject.batch_size)
 
     def _tokens_run(self, batches: Batches, rows: Sequence[EncodedText]) -> list[tuple[Any, int]]:
-        """The results for rows of tokens; counts truncated rows."""
+        """Returns the results for rows of tokens, and counts truncated rows."""
         self.cut += sum(row.cut for row in rows)
         sizes = [len(row.ids) for row in rows]
         return batches(rows, sizes, self.reader.arrays, self.reader.max_length)

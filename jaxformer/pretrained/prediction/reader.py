@@ -1,4 +1,4 @@
-"""How a model reads: the tokens of a row, and the arrays of a batch."""
+"""The interface of readers, which make tokens of rows and arrays of batches for a model."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,17 @@ Arrays = dict[str, Any]
 
 
 class Words(NamedTuple):
-    """A text in words, and the tokens that the model reads."""
+    """A text split into words, and its tokens."""
 
     tokens: EncodedText
     first: np.ndarray
-    """int32 [words], the first token of each word; -1: it was cut off or has none."""
+    """int32 [words], the first token of each word; -1 if it was cut off or has none."""
     spans: list[tuple[int, int]]
     """Where each word begins and ends in the text."""
 
 
 class Window(NamedTuple):
-    """A question and a stretch of its context."""
+    """A question and a part of its context that fits into one row."""
 
     tokens: EncodedText
     characters: np.ndarray
@@ -40,7 +40,7 @@ class Reader(abc.ABC):
     """Reads the inputs of one model.
 
     Attributes:
-        max_length: The most tokens of a row; longer ones are cut.
+        max_length: The maximum number of tokens of a row; longer ones are cut.
         chunk: How many batches are read together, so that similar lengths share a batch.
         columns: The columns, or pairs of columns, that are recognised by their names.
     """
@@ -55,7 +55,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[tuple[str, ...]]) -> Sequence[Any]:
-        """Returns rows as the model reads them, each with `ids` and `cut`, see `EncodedText`."""
+        """Returns encoded rows, each with `ids` and `cut`; see `EncodedText`."""
 
     @abc.abstractmethod
     def arrays(self, rows: Sequence[Any], length: int) -> Arrays:
@@ -67,7 +67,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
-        """Returns the hidden states [B, T, D], and which tokens are real, bool [B, T]."""
+        """Returns the hidden states [B, T, D], and a mask of the real tokens, bool [B, T]."""
 
 
 class TextReader(Reader):
@@ -104,7 +104,7 @@ class TextReader(Reader):
             return np.stack([padded(column[::-1], length, fill)[::-1] for column in columns])
         return np.stack([padded(column, length, fill) for column in columns])
 
-    def own_places(self, count: int, length: int) -> slice:
+    def token_slice(self, count: int, length: int) -> slice:
         """Returns the slice of a row's tokens in the row padded to `length`."""
         start = length - count if self.pads_left else 0
         return slice(start, start + count)

@@ -1,4 +1,4 @@
-"""Texts encoded as in the training data of a run."""
+"""Reads texts as in the training data of a run."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, jo
 
 
 class RunReader(TextReader):
-    """Reads texts exactly as the run's training data did."""
+    """Reads texts exactly as in the training data of a run."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Tags of words, and the entities that they mark."""
+"""Predicts tags of words, and the entities that they mark."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from jaxformer.pretrained.prediction.reader import Words
 
 
 class TagPredictor(Predictor):
-    """A tag for each word, predicted from its first token, and the entities that the tags mark.
+    """Predicts a tag for each word from its first token, and the entities that the tags mark.
 
     A column of texts is split into words; a column of lists has the words themselves.
 
@@ -47,7 +47,7 @@ class TagPredictor(Predictor):
         texts, rows = self._words(records)
         found = self._tokens_run(self._compute, [row.tokens for row in rows])
         return [
-            self._row(text, row, scores[self.reader.own_places(len(row.tokens.ids), length)])
+            self._row(text, row, scores[self.reader.token_slice(len(row.tokens.ids), length)])
             for text, row, (scores, length) in zip(texts, rows, found, strict=True)
         ]
 
@@ -55,7 +55,7 @@ class TagPredictor(Predictor):
         self._given(record)
 
     def _given(self, record: Record) -> str | list[str]:
-        """The text or the words of a row; all rows must have texts, or all lists of words."""
+        """Returns the text or the words of a row; rows must not mix texts and lists of words."""
         (column,) = self.subject.text or recognised(record, self._COLUMNS, "--text")
         if self._lists is None:
             self._lists = isinstance(record.value(column), list)

@@ -1,4 +1,4 @@
-"""What a head predicts for a row of a table, and embeddings."""
+"""Predicts a head's outputs, or embeddings, for rows of texts."""
 
 import abc
 import functools
@@ -29,15 +29,15 @@ class TextPredictor(Predictor):
 
     @abc.abstractmethod
     def _function(self, model, arrays) -> jax.Array:
-        """The computation for a batch."""
+        """Returns the function that is computed for a batch."""
 
     @abc.abstractmethod
     def _row(self, found: np.ndarray) -> Prediction:
-        """The prediction for a row, from the results of `_function`."""
+        """Returns the prediction for a row from the results of `_function`."""
 
 
 class RowPredictor(TextPredictor):
-    """What a head predicts for a row, see `Head.prediction`.
+    """Predicts `Head.prediction` for a row.
 
     Args:
         subject: The model.
@@ -57,7 +57,7 @@ class RowPredictor(TextPredictor):
 
 
 class EmbeddingPredictor(TextPredictor):
-    """A vector: the hidden states of a text, pooled.
+    """Predicts a vector: the pooled hidden states of a text.
 
     Args:
         subject: The model.

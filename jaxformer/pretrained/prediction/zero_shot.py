@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import special_tokens_of
-from jaxformer.data.tokenizers.auto import UnreadError
+from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import ask_about, read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Contrastive
@@ -22,12 +22,12 @@ TEMPLATE = "This is a photo of {}."
 
 
 class LabelScore(NamedTuple):
-    """A label, and how probable it is."""
+    """A label and its probability."""
 
     label: str
     """The label."""
     score: float
-    """Its probability: among the labels (CLIP), or by itself (SigLIP)."""
+    """Its probability: among the labels (CLIP), or independently of them (SigLIP)."""
 
 
 def zero_shot(
@@ -50,7 +50,7 @@ def zero_shot(
         images: The files of the images.
         labels: The labels, as texts.
         template: The text of a label, with {} in its place.
-        batch_size: Images that are computed together.
+        batch_size: The number of images that are computed together.
 
     Returns:
         The labels of each image, the most probable first.
@@ -82,7 +82,7 @@ def zero_shot(
 
 
 def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns texts as a dual encoder reads them.
+    """Returns texts as inputs of a dual encoder.
 
     They are padded to the longest of them or, where padding counts as text, to the length of the
     model's positions.
@@ -97,7 +97,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
     for text, row in zip(texts, rows, strict=True):
         if longest is not None and len(row) > longest:
             raise DataError(
-                f"{text!r} has {len(row)} tokens, but the model reads {longest} at most"
+                f"{text!r} has {len(row)} tokens, but the model reads at most {longest}"
             )
     length = longest if fixed else max(map(len, rows))
     pad, on_left = _padding(pretrained)
@@ -115,7 +115,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 def _padding(pretrained: Pretrained) -> tuple[int, bool]:
     """The padding id, and whether padding is on the left."""
     folder, on_left = pretrained.folder, False
-    with suppress(UnreadError):
+    with suppress(UnreadableTokenizerError):
         answer = ask_about(folder)
         on_left = answer is not None and answer.padding_side == "left"
     name = special_tokens_of(folder).get("pad_token")
@@ -128,7 +128,7 @@ def _padding(pretrained: Pretrained) -> tuple[int, bool]:
 def image_vectors(
     pretrained: Pretrained, images: Sequence[str | Path], batch_size: int = 32
 ) -> np.ndarray:
-    """Returns the vectors of images, of length 1, float32 [images, width]."""
+    """Returns the vectors of images, float32 [images, width], scaled to length 1."""
     check_argument("images", images, len(images) > 0, "at least one file")
     reader, found = HFImageReader(pretrained), []
     count = min(batch_size, len(images))

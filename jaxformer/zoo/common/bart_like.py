@@ -67,7 +67,7 @@ _CAUSAL = "ForCausalLM"
 
 
 def _read_sizes(hf_config: HFConfig) -> dict[str, Any]:
-    """The sizes of both sides, and whether there is the decoder alone."""
+    """Reads the sizes of both sides, and whether there is only the decoder."""
     named = hf_config.take("architectures", None) or [""]
     sizes = {"num_layers": hf_config.number("encoder_layers", 12)}
     sizes["num_decoder_layers"] = hf_config.number("decoder_layers", 12)
@@ -77,7 +77,7 @@ def _read_sizes(hf_config: HFConfig) -> dict[str, Any]:
     ):
         encoder, own = (hf_config.number(f"{side}_{theirs}", default) for side in _SIDES)
         sizes |= {ours: own, encoders: None if encoder == own else encoder}
-    # Transformers sets this in the configuration of a decoder, and reads it nowhere.
+    # Transformers sets this in the configuration of a decoder, but never reads it.
     hf_config.take("is_decoder", False)
     return sizes | {"decoder_only": str(named[0]).endswith(_CAUSAL)}
 
@@ -123,13 +123,13 @@ _FIELDS = (
     Number("self_attention.dropout", "attention_dropout", 0.0),
 )
 POSITIONS = LearnedPositions(default=1024, offset=2, also=("decoder_position",))
-"""BART's: two rows before that of position 0."""
+"""BART's positions, with two rows before position 0."""
 
 
 def _build(
     make: Callable[..., EncoderDecoderConfig], decoder_only: bool, **values: Any
 ) -> EncoderDecoderConfig | DecoderConfig:
-    """The whole model, or its decoder alone, which keeps its cross-attention."""
+    """Builds the model, or only its decoder, which keeps its cross-attention."""
     config = make(**values)
     if not decoder_only:
         return config
@@ -149,7 +149,7 @@ def config_map(make: Callable[..., EncoderDecoderConfig], *own: Field) -> Config
 def without_head_bias(
     config: EncoderDecoderConfig | DecoderConfig, files: Tensors
 ) -> EncoderDecoderConfig | DecoderConfig:
-    """Returns a model without a bias of the logits where the file has none, like transformers."""
+    """Returns a model without a bias of the logits if the file has none, as in transformers."""
     return replace(config, head_bias=config.head_bias and "final_logits_bias" in files.tensors)
 
 
@@ -161,7 +161,7 @@ def sinusoidal_tables(hf_config: HFConfig) -> dict[str, np.ndarray]:
 
 
 def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
-    """Returns the bias of the logits, which Flax's class has though the model has none."""
+    """Returns the bias of the logits, which Flax's class has even if the model has none."""
     with_head = name.endswith(("ForConditionalGeneration", "MTModel"))
     return {"final_logits_bias": (1, hf_config.number("vocab_size"))} if with_head else {}
 
@@ -170,7 +170,7 @@ def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
 
 
 def _parts(kinds: Sequence[str]) -> dict[str, str]:
-    """Names within a block with attention of these kinds and a feed-forward layer."""
+    """Returns the names in a block with attention of these kinds and a feed-forward layer."""
     last = len(kinds)
     names = {
         f"sublayers.{last}.up": "fc1",
@@ -221,7 +221,7 @@ _DECODER_NAMES = {
 
 
 def weight_map(config: EncoderDecoderConfig | DecoderConfig) -> WeightMap:
-    """Returns the names of the tensors of a model, or of its decoder alone."""
+    """Returns the names of the tensors of a model, or of only its decoder."""
     if isinstance(config, DecoderConfig):
         return WeightMap(_DECODER_NAMES)
     names = dict(NAMES)
@@ -232,7 +232,7 @@ def weight_map(config: EncoderDecoderConfig | DecoderConfig) -> WeightMap:
 
 
 def classes(name: str, *kinds: str) -> tuple[Architecture, ...]:
-    """Returns the classes of a system, the first one first: `classes("Bart", "Model")`."""
+    """Returns the classes of a system, the default first: `classes("Bart", "Model")`."""
     return tuple(Architecture(f"{name}{kind}", _TASKS[kind]) for kind in kinds)
 
 
@@ -266,7 +266,7 @@ def bart_format(
             "model.decoder.embed_tokens.weight": "model.shared.weight",
             "lm_head.weight": "model.decoder.embed_tokens.weight",
         },
-        # Besides those for training, these are fields that transformers has given up.
+        # Besides those for training, these are fields that transformers no longer uses.
         "harmless": (
             "*_layerdrop", "activation_dropout", "add_bias_logits", "add_final_layer_norm",
             "classif_dropout", "do_blenderbot_90_layernorm", "extra_layer_norm",

@@ -115,7 +115,7 @@ FIELDS = (
     Number("dropout", "hidden_dropout_prob", 0.1),
     Number("self_attention.dropout", "attention_probs_dropout_prob", 0.1),
 )
-"""The fields of config.json that all relatives have, but for `ENCODER` or `ENCODER_OR_DECODER`."""
+"""The fields of config.json that all relatives have, except `ENCODER` or `ENCODER_OR_DECODER`."""
 _FEED_FORWARD = {"up": "intermediate.dense", "down": "output.dense"}
 BLOCK = {
     **attention(
@@ -217,7 +217,7 @@ HEADS = {
 """Module of a pre-training head -> its name in BERT and ERNIE."""
 NO_POOLER = {"pooler": None}
 HARMLESS = ("directionality", "pooler_*")
-"""Fields of config.json that the first files of BERT have, and that no class reads."""
+"""Fields of config.json in the first files of BERT that no class reads."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,12 @@ class DenseCausalLMTask(CausalLMTask):
 
 
 def causal(name: str, *aliases: str, activation: str | None = None) -> Architecture:
-    """Returns the causal class of a system that is an encoder otherwise.
+    """Returns the causal class of a system of encoders.
 
     Args:
         name: The class: "BertLMHeadModel".
         *aliases: Its other names.
-        activation: The head's; None: that of the model.
+        activation: The head's activation; None: that of the model.
     """
     task = DenseCausalLMTask(activation)
     return Architecture(name, task, fields={"is_decoder": True}, aliases=aliases)
@@ -263,7 +263,7 @@ def architectures(name: str) -> tuple[Architecture, ...]:
 
 
 def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
-    """Positions begin after the padding's id."""
+    """Reads positions, which begin after the padding id."""
     padding_id = hf_config.number("pad_token_id")
     rows = hf_config.number("max_position_embeddings", 512)
     return {"position": Learned(max_length=rows - padding_id - 1, offset=padding_id + 1)}

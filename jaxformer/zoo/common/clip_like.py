@@ -18,12 +18,12 @@ from jaxformer.hub.weights.weight_map import attention, block
 from jaxformer.models import Projection, VisionConfig
 from jaxformer.models.model import ModelConfig
 
-# The authors give 63M for CLIP's text tower; towers are counted with their projections there.
+# The authors give 63M for CLIP's text tower; there, towers include their projections.
 COUNTS = "https://github.com/mlfoundations/open_clip/blob/main/docs/model_profile.csv"
 
 
 def _projection(name: str) -> Computed:
-    """The width of the projection in a field of config.json, which a task reads."""
+    """The width of the projection in a field of config.json; a task reads it."""
 
     def write(config: ModelConfig) -> dict[str, Any]:
         widths = [head.width for head in config.heads if isinstance(head, Projection)]
@@ -33,7 +33,7 @@ def _projection(name: str) -> Computed:
 
 
 def _common(projection: str) -> tuple[Field, ...]:
-    """The fields of both towers; `projection` is the field with the width of the vector."""
+    """Returns the fields of both towers; `projection` is the field with the vector's width."""
     sizes = {
         "num_layers": "num_hidden_layers",
         "model_dim": "hidden_size",

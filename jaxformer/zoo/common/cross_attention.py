@@ -1,4 +1,4 @@
-"""Decoders whose files keep cross-attention although there is no encoder to read."""
+"""Decoders whose files keep cross-attention although there is no encoder."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from jaxformer.nn.block import UnusedCrossAttention
 
 _FIELD = "add_cross_attention"
 NO_CROSS_ATTENTION = Expect(_FIELD, False)
-"""The field of systems that are not known with cross-attention."""
+"""The field of systems without cross-attention."""
 
 
 def keeps_cross_attention(config: ModelConfig) -> bool:
-    """Returns whether a decoder has cross-attention that reads nothing."""
+    """Returns whether a decoder has cross-attention without an encoder to read."""
     return isinstance(getattr(config, "block", None), UnusedCrossAttention)
 
 
@@ -24,4 +24,4 @@ def _read(hf_config: HFConfig) -> dict[str, Any]:
 KEPT_CROSS_ATTENTION = Computed(
     _read, lambda config: {_FIELD: True} if keeps_cross_attention(config) else {}
 )
-"""The field of systems whose weight maps have names for it."""
+"""The field of systems whose weight maps name cross-attention."""

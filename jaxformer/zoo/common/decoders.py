@@ -16,7 +16,7 @@ from jaxformer.hub.weights.layouts import Layout
 from jaxformer.hub.weights.weight_map import Fused
 from jaxformer.models import EncoderConfig
 from jaxformer.nn.config import TextConfig
-from jaxformer.zoo.common.encoders import encoder_alone
+from jaxformer.zoo.common.encoders import standalone_encoder
 
 _TASKS = {
     "ForCausalLM": CausalLMTask(),
@@ -54,8 +54,8 @@ class DecoderMap(ConfigMap):
         hf_config.expect("is_causal", True, False)
         if hf_config.take("is_causal", True):
             return config
-        # A window has as many tokens on either side.
-        return encoder_alone(_with_windows(config, 1))
+        # A window has equally many tokens on either side.
+        return standalone_encoder(_with_windows(config, 1))
 
     def write(self, config):
         if not isinstance(config, EncoderConfig):

@@ -7,7 +7,7 @@ from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn.config import TextConfig
 
 
-def encoder_alone(config: TextConfig) -> EncoderConfig:
+def standalone_encoder(config: TextConfig) -> EncoderConfig:
     """Returns the encoder with the layers of another text model, without heads."""
     names = {f.name for kind in (TextConfig, TransformerModelConfig) for f in fields(kind)}
     shared = {name: getattr(config, name) for name in names - {"heads"}}

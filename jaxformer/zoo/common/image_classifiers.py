@@ -11,13 +11,13 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.models.model import ModelConfig
 
-_OF_THE_WHOLE = ("text_model.*", "*_projection.*", "logit_scale", "logit_bias")
+_DROPPED_TENSORS = ("text_model.*", "*_projection.*", "logit_scale", "logit_bias")
 """The tensors of a dual encoder that its image classifier leaves out, as in transformers."""
 
 
 @dataclass(frozen=True)
 class _SectionMap(ConfigMap):
-    """The map of one section of a config.json; no other describes the model."""
+    """The map of the one section of config.json that describes the model."""
 
     part: Section
 
@@ -55,7 +55,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
         architectures=(architecture,),
         prefix=inner.prefix,
         aliases=inner.aliases,
-        buffers=(*inner.buffers, *_OF_THE_WHOLE),
+        buffers=(*inner.buffers, *_DROPPED_TENSORS),
         copies=inner.copies,
         # Fields that describe the texts and how they are compared.
         harmless=(*model_format.harmless, "text_config*", "logit_*", "projection_dim", "vision_*"),
@@ -75,7 +75,7 @@ def _bind(
     config: ModelConfig | None,
     classifier: ModelFormat,
 ) -> ModelFormat:
-    """The format of the classifier where config.json names it, or our model reads images alone."""
+    """Returns the classifier's format if config.json names it or our model reads only images."""
     del formats
     (architecture,) = classifier.architectures
     named = (hf_config.take("architectures", None) or [""])[0]

@@ -52,7 +52,7 @@ FIELDS = (
 )
 """The fields of config.json that all relatives have."""
 BIASES = Value("self_attention.bias", "attention_bias", False, also=("self_attention.output_bias",))
-"""The attention has all its biases or none."""
+"""The flag for the biases of attention."""
 WINDOW = Computed(
     lambda hf_config: {"windows": (hf_config.number("sliding_window", None),)},
     lambda config: {"sliding_window": config.windows[0]},
@@ -90,7 +90,7 @@ def names(*norms: str) -> dict[str, str]:
 
 NAMES = names("input_layernorm", "post_attention_layernorm")
 UNTIED = {"lm_head.weight": "model.embed_tokens.weight"}
-"""The head that Flax's class keeps apart though it is tied."""
+"""The head that Flax's class stores separately even if it is tied."""
 OLD_PREFIX = {"ForQuestionAnswering": "transformer."}
 """The prefix of the body in the question answering classes of the older systems."""
 DEFAULTS = {

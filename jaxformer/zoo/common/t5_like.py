@@ -35,13 +35,13 @@ from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn import MLP, DotProductAttention
-from jaxformer.zoo.common.encoders import encoder_alone
+from jaxformer.zoo.common.encoders import standalone_encoder
 
 
 def t5(
     num_layers: int, model_dim: int, num_heads: int, head_dim: int, mlp_dim: int, **changes
 ) -> EncoderDecoderConfig:
-    """The first T5 in any size: ReLU, and one table for inputs and outputs."""
+    """Returns the first T5 in any size: ReLU, and one table for inputs and outputs."""
     fields = {
         "vocab_size": 32128,
         "num_layers": num_layers,
@@ -62,7 +62,7 @@ def t5(
 def t5_v1_1(
     num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes
 ) -> EncoderDecoderConfig:
-    """T5 v1.1 in any size: GeGLU, a separate output table, heads of 64."""
+    """Returns T5 v1.1 in any size: GeGLU, a separate output table, heads of width 64."""
     own = {
         "feed_forward": MLP(activation="gelu_tanh"),
         "tie_embeddings": False,
@@ -75,14 +75,14 @@ _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 
 def _read_encoder_only(hf_config: HFConfig) -> dict[str, Any]:
-    """Some classes have the encoder alone."""
+    """Reads whether there is only the encoder, as in some classes."""
     named = hf_config.take("architectures", None) or [""]
     return {"encoder_only": named[0].endswith(_ENCODERS)}
 
 
 def _build(encoder_only: bool, **values: Any) -> EncoderDecoderConfig | EncoderConfig:
     config = t5(**values)
-    return encoder_alone(config) if encoder_only else config
+    return standalone_encoder(config) if encoder_only else config
 
 
 def _read_decoder_layers(hf_config: HFConfig) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _write_positions(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, 
 
 
 def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
-    """The activation, and whether there is a gate."""
+    """Reads the activation, and whether there is a gate."""
     kind = hf_config.take("feed_forward_proj", "relu")
     *before, name = kind.split("-")
     name = "gelu_new" if kind == "gated-gelu" else name
@@ -139,8 +139,8 @@ def _is_tied(hf_config: HFConfig) -> bool:
 
 
 def read_scale(hf_config: HFConfig) -> dict[str, Any]:
-    """Whether the decoder's states are scaled before the logits."""
-    # In old files tied tables imply scaled states.
+    """Reads whether the decoder's states are scaled before the logits."""
+    # In old files, tied tables imply scaled states.
     scaled = hf_config.take("scale_decoder_outputs", _is_tied(hf_config))
     return {"logit_scale": hf_config.number("d_model", 512) ** -0.5 if scaled else 1.0}
 
@@ -197,7 +197,7 @@ def _fitted(config: EncoderDecoderConfig, files: Tensors) -> EncoderDecoderConfi
 
 
 def _side(ours: str, theirs: str, own_attention: str, gated: bool) -> dict[str, str]:
-    """Names of one stack, "encoder" or "decoder", whose self-attention has this name."""
+    """The names of one stack, "encoder" or "decoder", whose self-attention has this name."""
     kinds = (own_attention, "EncDecAttention")[: 2 if theirs == "decoder" else 1]
     last = len(kinds)
     dense = f"layer.{last}.DenseReluDense"

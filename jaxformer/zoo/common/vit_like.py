@@ -138,7 +138,7 @@ def _write_stride(config: VisionConfig) -> dict[str, Any]:
 
 
 STRIDE = Computed(lambda hf_config: {}, _write_stride)
-"""The size of what is predicted of a hidden patch, which a task reads."""
+"""The size of the prediction for a masked patch; a task reads it."""
 LAYOUTS = {
     "patch_projection.kernel": Patches(),
     "class_token": Same(leading=2),
@@ -146,9 +146,9 @@ LAYOUTS = {
     "mask_token": Same(leading=1),
     "transformer.inputs.position_table": Same(leading=1),
 }
-"""Parameters that are stored in another form than usual."""
+"""Layouts of parameters that differ from the default."""
 MASKED_LAYOUTS = LAYOUTS | {
     "mask_token": Same(leading=2),
     "heads.masked_pixels.output.*": PixelShuffle(),
 }
-"""The same in ViT, DeiT and BEiT, whose mask token has the form of the class token."""
+"""Layouts in ViT, DeiT and BEiT, whose mask token is stored like the class token."""

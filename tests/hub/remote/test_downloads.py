@@ -20,7 +20,7 @@ from jaxformer.hub.peft.config import PeftConfig
 from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import HubName, hub_name, read_source
-from jaxformer.hub.remote.selection import settings_of, weights_of
+from jaxformer.hub.remote.selection import settings_files, weight_files
 from jaxformer.pretrained.auto import model_folder
 from jaxformer.pretrained.inspection.tokens import open_tokenizer
 from jaxformer.pretrained.push import push
@@ -223,7 +223,7 @@ def test_one_format_of_weights():
     every += ["model.safetensors", "model.safetensors.index.json"]
 
     def weights(names):
-        return weights_of(names, {name: index for name in names if "index" in name}.get)
+        return weight_files(names, {name: index for name in names if "index" in name}.get)
 
     assert weights(every) == ["model.safetensors"]
     assert weights(every[:-2] + every[-1:]) == ["model.safetensors.index.json", *flax[2:]]
@@ -232,7 +232,7 @@ def test_one_format_of_weights():
     assert weights(["config.json", "pytorch_model.bin"]) is None
     adapter = ["adapter_config.json", "adapter_model.safetensors", "model.safetensors"]
     assert weights(adapter) == ["adapter_model.safetensors"]
-    assert settings_of([*every, "README.md", "more/vocab.txt", "my.tiktoken"]) == [
+    assert settings_files([*every, "README.md", "more/vocab.txt", "my.tiktoken"]) == [
         "config.json", "vocab.txt", "my.tiktoken"
     ]  # fmt: skip
 

@@ -146,12 +146,12 @@ def spoil_git_hash(hub, text):
 
 def too_short(hub, text):
     hub.repositories["org/name"].sizes[WEIGHTS] = len(text) + 8
-    return "a download did not arrive whole and was dropped (Consistency check failed"
+    return "a download was incomplete and was discarded (Consistency check failed"
 
 
 def too_long(hub, text):
     hub.repositories["org/name"].sizes[WEIGHTS] = len(text) - 8
-    return "a download did not arrive whole and was dropped (Consistency check failed"
+    return "a download was incomplete and was discarded (Consistency check failed"
 
 
 @pytest.mark.parametrize("spoil", [spoil_hash, spoil_git_hash, too_short, too_long])

@@ -83,7 +83,7 @@ def test_what_is_no_whole_export_creates_nothing(hub, folder, tmp_path):
     for name, kind, message in (
         ("none", ConfigError, "none: must be the folder of a Hugging Face checkpoint; looked"),
         ("run", ConfigError, "write one of a run with: python -m jaxformer export .*run OUT_DIR"),
-        ("broken", DataError, "not a whole safetensors file"),
+        ("broken", DataError, "not a complete safetensors file"),
         ("other", DataError, "is missing"),
         ("bare", DataError, "holds neither model.safetensors nor"),
     ):

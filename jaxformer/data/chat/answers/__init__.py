@@ -1,1 +1,1 @@
-"""Which tokens of a conversation a model learns."""
+"""Finds the tokens of a conversation that a model learns."""

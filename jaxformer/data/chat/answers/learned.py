@@ -1,4 +1,4 @@
-"""What a model learns of conversations: their tokens and answers, counted."""
+"""Collects the tokens and answers that a model learns from conversations."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import answers_of, left_out
+from jaxformer.data.chat.answers.spans import answers_of, unlearned_places
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
 
 _CHUNK = 2048
-"""Conversations that one process renders."""
+"""The number of conversations that one process renders."""
 
 
 class LearnedChats:
@@ -53,7 +53,7 @@ class LearnedChats:
                 if encoded.spells_special:
                     self._spelled.append(chat.where)
                 self._plain += chat.plain
-                self._context += len(left_out(chat))
+                self._context += len(unlearned_places(chat))
 
     def check(self, too_long: TooLong) -> None:
         """Cuts, drops or refuses conversations that are longer than a row."""
@@ -112,7 +112,7 @@ def _encoded(
     for chat, encoded in zip(chats, found, strict=True):
         if not encoded.answers[1:].any():
             raise DataError(
-                f"{chat.where}: no answer: the chat template writes nothing of it, or does not "
+                f"{chat.where}: no answer: the chat template leaves it out, or does not "
                 "mark it as the assistant's"
             )
     return found

@@ -69,12 +69,12 @@ def answers_of(chat: Conversation) -> list[int]:
     ]
 
 
-def last_alone(chat: Conversation) -> Conversation:
+def with_last_answer_only(chat: Conversation) -> Conversation:
     """Returns the conversation with only its last answer to learn; the others are context."""
     return chat._replace(first=max(answers_of(chat), default=chat.first))
 
 
-def left_out(chat: Conversation) -> list[int]:
+def unlearned_places(chat: Conversation) -> list[int]:
     """Returns the places of the assistant's messages that may not be learned."""
     return [place for place in assistant_places(chat) if not is_learned(chat.messages[place])]
 
@@ -120,12 +120,12 @@ class MarkedText:
             done = found.end()
         self.plain = "".join((*parts, text[done:]))
 
-    def others_within(self, span: Span) -> list[int]:
+    def messages_within(self, span: Span) -> list[int]:
         """Returns the places of other messages whose text ends within a span."""
         inside = (n // 2 for n, end in self._ends.items() if span.start < end < span.end)
         return [place for place in inside if place != span.place]
 
-    def reach(self, tail: str | None) -> int | None:
+    def common_end(self, tail: str | None) -> int | None:
         """Returns the end of the part of the text that equals a prefix of the conversation."""
         if tail is None:
             return None
@@ -150,13 +150,13 @@ class AnswerFinder:
         self._template = template
 
     @property
-    def is_given(self) -> bool:
+    def has_blocks(self) -> bool:
         """Whether the template itself marks what the assistant writes."""
         return self._template.has_generation
 
     def request(self, chat: Conversation, places: Sequence[int]) -> RenderRequest:
         """Returns the request to render a conversation and find the messages at some places."""
-        return RenderRequest(chat, prefixes=() if self.is_given else _prefixes(places))
+        return RenderRequest(chat, prefixes=() if self.has_blocks else _prefixes(places))
 
     def find(
         self,
@@ -167,13 +167,13 @@ class AnswerFinder:
         """Returns where the assistant's messages at some places are."""
         rows = list(zip(chats, places, texts, strict=True))
         first = [
-            _blocks(chat, own, rendered) if self.is_given else _matched(own, rendered)
+            _blocks(chat, own, rendered) if self.has_blocks else _matched(own, rendered)
             for chat, own, (rendered, _) in rows
         ]
         unclear = [row for row, spans in zip(rows, first, strict=True) if spans is None]
         second = iter(self._by_marks(unclear))
         found = [next(second) if spans is None else spans for spans in first]
-        if self.is_given:
+        if self.has_blocks:
             return found
         return [
             [self._whole(chat, *text, span) for span in spans]
@@ -184,7 +184,7 @@ class AnswerFinder:
         """Returns the spans in conversations whose prefixes alone do not determine them."""
         if not rows:
             return []
-        asked = [assistant_places(chat) if self.is_given else own for chat, own, _ in rows]
+        asked = [assistant_places(chat) if self.has_blocks else own for chat, own, _ in rows]
         rendered = self._template.render_batch(
             RenderRequest(marked(chat), prefixes=_prefixes(own))
             for (chat, _, _), own in zip(rows, asked, strict=True)
@@ -192,7 +192,7 @@ class AnswerFinder:
         found = []
         for (chat, places, (text, _)), own, other in zip(rows, asked, rendered, strict=True):
             spans = self._reached(chat, own, text.text, other)
-            found.append(_blocks_of(spans, places, text.spans) if self.is_given else spans)
+            found.append(_blocks_of(spans, places, text.spans) if self.has_blocks else spans)
         return found
 
     def _reached(
@@ -204,8 +204,8 @@ class AnswerFinder:
             raise self._error(chat, "the template does not copy the messages as they are")
         spans = []
         for place, header, turn in zip(places, tails, tails, strict=True):
-            start = marks.reach(header and _THOUGHT.sub("", header))
-            end = marks.reach(turn)
+            start = marks.common_end(header and _THOUGHT.sub("", header))
+            end = marks.common_end(turn)
             if start is None or end is None:
                 raise self._error(
                     chat,
@@ -213,7 +213,7 @@ class AnswerFinder:
                     "messages up to it",
                 )
             spans.append(Span(place, start, max(start, end)))
-            others = [] if self.is_given else marks.others_within(spans[-1])
+            others = [] if self.has_blocks else marks.messages_within(spans[-1])
             if others:
                 raise self._error(
                     chat, f"message {others[0] + 1} is written within message {place + 1}"

@@ -15,12 +15,12 @@ from jaxformer.data.chat.template import (
 )
 
 _TRIED = 100
-"""How many conversations with reasoning, or with calls, are rendered to see if they are written."""
+"""The number of conversations with reasoning, or with calls, that are rendered for this check."""
 _log = logging.getLogger(__name__)
 
 
 def warn_about_unwritten(template: ChatTemplate, chats: Sequence[Conversation]) -> None:
-    """Warns of a template that does not write what some answers have besides their text."""
+    """Warns about a template that leaves out parts of answers other than their text."""
     _warn(template, chats, "reasoning", _thoughts)
     _warn(template, chats, "calls of tools", _calls)
 
@@ -31,7 +31,7 @@ def _warn(
     kind: str,
     parts_of: Callable[[Conversation], list[str]],
 ) -> None:
-    """Warns of a template that does not write what some answers have besides their text."""
+    """Warns about a template that leaves out parts of answers other than their text."""
     asked = [(chat, parts) for chat in chats if (parts := parts_of(chat))][:_TRIED]
     if not asked:
         return

@@ -37,7 +37,7 @@ class Call(NamedTuple):
     """The id that the model gives it, if any."""
 
 
-class Found(NamedTuple):
+class ParsedAnswer(NamedTuple):
     """The text and the calls of an answer."""
 
     text: str
@@ -66,7 +66,7 @@ class CallSyntax:
         """Returns the parts of the form besides JSON objects, which may be special tokens."""
         return "\n".join((self.opening, self.between, self.closing, self.after_name))
 
-    def find(self, text: str, names: Sequence[str]) -> Found:
+    def find(self, text: str, names: Sequence[str]) -> ParsedAnswer:
         """Returns the calls in an answer.
 
         White space around the parts is ignored. An incomplete call stays text.
@@ -85,11 +85,11 @@ class CallSyntax:
         # The answer may be cut before its end.
         rest = "" if _bare(self.closing).startswith(_bare(text[done:])) else text[done:]
         if not calls:
-            return Found(text, ())
+            return ParsedAnswer(text, ())
         if not self.opening and rest.strip():
-            return Found(text, ())
+            return ParsedAnswer(text, ())
         said = [part.strip() for part in (*said, rest) if part.strip()]
-        return Found("\n\n".join(said), tuple(calls))
+        return ParsedAnswer("\n\n".join(said), tuple(calls))
 
     def _openings(self, text: str) -> Iterator[tuple[int, int]]:
         """Where calls may begin: the start and the end of each opening."""
@@ -196,11 +196,11 @@ def _calling(count: int, form: CallForm) -> dict[str, Any]:
 
 def _around(said: str, called: str, count: int) -> CallSyntax | None:
     """The form of the calls in a text that equals another one except for the answer."""
-    start = _num_same(said, called)
-    same = _num_same(said[start:][::-1], called[start:][::-1])
+    start = _common_prefix_length(said, called)
+    same = _common_prefix_length(said[start:][::-1], called[start:][::-1])
     text = called[start : len(called) - same]
     wanted = list(zip(_NAMES, _ARGUMENTS, strict=True))[:count]
-    spots = [_Spot.of(text, *each) for each in wanted]
+    spots = [_CallPosition.of(text, *each) for each in wanted]
     if None in spots:
         return None
     first, last = spots[0], spots[-1]
@@ -211,7 +211,7 @@ def _around(said: str, called: str, count: int) -> CallSyntax | None:
     )  # fmt: skip
 
 
-class _Spot(NamedTuple):
+class _CallPosition(NamedTuple):
     """Where a text has a call, alone or in a list."""
 
     start: int
@@ -221,7 +221,7 @@ class _Spot(NamedTuple):
     after_name: str
 
     @classmethod
-    def of(cls, text: str, name: str, arguments: Mapping[str, Any]) -> "_Spot | None":
+    def of(cls, text: str, name: str, arguments: Mapping[str, Any]) -> "_CallPosition | None":
         """Finds a call in a text."""
         for start in range(len(text)):
             held = _json_at(text, start) if text[start] in "[{" else None
@@ -261,7 +261,7 @@ def _after_blanks(text: str, place: int) -> int:
     return len(text) - len(text[place:].lstrip())
 
 
-def _num_same(one: str, other: str) -> int:
+def _common_prefix_length(one: str, other: str) -> int:
     """The length of the common start of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""A dialogue with a model: messages become a prompt, and what it writes becomes a message."""
+"""A dialogue with a model: turns messages into a prompt, and an answer into a message."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -24,7 +24,7 @@ Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
 
 
 class Answer(NamedTuple):
-    """What a model wrote after a prompt."""
+    """An answer that a model wrote after a prompt."""
 
     prompt: np.ndarray
     """The tokens of the prompt, int32 `[T]`."""

@@ -27,7 +27,7 @@ def main() -> None:
     for request in asked:
         try:
             found.append({"message": parse_response(**request)})
-        except Exception as error:  # the template is a program, and may fail like any other
+        except Exception as error:  # the template is a program, which may raise any error
             found.append({"error": str(error) or type(error).__name__})
     print(json.dumps(found))
 

@@ -1,4 +1,4 @@
-"""Answers as messages, by the `response_template` of a tokenizer, as transformers reads them."""
+"""Parses answers into messages by the `response_template` of a tokenizer, as transformers does."""
 
 import json
 import subprocess

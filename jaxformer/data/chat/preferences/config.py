@@ -1,4 +1,4 @@
-"""Preferences: prompts, each with an answer that was chosen and one that was rejected."""
+"""Preferences: prompts, each with a chosen and a rejected answer."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 
 @dataclass(frozen=True)
 class PreferenceData(ConversationData[PreferenceRow]):
-    """Prompts, each with an answer that was chosen and one that was rejected: the data of DPO.
+    """Prompts, each with a chosen and a rejected answer: the data of DPO.
 
     A row of a batch is a pair, the chosen side first: "inputs" and "targets" int32 [2, T], and
     "weights" float32 [2, T], 1 where the target is a token of the answer. A text without messages

@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
     @property
     def prompt_size(self) -> int:
-        """The tokens before the answer."""
+        """The number of tokens before the answer."""
         return int(np.argmax(self.learned))
 
     def part(self, start: int, size: int) -> "Answer":
@@ -61,12 +61,12 @@ class Pair(NamedTuple):
         """Raises DataError if a side has no answer, or both have the same."""
         if not self.has_answers:
             raise DataError(
-                f"{self.where}: no answer: the chat template writes nothing of it, or does not "
+                f"{self.where}: no answer: the chat template leaves it out, or does not "
                 "mark it as the assistant's"
             )
         if not self.is_learned:
             raise DataError(
-                f"{self.where}: both answers become the same tokens, so there is nothing to prefer"
+                f"{self.where}: both answers have the same tokens, so neither can be preferred"
             )
 
     @property
@@ -87,12 +87,12 @@ class Pair(NamedTuple):
 
     @property
     def prompt_size(self) -> int:
-        """The tokens before the answers."""
+        """The number of tokens before the answers."""
         return self.chosen.prompt_size
 
     @property
     def size(self) -> int:
-        """The tokens of the longer side."""
+        """The number of tokens of the longer side."""
         return max(len(self.chosen.tokens), len(self.rejected.tokens))
 
     def cut(self, size: int) -> "Pair":

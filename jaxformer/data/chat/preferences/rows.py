@@ -14,7 +14,7 @@ from jaxformer.errors import DataError
 
 @dataclass(frozen=True)
 class Preference:
-    """{"prompt": ..., "chosen": ..., "rejected": ...}, as TRL has it.
+    """{"prompt": ..., "chosen": ..., "rejected": ...}, as in TRL.
 
     Of texts, the model learns to continue the prompt with an answer and end-of-text, without a
     template. Of messages, the answers of the assistant after the prompt are learned; a text beside
@@ -116,7 +116,7 @@ def _is_text(value: object) -> bool:
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one message by `role`, and null is none."""
+    """The messages in a column; a text is one message by `role`, and null is no message."""
     value = record.values.get(column)
     if value is None:
         return []

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import content_text, last_alone
+from jaxformer.data.chat.answers.spans import content_text, with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -23,7 +23,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 
 DESIRABLE = "desirable"
-"""The array of a batch that says which answers are desirable, int32 `[B]`."""
+"""The array of a batch with 1 for desirable answers, int32 `[B]`."""
 
 
 class JudgedRow(NamedTuple):
@@ -70,7 +70,9 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
             )
         others = {name: value for name, value in record.values.items() if name != self.label}
         chat = self.format.read(record._replace(values=others))
-        return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
+        return JudgedRow(
+            chat if chat.plain or chat.first else with_last_answer_only(chat), desirable
+        )
 
     def side_of(self, row: JudgedRow) -> str:
         # Answers to the same prompt are on the same side.
@@ -118,7 +120,7 @@ class JudgedAnswer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The tokens."""
+        """The number of tokens."""
         return len(self.answer.tokens)
 
     @property
@@ -132,7 +134,7 @@ class JudgedAnswer(NamedTuple):
 
 
 class JudgedExamples(PairExamples):
-    """Answers that are desirable or not, each beside an answer to another prompt.
+    """Answers that are desirable or not, each with an answer to another prompt.
 
     Args:
         rows: The answers, of at most T tokens.
@@ -165,14 +167,14 @@ def _encoded(encoder: ChatEncoder, chats: Sequence[Conversation]) -> list[Answer
     for chat, encoded in zip(chats, encoder.encode_batch(chats), strict=True):
         answer = Answer(encoded.tokens, encoded.is_answer)
         if not answer.learned[1:].any():
-            raise DataError(f"{chat.where}: no answer: the chat template writes nothing of it")
+            raise DataError(f"{chat.where}: no answer: the chat template leaves it out")
         end = int(np.flatnonzero(answer.learned)[-1]) + 1
         found.append(answer.part(0, end))
     return found
 
 
 def _exchanged(own: Answer, other: Answer, length: int) -> Answer:
-    """The prompt of one answer with another answer."""
+    """Combines the prompt of one answer with another answer."""
     start = other.prompt_size
     prompt = own.tokens[: own.prompt_size]
     tokens = np.concatenate([prompt, other.tokens[start:]])

@@ -1,1 +1,1 @@
-"""Labelled images, images with texts, and images of which patches are hidden."""
+"""Labelled images, images with texts, and images with masked patches."""

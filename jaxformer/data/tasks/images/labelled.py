@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
-from jaxformer.data.bad_rows import OnBadRow, advised
+from jaxformer.data.bad_rows import OnBadRow, with_skip_advice
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import in_order, numbered, save_labels
@@ -45,7 +45,7 @@ class Augmentation(abc.ABC):
 
 @dataclass(frozen=True)
 class RandomCrop(Augmentation):
-    """Shifts the image by up to `padding` pixels each way; the edge is repeated."""
+    """Shifts the image by up to `padding` pixels in each direction; the edge is repeated."""
 
     padding: int = 4
     """The largest shift, in pixels."""
@@ -84,8 +84,8 @@ class Mixup(Augmentation):
 
     .. math:: x = \lambda x_1 + (1 - \lambda) x_2, \qquad \lambda \sim \mathrm{Beta}(a, a)
 
-    with the label of the first with probability lambda and else that of the second, so that the
-    expected loss is that of labels blended in the same proportion.
+    with the label of the first with probability lambda, or else that of the second, so that the
+    expected loss equals that of labels blended in the same proportion.
 
     References:
         Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization,
@@ -93,7 +93,7 @@ class Mixup(Augmentation):
     """
 
     alpha: float = 0.2
-    """a: the larger, the more often both images have an equal share."""
+    """The parameter a: the larger it is, the more often both images have an equal share."""
 
     def __post_init__(self):
         check_types(self)
@@ -139,7 +139,7 @@ class Images(Data):
     """How images get their size: Fit or Resize; None: as the checkpoint's image processor does."""
 
     augmentation: tuple[Augmentation, ...] = ()
-    """Random changes of the training images, in this order."""
+    """Random changes of the training images, in order."""
 
     on_bad_row: OnBadRow = "stop"
     """What happens to an image that cannot be decoded: it stops the run, or is left out (skip), for
@@ -177,7 +177,7 @@ class Images(Data):
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Finds the images, and keeps the names of their labels in labels.json.
 
-        How images are read is kept too, for the exports of the run.
+        The settings for reading images are saved too, for the exports of the run.
 
         Args:
             folder: The run's folder.
@@ -236,7 +236,7 @@ class Images(Data):
 
 
 class ImageExamples(ExampleSource):
-    """Some images of a set, changed at random and normalised."""
+    """Some images of a set, augmented and normalised."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class ImageExamples(ExampleSource):
         try:
             image = self._images.decode(self._chosen[index])
         except DataError as error:
-            raise DataError(advised(error)) from error
+            raise DataError(with_skip_advice(error)) from error
         return LabelledImage(image, int(self._labels[index]))
 
     def _row(self, image: np.ndarray, label: int, weight: float) -> Batch:

@@ -1,4 +1,4 @@
-"""Images of which some patches are hidden."""
+"""Images with masked patches."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from jaxformer.data.tasks.images.labelled import Images
 
 @dataclass(frozen=True)
 class MaskedImages(Images):
-    """Images of which patches are hidden at random, to be predicted from the others (SimMIM).
+    """Images with randomly masked patches, which are predicted from the others (SimMIM).
 
     A row has "images", see `Images`, and "masked", bool [patches]: which are hidden, row by row. A
     row that only fills up a batch has none. The labels of the images are not learned.
@@ -24,7 +24,7 @@ class MaskedImages(Images):
     """Height and width of a patch, those of the model."""
 
     mask_ratio: float = 0.6
-    """The share of the patches that is hidden."""
+    """The share of the patches that are masked."""
 
     head = "masked_pixels"
 
@@ -37,7 +37,7 @@ class MaskedImages(Images):
 
     @property
     def num_patches(self) -> int:
-        """The patches of an image."""
+        """The number of patches of an image."""
         (height, width), (rows, columns) = self.image_size, self.patch_size
         return (height // rows) * (width // columns)
 
@@ -65,5 +65,5 @@ class MaskedExamples(ExampleSource):
         return row | {"masked": hidden}
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes, of which nothing is hidden."""
+        """Returns a row of the same shapes without masked patches."""
         return self._examples.blank() | {"masked": np.zeros(self._num_patches, bool)}

@@ -1,4 +1,4 @@
-"""Image files as pixels, scaled to the size that a model reads."""
+"""Reads image files as pixels, scaled to the size that a model reads."""
 
 import abc
 import io
@@ -16,7 +16,7 @@ from jaxformer.errors import DataError, StorageError
 from jaxformer.io.files import ordinary_file, replacing
 
 PREPROCESSOR = "preprocessor_config.json"
-"""The file that says how images are scaled and normalised."""
+"""The file with the settings of how images are scaled and normalised."""
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters of Pillow, in the order of their numbers."""
 
@@ -37,11 +37,11 @@ class EmbeddedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaling(abc.ABC):
-    """How an image gets the size that a model reads; subclasses are frozen dataclasses."""
+    """How an image is scaled to the size that a model reads; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def __call__(self, image: Any, size: tuple[int, int]) -> Any:
-        """Returns the image in this size."""
+        """Returns the image in a size."""
 
     @abc.abstractmethod
     def settings(self, size: tuple[int, int]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Fit(Scaling):
 
 
 FIT = Fit()
-"""The usual scaling."""
+"""The default scaling."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Resize(Scaling):
     """Scaled as image processors of transformers do, then centre-cropped."""
 
     size: tuple[int, ...] | None = None
-    """Height and width in pixels, whatever the shape of the image; or its shorter side alone. None:
-    images are not scaled."""
+    """Height and width in pixels, which may change the aspect ratio; or only the shorter side.
+    None: images are not scaled."""
 
     resample: Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"] = "bilinear"
     """The filter."""
@@ -186,7 +186,7 @@ def scaled_pixels(
 def _settings(
     sides: dict[str, int] | None, resample: str, crop: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """The fields of preprocessor_config.json that scale an image and take its middle."""
+    """The fields of preprocessor_config.json that scale and centre-crop an image."""
     cut = {} if crop is None else {"crop_size": dict(zip(("height", "width"), crop, strict=True))}
     return {
         "do_resize": sides is not None,

@@ -51,14 +51,14 @@ class ImageSet(abc.ABC):
 
 @dataclass(frozen=True)
 class ImageSource(abc.ABC):
-    """A place that labelled images come from; subclasses are frozen dataclasses."""
+    """A source of labelled images; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def load(self, size: tuple[int, int], channels: int, scaling: Scaling = FIT) -> ImageSet:
         """Finds the images.
 
         Args:
-            size: The height and width that all are to have.
+            size: The height and width of all images.
             channels: 1 for grey, 3 for red, green and blue.
             scaling: How they get this size.
 
@@ -94,7 +94,7 @@ class ImageFolder(ImageSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return _table_of(any_path(path, "path")) is None
 
     def load(self, size, channels, scaling=FIT):
@@ -121,7 +121,7 @@ class ImageTable(ImageSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return _table_of(any_path(path, "path")) is not None
 
     def load(self, size, channels, scaling=FIT):
@@ -159,7 +159,7 @@ class NamedImages:
         self._there = folder.files() if is_remote(folder) else {}
 
     def file(self, record: Record, column: str) -> AnyPath:
-        """Returns the file that a row names."""
+        """Returns the image file of a row."""
         name = os.path.expanduser(record.text(column))
         file = any_path(name, column) if is_remote(name) else self._folder / name
         if name not in self._there and not file.is_file():
@@ -268,7 +268,7 @@ def decodable(
                 kept.append(row)
             else:
                 bad.add(error)
-    bad.settle(source, len(rows))
+    bad.finish(source, len(rows))
     return kept
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, optional
-from jaxformer.data.bad_rows import advised, read_rows
+from jaxformer.data.bad_rows import read_rows, with_skip_advice
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.images.pixels import Fit, keep_preprocessor, preprocessor, scaled_pixels
@@ -69,13 +69,13 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """
 
     sequence_length: int | None = 77
-    """The most tokens of a text, special tokens included; None: as many as the checkpoint takes."""
+    """The maximum number of tokens of a text with special tokens; None: that of the checkpoint."""
 
     truncate: bool = False
-    """Cut longer texts; otherwise they are an error."""
+    """Whether to cut longer texts; otherwise they are an error."""
 
     reads_padding: bool = False
-    """Padding counts as text, as SigLIP was trained."""
+    """Whether padding counts as text, as in SigLIP's training."""
 
     image_size: tuple[int, int] = (224, 224)
     """Height and width; images are scaled to fill it, and the rest is cropped."""
@@ -168,7 +168,7 @@ class PairExamples(ExampleSource):
         try:
             pixels = self._data.pixels(self._rows[index])
         except DataError as error:
-            raise DataError(advised(error)) from error
+            raise DataError(with_skip_advice(error)) from error
         return self._row((pixels - self._mean) / self._std, self._texts[index], 1.0)
 
     def blank(self) -> Batch:

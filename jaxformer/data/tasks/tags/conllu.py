@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxformer.data.files.lines import text_lines
-from jaxformer.data.files.malformed import attempted
+from jaxformer.data.files.malformed import map_or_report
 from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, is_conllu
 from jaxformer.errors import DataError, did_you_mean
 
@@ -37,13 +37,13 @@ class ConllU(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return is_conllu(path)
 
     def sentences(self, malformed=None):
         found: set[str] = set()
         blocks = enumerate(_blocks(self.path), start=1)
-        for sentence in attempted(self._sentence, blocks, malformed):
+        for sentence in map_or_report(self._sentence, blocks, malformed):
             found |= {word.tag for word in sentence.words}
             yield sentence
         if found == {_NONE}:
@@ -78,14 +78,14 @@ class _Line(NamedTuple):
 class _Word(NamedTuple):
     line: _Line
     text: str
-    """The form, with the blank before it if the text has one."""
+    """The form, with a preceding blank if the text has one."""
 
 
 class _Block(NamedTuple):
     name: str | None
     """The sent_id."""
     lines: list[tuple[str, str]]
-    """The place and the text of each line."""
+    """The position and the text of each line."""
 
 
 def _blocks(path: str) -> Iterator[_Block]:

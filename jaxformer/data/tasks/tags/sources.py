@@ -23,14 +23,14 @@ class TaggedWord(NamedTuple):
     """One word."""
 
     text: str
-    """The word, with the blank before it if the text has one."""
+    """The word, with a preceding blank if the text has one."""
     tag: str
     where: str
     """Its place ("file:line"), for messages."""
 
 
 class Sentence(NamedTuple):
-    """Words that belong together."""
+    """The words of a sentence."""
 
     name: str
     """Decides its side of the validation split."""
@@ -39,7 +39,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class TagSource(abc.ABC):
-    """A place that tagged sentences come from; subclasses are frozen dataclasses."""
+    """A source of tagged sentences; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def sentences(self, malformed: Malformed | None = None) -> Iterator[Sentence]:
@@ -50,7 +50,7 @@ class TagSource(abc.ABC):
                 None: such a sentence is an error.
 
         Raises:
-            DataError: They are missing or cannot be read.
+            DataError: The sentences are missing or cannot be read.
         """
 
 
@@ -91,7 +91,7 @@ class ColumnFile(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return not (is_table(path) or is_conllu(path))
 
     def sentences(self, malformed=None):
@@ -132,7 +132,8 @@ class PythonTokens(TagSource):
     """
 
     max_bytes: int | None = 2_000_000
-    """Stop before the module that would exceed this many bytes; None takes all 12 MB."""
+    """The maximum number of bytes; stops before the module that would exceed it; None: all 12
+    MB."""
 
     sentence_words: int = 64
     """The minimum number of words of a sentence; it ends with the line of code that reaches it."""
@@ -164,7 +165,7 @@ _CLASSES = {
     tokenize.OP: "operator",
     tokenize.STRING: "string",
 }
-# From Python 3.12 on, f-strings come in pieces.
+# From Python 3.12 on, f-strings are several tokens.
 _CLASSES |= {
     getattr(tokenize, name): "string"
     for name in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END")

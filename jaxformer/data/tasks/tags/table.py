@@ -3,7 +3,7 @@
 import reprlib
 from dataclasses import dataclass
 
-from jaxformer.data.files.malformed import attempted
+from jaxformer.data.files.malformed import map_or_report
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, is_table
@@ -12,7 +12,7 @@ from jaxformer.errors import DataError
 
 @dataclass(frozen=True)
 class TagTable(TagSource):
-    """A table with a sentence in each row, as data sets of the Hugging Face hub have them."""
+    """A table with a sentence in each row, as in data sets on the Hugging Face hub."""
 
     path: str
     """The table: .parquet, .jsonl, a data set saved to disk, ..."""
@@ -21,17 +21,17 @@ class TagTable(TagSource):
     """The column of the words, a list of strings in each row."""
 
     tags: str = "ner_tags"
-    """The column of the tags, a list of strings or numbers that is as long."""
+    """The column of the tags, a list of strings or numbers of the same length."""
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source stands for one of these."""
+        """Whether a path without the name of a source is read by this one."""
         return is_table(path)
 
     def sentences(self, malformed=None):
         columns = self.words, self.tags
         records = enumerate(read_records(self.path, columns=columns, malformed=malformed), start=1)
-        found = attempted(self._sentence, records, malformed)
+        found = map_or_report(self._sentence, records, malformed)
         yield from (sentence for sentence in found if sentence.words)
 
     def _sentence(self, numbered: tuple[int, Record]) -> Sentence:

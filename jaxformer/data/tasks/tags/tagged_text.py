@@ -20,10 +20,10 @@ from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainToken
 
 @dataclass(frozen=True)
 class TaggedText(SequenceData[Sentence]):
-    """Sentences with a tag for each word, which the first piece of the word predicts.
+    """Sentences with a tag for each word, which is predicted from the word's first token.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] words [SEP];
-    "targets" int32 [T] and "weights" float32 [T], 1 at the first piece of each word, else 0.
+    "targets" int32 [T] and "weights" float32 [T], 1 at the first token of each word, else 0.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 5.3.
@@ -67,7 +67,7 @@ class TaggedText(SequenceData[Sentence]):
     ) -> SequenceExamples:
         bad = BadRows(self.on_bad_row)
         numbers = list(each(partial(_numbers, tags=labels), rows, bad))
-        bad.settle("tags", len(rows))
+        bad.finish("tags", len(rows))
         rows = [sentence for sentence, _ in numbers]
         encoder = self.encoder(tokenizer)
         words = [[word.text for word in sentence.words] for sentence in rows]
