@@ -187,6 +187,12 @@ def _contract_transposed(x, kernel, contract):
         # multiplies twice as fast as two in bfloat16.
         rounded = quantized(rows, 1, layers=1)
         y = _dot_rows(rounded.values, kernel.matrix, dimensions) * rounded.scales[:, None]
+    elif rows.shape[0] == 1 and platform() == "gpu":
+        # A single kernel reads the matrix row by row. XLA would split the product in parts, which
+        # other kernels prepare and add up.
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        matrix = kernel.matrix.astype(x.dtype).astype(wide)
+        y = jnp.sum(rows.astype(wide) * matrix, axis=1)[None]
     else:
         y = _dot_rows(rows, kernel.matrix.astype(x.dtype), dimensions)
     return y.reshape(*batch, *kernel.outputs)

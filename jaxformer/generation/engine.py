@@ -85,7 +85,7 @@ class Engine:
             config.build,
             config.compute_dtype,
             joined=alone,
-            transposed=alone and platform() == "cpu",
+            transposed=alone and platform() in (("cpu", "gpu") if weights is None else ("cpu",)),
             int8=weights == "int8",
         )
         self._model, module = model, partial(_module, model)

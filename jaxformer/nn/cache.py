@@ -118,8 +118,10 @@ class Chunk:
         if length == 1 and (self.shift is not None or rows == 1):
             shift = 0 if self.shift is None else self.shift
             slot = jnp.max(self.start + shift) % capacity
-            if platform() == "cpu" and array.dtype == jnp.float32:
-                # XLA's CPU backend would update the array and its reshaped copy, and copy both.
+            # XLA's CPU backend would update the array and its reshaped copy, and copy both. That of
+            # jaxlib 0.10 scatters few bits through a float32 copy instead.
+            few_bits = jax.__version_info__ < (0, 11) and array.dtype in (jnp.bfloat16, jnp.float16)
+            if platform() == "cpu" and not few_bits:
                 places = array.at[jnp.arange(rows)[:, None], jnp.arange(heads)[None, :], slot]
                 return places.set(new[:, :, 0], mode="promise_in_bounds", unique_indices=True)
             return jax.lax.dynamic_update_slice_in_dim(array, new, slot, axis=2)

@@ -168,7 +168,7 @@ def test_the_platform_is_that_of_the_mesh_in_use():
             request_for(dropout=Dropout.create(jax.random.key(0), 0.1, BATCH, 4)),
             arrays(8, 8, dtype=jnp.bfloat16),
             (9, 0),
-            "drops",
+            "dropout",
         ),
     ],
 )
