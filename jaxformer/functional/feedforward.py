@@ -14,8 +14,7 @@ from jaxformer.checks import check_argument, check_types
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.functional.activations import saveable, tap
 from jaxformer.functional.arrays import assert_axes, assert_floating
-from jaxformer.functional.kernels import Kernel, as_array
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import Kernel, as_array, linear
 from jaxformer.functional.norms import ParameterTable
 
 Elementwise = Callable[[jax.Array], jax.Array]
@@ -141,7 +140,7 @@ def feed_forward(
 
     Args:
         x: `[..., D]`.
-        up: `[D, F]`; each kernel may have any form of `functional.kernels`.
+        up: `[D, F]`; each kernel may have any form of `functional.linear`.
         down: `[F, D]`.
         activation: The elementwise activation a.
         gate: `[D, F]`, or None for the form without a gate.

@@ -17,7 +17,6 @@ from jaxformer.distributed.sharding import check_rows, on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import Hooks
 from jaxformer.functional.arrays import assert_axes, platform
-from jaxformer.generation.arranged import ArrangedModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.decode.loop import (
@@ -35,6 +34,7 @@ from jaxformer.generation.inputs import Prompts, bucket, check_generates
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import ArrangedModel
 from jaxformer.nn.cache import Cache, CacheShape, Storage
 from jaxformer.pretrained.model import KernelDtype
 

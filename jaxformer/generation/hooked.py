@@ -8,8 +8,8 @@ import jax
 
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.activations import Hook, Hooks, with_hooks
-from jaxformer.generation.arranged import Arranged
 from jaxformer.models.decoder import GenerativeModel
+from jaxformer.models.parameters import Arranged
 from jaxformer.nn.cache import Cache, CacheShape
 
 

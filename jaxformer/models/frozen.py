@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.kernels import Quantized, dequantized, quantized
+from jaxformer.functional.linear import Quantized, dequantized, quantized
 from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, without_part_prefix
 
 SCALES = ".int8_scales"

@@ -13,8 +13,7 @@ from jaxformer.functional.activations import is_wanted, scope, tap
 from jaxformer.functional.arrays import assert_axes, assert_ids, check_result
 from jaxformer.functional.derivatives import differentiable
 from jaxformer.functional.feedforward import Activation, activation
-from jaxformer.functional.kernels import Kernel, Transposed
-from jaxformer.functional.linear import linear, lookup
+from jaxformer.functional.linear import Kernel, Transposed, linear, lookup
 from jaxformer.functional.norms import Norm, ParameterTable
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional as F
-from jaxformer.functional import kernels, norms
+from jaxformer.functional import norms
 from jaxformer.functional.attention import reference
-from jaxformer.functional.linear import lookup
+from jaxformer.functional.linear import Adapted, Quantized, Transposed, lookup
 from jaxformer.functional.losses import contrastive, distillation
 from jaxformer.functional.losses import cross_entropy as losses
 
@@ -198,11 +198,11 @@ def filtered(function, *arguments) -> Case:
 
 
 def adapted(p):
-    return F.linear(p["x"], kernels.Adapted(p["kernel"], p["a"], p["b"], None, scale=0.5))
+    return F.linear(p["x"], Adapted(p["kernel"], p["a"], p["b"], None, scale=0.5))
 
 
 def quantized(p):
-    kernel = kernels.Quantized(jnp.asarray(np.arange(-7, 8).reshape(5, 3), jnp.int8), p["scales"])
+    kernel = Quantized(jnp.asarray(np.arange(-7, 8).reshape(5, 3), jnp.int8), p["scales"])
     return F.linear(p["x"], kernel)
 
 
@@ -267,7 +267,7 @@ CASES = {
         {"x": normal(3, 5), "scales": normal(3)},
     ),
     "linear transposed": Case(
-        lambda p: F.linear(p["x"], kernels.Transposed(p["matrix"], (2, 2))),
+        lambda p: F.linear(p["x"], Transposed(p["matrix"], (2, 2))),
         lambda p: (p["x"] @ p["matrix"].T).reshape(3, 2, 2),
         {"x": normal(3, 5), "matrix": normal(4, 5)},
     ),

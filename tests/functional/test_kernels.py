@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
 from jaxformer.functional import linear
-from jaxformer.functional.kernels import Adapted, Quantized, dequantized, quantized
+from jaxformer.functional.linear import Adapted, Quantized, dequantized, quantized
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, cross_entropy
 
 pytestmark = pytest.mark.more

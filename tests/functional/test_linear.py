@@ -12,8 +12,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import linear
-from jaxformer.functional.kernels import Transposed
-from jaxformer.functional.linear import dot
+from jaxformer.functional.linear import Transposed, dot
 
 P = PartitionSpec
 

@@ -21,8 +21,7 @@ from jaxformer.functional.arrays import (
     static,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
-from jaxformer.functional.kernels import Kernel, as_array
-from jaxformer.functional.linear import dot, gathered, linear
+from jaxformer.functional.linear import Kernel, as_array, dot, gathered, linear
 
 
 class LossSums(NamedTuple):

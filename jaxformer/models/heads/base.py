@@ -21,7 +21,7 @@ from jaxformer.functional.arrays import (
     check_choice,
     check_result,
 )
-from jaxformer.functional.kernels import Kernel
+from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses.cross_entropy import LossSums, cross_entropy
 from jaxformer.io.components import imported_types, is_library
 from jaxformer.nn.config import TransformerConfig

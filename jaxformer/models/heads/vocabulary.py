@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.kernels import Kernel
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import Kernel, linear
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, map_chunks
 from jaxformer.functional.sampling.next_token import token_log_probabilities
 from jaxformer.models.flops import vocabulary_products

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
-from jaxformer.functional.kernels import Transposed
-from jaxformer.generation.arranged import ArrangedModel
+from jaxformer.functional.linear import Transposed
 from jaxformer.generation.engine import num_bytes
+from jaxformer.models.parameters import ArrangedModel
 
 BIASED = {
     "tie_embeddings": False,
