@@ -60,7 +60,8 @@ def load(
         strict: Whether to refuse fields of config.json that transformers' class does not know and
             so ignores; otherwise a warning names them.
         weights: "int8": generation reads kernels in int8 with a scale for each output, half the
-            bytes of bfloat16; None: in the dtype of the parameters.
+            bytes of bfloat16, and on a CPU rounds the inputs of their products to int8 too; None:
+            in the dtype of the parameters.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
