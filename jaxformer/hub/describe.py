@@ -100,8 +100,10 @@ def describe(
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
-            # Another family: its configuration lacks some of the fields.
-            failures.append((1000, f"{kind}: {error}"))
+            # Another family, whose configuration lacks some of the fields; or a value that the
+            # imported model's own format refuses.
+            own = kind == extra.get("model_type") and isinstance(error, ConfigError)
+            failures.append((0 if own else 1000, f"{kind}: {error}"))
     if lacking is not None:
         raise lacking
     _check_parts(config)

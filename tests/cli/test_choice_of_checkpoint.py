@@ -127,7 +127,7 @@ def test_best_of_nothing_measured(tmp_path):
     params = AbstractModel(config.model.build).init(jax.random.key(0))
     checkpoints.save(1, {"params": params}, {"loss": 1.0})
     checkpoints.close()
-    with pytest.raises(ConfigError, match=r"--best: no checkpoint .* was measured .*, of 1$"):
+    with pytest.raises(ConfigError, match=r"--best: no checkpoint .* was measured"):
         jaxformer.load(tmp_path, best=True)
 
 

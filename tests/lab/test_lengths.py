@@ -102,7 +102,7 @@ def test_validation_text_is_whole_rows(tmp_path):
     batch = validation_text(data, tmp_path, 6)
     assert batch["inputs"].shape == (6, 64)
     assert batch["weights"].all()
-    with pytest.raises(ConfigError, match=r"less than 100000 tokens.*lower --factors"):
+    with pytest.raises(ConfigError, match=r"100000 tokens.*lower --factors"):
         validation_text(replace(data, sequence_length=100_000), tmp_path, 6)
 
 

@@ -266,7 +266,7 @@ def test_a_model_that_predicts_tokens_is_refused(saved, kind, advice):
 def test_columns_that_are_not_there(saved):
     folder = saved("bert_classifier")
     rows = [Record("in.csv:2", {"id": "1", "body": "lake"})]
-    with pytest.raises(DataError, match=r"in\.csv:2: --text names the column .* of 'id', 'body'"):
+    with pytest.raises(DataError, match=r"in\.csv:2: --text .* of 'id', 'body'"):
         predicted(folder, rows)
     assert predicted(folder, rows, text=("body",)) == predicted(folder, records(["lake"]))
     with pytest.raises(DataError, match=r"in\.csv:2: no column 'text'"):

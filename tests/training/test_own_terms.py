@@ -163,7 +163,7 @@ def test_without_terms_and_outside_of_training_nothing_is_added():
 def test_what_cannot_be_added_is_named():
     with pytest.raises(ArgumentError, match="inside a scan"):
         collect_terms(jax.jit(lambda x: add_metric("b", x.sum())))(jnp.ones(3))
-    with pytest.raises(ConfigError, match="'loss' exists"):
+    with pytest.raises(ConfigError, match="'loss'"):
         stepped(config_with(feed_forward=Penalised(name="loss")))
 
 
