@@ -183,7 +183,6 @@ def test_a_sharded_step_is_the_unsharded_one(model, mesh):
 
 
 @pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
-@pytest.mark.more
 def test_every_device_holds_its_share_and_no_more(model):
     run = three_steps((2, 2, 2), model)
     program, state = run.program, run.state
