@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,10 +36,7 @@ from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import ArrangedModel
 from jaxformer.nn.cache import Cache, CacheShape, Storage
-from jaxformer.pretrained.model import KernelDtype
-
-if TYPE_CHECKING:
-    from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.model import KernelDtype, Pretrained
 
 CHUNK = 512
 """The maximum number of prompt tokens that are read at once."""
@@ -81,12 +78,13 @@ class Engine:
         self._storage = config.compute_dtype
         # The programs hold no reference to the engine, so that its weights are freed with it.
         alone = mesh is None
+        int8 = weights == "int8"
         model = ArrangedModel(
             config.build,
             config.compute_dtype,
             joined=alone,
-            transposed=alone and platform() in (("cpu", "gpu") if weights is None else ("cpu",)),
-            int8=weights == "int8",
+            transposed=alone and platform() in (["cpu"] if int8 else ["cpu", "gpu"]),
+            int8=int8,
         )
         self._model, module = model, partial(_module, model)
         self._arrange = jax.jit(lambda given: model.arrange(abstract_model.merged(given)))
@@ -211,7 +209,7 @@ class Engine:
                 size = min(bucket(longest - 1 - start, _MIN_CHUNK), shape.chunk)
                 cache = self._prefill(size, weights, state.cache, state.history, start)
                 state = replace(state, cache=cache)
-                start = start + size
+                start += size
         left = longest - start
         pending = min(bucket(left, _MIN_CHUNK), shape.chunk) if left > 1 else 1
         return replace(state, pending=pending)
@@ -362,10 +360,10 @@ def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
 
 
-_ENGINES: weakref.WeakKeyDictionary["Pretrained", Engine] = weakref.WeakKeyDictionary()
+_ENGINES: weakref.WeakKeyDictionary[Pretrained, Engine] = weakref.WeakKeyDictionary()
 
 
-def engine_for(pretrained: "Pretrained") -> Engine:
+def engine_for(pretrained: Pretrained) -> Engine:
     """The engine of a model, kept with its programs as long as the model is.
 
     It holds a second copy of the weights, layer by layer.

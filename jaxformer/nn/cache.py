@@ -18,6 +18,7 @@ from jaxformer.functional.arrays import (
     platform,
     spec_of,
 )
+from jaxformer.functional.linear import quantized
 from jaxformer.functional.masks import Mask
 
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
@@ -151,7 +152,7 @@ class CacheArray:
     def of(cls, x: jax.Array, storage: Storage) -> CacheArray:
         """Converts `[B, K, C, H]` to the dtype of the cache.
 
-        int8 stores `round(x / s)` with `s = max |x| / 127` over a head.
+        int8 is that of `quantized`, with a scale for each token and head.
 
         Args:
             x: The array.
@@ -162,9 +163,8 @@ class CacheArray:
         """
         if storage != "int8":
             return cls(x.astype(storage), None)
-        x = x.astype(jnp.float32)
-        scales = jnp.maximum(jnp.max(jnp.abs(x), axis=-1, keepdims=True), 1e-30) / 127
-        return cls(jnp.round(x / scales).astype(jnp.int8), scales)
+        rounded = quantized(x, 1, layers=x.ndim - 1)
+        return cls(rounded.values, rounded.scales[..., None])
 
     @property
     def storage(self) -> str:

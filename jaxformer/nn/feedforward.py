@@ -7,7 +7,7 @@ import jax
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import Activation, ActivationName, feed_forward
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import ActivationLayer, Linear, kernel_of, normal, value_of
+from jaxformer.nn.layers import ActivationLayer, Linear, normal, value_of
 from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer, settings_of
 
 
@@ -41,10 +41,10 @@ class FeedForward(Sublayer):
         assert_axes(x=(x, f"... {up.inputs[0]}"))
         return feed_forward(
             x,
-            kernel_of(up.kernel),
-            kernel_of(down.kernel),
+            up.kernel.get_value(),
+            down.kernel.get_value(),
             activation=self.activation,
-            gate=None if gate is None else kernel_of(gate.kernel),
+            gate=None if gate is None else gate.kernel.get_value(),
             up_bias=value_of(up.bias),
             gate_bias=None if gate is None else value_of(gate.bias),
             down_bias=value_of(down.bias),

@@ -113,11 +113,6 @@ def values_of(module: nnx.Module, names: Sequence[str]) -> dict[str, jax.Array]:
     return {name: getattr(module, name)[...] for name in names}
 
 
-def kernel_of(variable: nnx.Param) -> Kernel:
-    """The kernel that a parameter holds, in whatever form."""
-    return variable.get_value()
-
-
 # Layers -----------------------------------------------------------------------------------------
 
 
@@ -150,7 +145,7 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., *inputs] -> [..., *outputs]` in the dtype of `x`."""
         assert_axes(x=(x, " ".join(["...", *map(str, self.inputs)])))
-        return linear(x, kernel_of(self.kernel), value_of(self.bias), contract=self.contract)
+        return linear(x, self.kernel.get_value(), value_of(self.bias), contract=self.contract)
 
 
 class NormLayer(nnx.Module):

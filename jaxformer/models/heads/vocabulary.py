@@ -26,7 +26,6 @@ from jaxformer.nn.layers import (
     Linear,
     NormLayer,
     constant,
-    kernel_of,
     normal,
     parameter,
     value_of,
@@ -172,7 +171,7 @@ class VocabularyHead(HeadModule):
 
     def unembedding(self, outputs: ModelOutput) -> Unembedding:
         """Returns the kernel and bias; a tied kernel is the embedding's."""
-        kernel = outputs.tied if self.kernel is None else kernel_of(self.kernel)
+        kernel = outputs.tied if self.kernel is None else self.kernel.get_value()
         return Unembedding(kernel, value_of(self.bias))
 
     def features(self, outputs: ModelOutput) -> jax.Array:
