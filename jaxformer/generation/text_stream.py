@@ -73,7 +73,7 @@ class StopStrings:
     longest.
 
     Attributes:
-        found: The string that ended the text; None while there is none.
+        found: The string that ended the text; None until one is found.
     """
 
     def __init__(self, stop: Sequence[str]):

@@ -111,7 +111,7 @@ class Attention(nnx.Module):
             kv_positions: int `[B or 1, S]`: the positions of the keys; None: those of the queries.
             bias: The positional scheme's attention bias.
             distances: What distances add to the products of queries and keys.
-            factor: Multiplies the logits before the bias, besides the config's scale; None: 1.
+            factor: Multiplies the scaled logits before the bias; None: 1.
             key: The dropout key; None in evaluation.
 
         Returns:

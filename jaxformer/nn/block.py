@@ -50,7 +50,7 @@ class BlockConfig(abc.ABC):
         """
 
     def products(self, config: TransformerConfig) -> int:
-        """Multiply-adds per token with parameters of the block itself, besides its sublayers'."""
+        """Multiply-adds per token with parameters of the block itself, without its sublayers'."""
         del config
         return 0
 

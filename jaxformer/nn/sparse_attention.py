@@ -80,7 +80,7 @@ class BlockSparseAttention(DotProductAttention):
     block_size: int = 64
     """Tokens of a block."""
     num_random_blocks: int = 3
-    """How often the first block counts besides once."""
+    """How many more times the first block counts."""
     bias: bool = field(default=True, kw_only=True)
     """Biases of the query, key and value projections."""
     output_bias: bool = field(default=True, kw_only=True)

@@ -27,7 +27,7 @@ or None if it needs no cache."""
 
 @dataclass(frozen=True)
 class Context:
-    """What all layers of one call share: everything besides the residual stream."""
+    """What all layers of one call share, except the residual stream."""
 
     positions: jax.Array
     """int `[B or 1, T]`: the position of each token."""
@@ -92,7 +92,7 @@ class Sublayer(nnx.Module):
         """Maps the tokens of `context.chunk`, which may depend on earlier ones through the cache.
 
         Only the first `context.chunk.count` tokens of a row are real, perhaps none; the others must
-        not change the cache. A row that starts at 0 begins anew, whatever its cache holds.
+        not change the cache. A row that starts at 0 ignores what its cache holds.
 
         Args:
             x: `[B, T, D]`.
@@ -132,7 +132,7 @@ def explained(sublayer: Sublayer) -> Iterator[None]:
 class SublayerConfig(abc.ABC):
     """Describes a sublayer of a model's blocks; `build` makes the module that computes it.
 
-    A subclass is a frozen dataclass. Its fields are settings of its own; the sizes are the model's.
+    A subclass is a frozen dataclass. Its fields are its settings; the sizes are those of the model.
     """
 
     def __post_init__(self):

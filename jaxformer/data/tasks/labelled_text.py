@@ -124,7 +124,7 @@ class LabelledText(LabelledRows):
 
     text: tuple[str, ...] | None = ("sentence",)
     """The column of the text, or the two columns of a pair; None: recognised by their names
-    ("text", "sentence1" and "sentence2", ...), or the only column besides the label."""
+    ("text", "sentence1" and "sentence2", ...), or the only column other than the label."""
 
     label: str | tuple[str, ...] = "label"
     """The column of the label; or several columns of 0 and 1, one for each label."""

@@ -148,7 +148,7 @@ def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _versions() -> list[str]:
-    """The versions that an answer depends on besides the folder."""
+    """The versions that an answer depends on, in addition to the folder."""
     try:
         code = [sha256_of(module.__file__) for module in (auto_process, python_classes)]
         return [version("transformers"), version("tokenizers"), *code]

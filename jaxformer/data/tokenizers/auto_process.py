@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models
 
 _ANY = ("tekken.json", "tiktoken.model", "tokenizer.json", "tokenizer.model")
-"""The files that every class with a backend reads besides its own."""
+"""The files that every class with a backend reads in addition to its own."""
 _EXAMPLES = (
     "It's a red boat, isn't it?", " two  blanks\tand\n\nlines ", "Zürich 42 日本 привет 😀 ﬁ",
     "Hello <unk>", "MKTAYIAKQR <mask> L A G", "",

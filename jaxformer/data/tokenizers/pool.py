@@ -1,7 +1,7 @@
 """Tokenises in several processes, each with a separate tokenizer.
 
 The threads of the tokenizers library share one cache and one interpreter, which limits their
-number. The processes are started anew: a fork of a process that runs JAX can hang.
+number. Each process is a new interpreter: a fork of one that runs JAX can hang.
 """
 
 import os

@@ -192,8 +192,7 @@ def over_vocabulary(dense: str, norm: str, kernel: str, bias: str) -> dict[str, 
 def named(names: Mapping[str, str], bias: str, config: TransformerConfig) -> WeightMap:
     """Returns the names of the tensors of a model whose file may have the bias of its logits twice.
 
-    With a table of its own, the bias that counts is that of the decoder beside the head's, which
-    nothing reads.
+    With an untied table, transformers uses the decoder's bias and ignores the head's.
     """
     if config.tie_embeddings:
         return WeightMap(names)
