@@ -194,7 +194,7 @@ def test_a_text_beyond_the_positions(model):
         assert ids.shape == (1, 64)
         assert ids[0, -1] == pretrained.prompt_encoder.source("a cat")[-1]
     else:
-        with pytest.raises(DataError, match="81 tokens, but the model reads 64"):
+        with pytest.raises(DataError, match=r"81 tokens.*\b64\b"):
             text_arrays(pretrained, [text])
 
 
