@@ -46,6 +46,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "patch_rows": None,
     "patch_columns": None,
     "channels": None,
+    "features": None,
     "taps": None,
     "rank": None,
     "layers": None,

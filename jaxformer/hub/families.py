@@ -13,7 +13,6 @@ from jaxformer.errors import DataError
 from jaxformer.functional.activations import scope, with_cache
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
-from jaxformer.hub.states import STATES, WEIGHTS, Cache, by_layer, layer_states
 from jaxformer.hub.tasks.classes import Arrays, CausalLMTask, Seq2SeqLMTask, Task
 from jaxformer.models import (
     CompositeConfig,
@@ -23,9 +22,11 @@ from jaxformer.models import (
     EncoderDecoderConfig,
     ModelOutput,
     VisionConfig,
+    WaveformConfig,
 )
 from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
+from jaxformer.nn.states import STATES, WEIGHTS, Cache, by_layer, layer_states
 
 if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint
@@ -321,6 +322,34 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
     return jnp.argsort(inputs["noise"], axis=1, stable=True)
 
 
+class _Waveform(HFFamily):
+    name = "waveform"
+    inputs = ("attention_mask", "input_values", "mask_time_indices")
+    source = "input_values"
+    normalized_states = False
+
+    def names_of_inputs(self, config):
+        return tuple(x for x in self.inputs if x != "mask_time_indices" or _masks_frames(config))
+
+    def forward(self, model, checkpoint, inputs):
+        # A norm over time includes padding, as in transformers.
+        features = model.features(required_input(inputs, "input_values"))
+        mask = inputs.get("attention_mask")
+        samples = None if mask is None else jnp.sum(mask > 0, axis=1, dtype=jnp.int32)
+        valid = model.valid_frames(features.shape[1], samples)
+        masked = inputs.get("mask_time_indices")
+        states = model.outputs_of(features, valid, None if masked is None else masked > 0)
+        outputs = {"last_hidden_state": states.hidden}
+        if checkpoint.model_format.returns_features:
+            outputs["extract_features"] = features
+        return states, outputs
+
+
+def _masks_frames(config: WaveformConfig) -> bool:
+    """Whether the model has a vector for masked frames."""
+    return config.span_masking.has_vector
+
+
 class _DualEncoder(HFFamily):
     name = "dual encoder"
     inputs = (*_Encoder.inputs, *PATCHES, "return_loss")
@@ -382,6 +411,7 @@ FAMILIES: dict[type, HFFamily] = {
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
     VisionConfig: _Vision(),
+    WaveformConfig: _Waveform(),
 }
 """Type of a configuration -> its family."""
 

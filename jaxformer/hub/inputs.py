@@ -20,8 +20,11 @@ _LABELS = (
 _PER_TOKEN = ("attention_mask", "decoder_attention_mask", "position_ids", *SEGMENTS)
 _KNOWN = sorted({*_LABELS, *chain.from_iterable(family.inputs for family in FAMILIES.values())})
 _MASKS = (
-    "attention_mask", "bool_masked_pos", "decoder_attention_mask", "pixel_attention_mask",
+    "attention_mask", "bool_masked_pos", "decoder_attention_mask", "mask_time_indices",
+    "pixel_attention_mask",
 )  # fmt: skip
+_SIGNALS = ("input_values", "pixel_values")
+"""The inputs of models that read no text."""
 _MOST = np.iinfo(np.int32).max
 
 _INTEGERS = (jnp.integer,), "integers"
@@ -29,7 +32,7 @@ _INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
 _FLOATS = (jnp.floating,), "floats"
 _NUMBERS = (jnp.integer, jnp.bool_, jnp.floating), "numbers"
 _ALLOWED_DTYPES = {
-    **dict.fromkeys(("noise", "pixel_values"), _FLOATS),
+    **dict.fromkeys(("input_values", "noise", "pixel_values"), _FLOATS),
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
@@ -56,6 +59,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_ids(name, array, config)
         elif name == "pixel_values":
             _check_pixels(arrays, config)
+        elif name == "input_values":
+            _check_waveforms(arrays, config)
         elif name == "position_ids":
             _check_positions(array, config)
         elif name in _MASKS:
@@ -187,6 +192,8 @@ def _check_labels(
         _check_token_labels(labels, arrays, config, size)
     elif head.unit == "patch" and (size := head.choices(config)):
         _check_visual_tokens(labels, arrays, size)
+    elif head.unit == "transcript":
+        _check_transcripts(labels, head.choices(config))
     elif head.num_labels is not None:
         _check_classes(labels, head.num_labels)
 
@@ -201,6 +208,14 @@ def _check_visual_tokens(labels: np.ndarray, arrays: Mapping[str, np.ndarray], s
             f"inputs: labels has shape {labels.shape}: must be [{count}], one for each patch that "
             "bool_masked_pos masks, row by row"
         )
+    _check_counted(labels, size)
+
+
+def _check_transcripts(labels: np.ndarray, size: int) -> None:
+    if _is_floating(labels) or labels.dtype == bool:
+        raise DataError(f"inputs: labels must hold integers, not {labels.dtype}")
+    if labels.ndim != 2:
+        raise DataError(f"inputs: labels must have the shape [B, U], not {labels.shape}")
     _check_counted(labels, size)
 
 
@@ -247,7 +262,7 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
     if name in PATCHES:
         return  # A dual encoder may get more images than texts.
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
-    other = arrays.get(owner, arrays.get("pixel_values"))
+    other = next((arrays[each] for each in (owner, *_SIGNALS) if each in arrays), None)
     if other is None or array is other:
         return
     if name in _PER_TOKEN and array.shape != other.shape:
@@ -256,6 +271,31 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
         return  # one for each masked patch
     if array.shape[:1] != other.shape[:1]:
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
+
+
+def _check_waveforms(arrays: Mapping[str, np.ndarray], config: Any) -> None:
+    """Checks that each waveform has a frame, and the mask of frames."""
+    waveforms, mask = arrays["input_values"], arrays.get("attention_mask")
+    given = f"inputs: input_values has shape {waveforms.shape}"
+    if waveforms.ndim != 2:
+        raise DataError(f"{given}: must be [B, samples], one channel of each clip")
+    least, (rows, samples) = config.features.min_samples, waveforms.shape
+    if samples < least:
+        raise DataError(f"{given}: must have at least {least} samples, one frame; pad the clips")
+    if mask is not None and mask.shape == waveforms.shape:
+        counts = np.sum(np.asarray(mask) > 0, axis=1)
+        if counts.min() < least:
+            raise DataError(
+                f"inputs: attention_mask has {counts.min()} samples in row {counts.argmin()}: must "
+                f"have at least {least}, one frame; leave the clip out"
+            )
+    masked = arrays.get("mask_time_indices")
+    frames = (rows, config.features.num_frames(samples))
+    if masked is not None and masked.shape != frames:
+        raise DataError(
+            f"inputs: mask_time_indices has shape {masked.shape}: must be {frames}, one for each "
+            "frame"
+        )
 
 
 def _image_model(config: ModelConfig) -> Any:

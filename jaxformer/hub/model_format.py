@@ -196,6 +196,8 @@ class ModelFormat:
     """Whether a decoder that is given no inputs uses the encoder's (BART)."""
     states_end_normalised: bool = True
     """Whether the last hidden state of a text model is normalised (not in CLIP)."""
+    returns_features: bool = False
+    """Whether the model also returns the frames before its blocks (wav2vec 2.0)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of missing fields; they take precedence over the defaults in `config_map`."""
     inherited: tuple[str, ...] = ()

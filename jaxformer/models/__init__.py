@@ -20,12 +20,15 @@ from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.span import Span
+from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.models.vision import Vision, VisionConfig
+from jaxformer.models.waveform import Waveform, WaveformConfig
 
 __all__ = [
+    "CTC",
     "AbstractModel",
     "AttentionPooler",
     "Classification",
@@ -65,4 +68,6 @@ __all__ = [
     "Vision",
     "VisionConfig",
     "VisualTokens",
+    "Waveform",
+    "WaveformConfig",
 ]

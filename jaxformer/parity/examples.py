@@ -29,6 +29,7 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
+from jaxformer.hub.tasks.speech import CTCTask
 from jaxformer.models import VisionConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
@@ -70,11 +71,27 @@ def example_inputs(
         if "noise" in family_of(config).names_of_inputs(config):
             shape = (rows, encoder.num_patches)
             inputs["noise"] = rng.random(shape).astype(np.float32)
+    if "input_values" in names:
+        inputs |= _waveforms(padding, rows, rng)
     hf_config = checkpoint.hf_config
     if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
         size = family_of(config).vocab_size(config, "decoder_input_ids")
         hf_config = hf_config.with_values(vocab_size=size)
     return inputs | _labels(task, rng, inputs, hf_config)
+
+
+_SAMPLES = 90
+"""Samples of a waveform."""
+
+
+def _waveforms(padding: Padding, rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Returns waveforms of unequal lengths; a mask has the real samples first in any case."""
+    waveforms = rng.standard_normal((rows, _SAMPLES)).astype(np.float32)
+    if padding == "none":
+        return {"input_values": waveforms}
+    sizes = _SAMPLES - np.arange(rows) * (_SAMPLES // (2 * rows))
+    real = np.arange(_SAMPLES) < sizes[:, None]
+    return {"input_values": waveforms * real, "attention_mask": real.astype(np.int64)}
 
 
 def _shaped_images(
@@ -211,6 +228,19 @@ def _next_sentence(task: NextSentenceTask, rng, inputs, hf_config):
 def _sequence(task: SequenceClassificationTask, rng, inputs, hf_config):
     rows = len(next(iter(inputs.values())))
     return {"labels": rng.integers(num_labels(hf_config), size=rows)}
+
+
+@_labels.register
+def _transcripts(task: CTCTask, rng, inputs, hf_config):
+    """A label for each clip but the first has a different length; one is -100 amid the others."""
+    rows, size = len(inputs["input_values"]), hf_config.values["vocab_size"]
+    blank = hf_config.values["pad_token_id"]
+    labels = (blank + rng.integers(1, size, size=(rows, 5))) % size
+    labels[0, 1] = labels[0, 0]
+    lengths = 5 - np.arange(rows)
+    labels = np.where(np.arange(5) < lengths[:, None], labels, IGNORED)
+    labels[1, 0] = IGNORED
+    return {"labels": labels}
 
 
 @_labels.register

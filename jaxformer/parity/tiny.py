@@ -65,6 +65,19 @@ _PATCHES = {**SIZES, **MLP, "patch_size": 4, "num_channels": 2}
 _VISION_TOWER = _PATCHES | {"image_size": 13}
 _FLEXIBLE_TOWER = _PATCHES | {"num_patches": 9}
 
+_WAVEFORM = {
+    **SIZES,
+    **MLP,
+    "vocab_size": 23,
+    "conv_dim": [20, 16, 24],
+    "conv_kernel": [5, 3, 2],
+    "conv_stride": [3, 2, 1],
+    "num_conv_pos_embeddings": 6,
+    "num_conv_pos_embedding_groups": 4,
+    "classifier_proj_size": 28,
+    "pad_token_id": 3,
+}
+
 _CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
     **IMAGES,
@@ -355,6 +368,14 @@ TINY: dict[str, dict[str, Any]] = {
     "siglip_vision_model": _VISION_TOWER,
     "siglip2_text_model": _TEXT_TOWER | {"projection_size": 40},
     "siglip2_vision_model": _FLEXIBLE_TOWER,
+    "wav2vec2": _WAVEFORM
+    | {
+        "feat_extract_norm": "layer",
+        "conv_bias": True,
+        "do_stable_layer_norm": True,
+        "use_weighted_layer_sum": True,
+    },
+    "hubert": _WAVEFORM | {"feat_extract_activation": "relu", "hidden_act": "silu"},
     "blenderbot": _BART,
     "blenderbot-small": _BART,
     "xglm": {

@@ -29,6 +29,7 @@ from jaxformer.zoo import (
     gpt_neo,
     gptj,
     granite,
+    hubert,
     llama,
     longt5,
     modernbert,
@@ -55,6 +56,7 @@ from jaxformer.zoo import (
     vision_text_dual_encoder,
     vit,
     vit_mae,
+    wav2vec2,
     xglm,
     xlm_roberta_xl,
 )
@@ -70,6 +72,7 @@ _MODULES = (
     composite, vision_text_dual_encoder,
     xlm_roberta_xl, eurobert, nomic_bert, esm,
     dinov3, vit_mae,
+    wav2vec2, hubert,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -11,7 +11,7 @@ from jaxformer.models.parameters import AbstractModel, without_part_prefix
 from jaxformer.nn.feedforward import mlp_settings
 
 PARTS = {
-    "positions": r"(position|relative)_table$",
+    "positions": r"(position|relative)_table$|^frame_positions\.",
     "W^Q": r"^(?!pooler).*attention\.query\.",
     "W^K": r"^(?!pooler).*attention\.key\.",
     "W^V": r"^(?!pooler).*attention\.value\.",
@@ -20,7 +20,7 @@ PARTS = {
     "head": r"^(heads|pooler)\.",
     "norms": r"norm",
     "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|"
-    r"_token$|^register_table$",
+    r"_token$|^register_table$|^(feature_encoder|projection)\.|^mask_vector$",
 }
 """Each part of a model, and the pattern of its parameters' paths; the first match counts."""
 # Shazeer, 2020, https://arxiv.org/abs/2002.05202

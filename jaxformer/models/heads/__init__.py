@@ -14,9 +14,11 @@ from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.span import Span
+from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 
 __all__ = [
+    "CTC",
     "AttentionPooler",
     "Classification",
     "Dense",

@@ -28,7 +28,7 @@ from jaxformer.nn.config import TransformerConfig
 
 Batch = Mapping[str, jax.Array]
 Shapes = dict[str, jax.ShapeDtypeStruct]
-Unit = Literal["row", "token", "span", "choice", "patch"]
+Unit = Literal["row", "token", "span", "choice", "patch", "transcript"]
 
 
 class ModelOutput(NamedTuple):
@@ -48,6 +48,12 @@ class ModelOutput(NamedTuple):
     """int `[B, K]`: the visible patches, in the order of their states; None means all."""
     similarities: jax.Array | None = None
     """float32 `[texts, images]`: the similarities of a dual encoder."""
+    features: jax.Array | None = None
+    """`[B, T, C]`: the frames of a waveform before the blocks."""
+    layers: jax.Array | None = None
+    """`[L + 1, B, T, D]`: the input of the first layer and the output of each; None where no head
+    reads them.
+    """
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class Head(abc.ABC):
     """The "problem_type" in config.json for this head."""
     unit: ClassVar[Unit] = "row"
     """The unit of prediction: a row, each token, a span of tokens, one of several texts in a row,
-    or each masked patch.
+    each masked patch, or a transcript of the row.
     """
     predicts: ClassVar[bool] = False
     """Whether `predict` supports the head, see `prediction`."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import jax
 from flax import nnx
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_fields, check_types
 from jaxformer.functional.feedforward import activation
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import SIZE_OR_NONE, TransformerConfig
 from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.nn.layers import ActivationLayer, Linear, NormLayer, normal, optional_norm
 
@@ -20,20 +20,28 @@ class Dense:
     .. math:: y = \mathrm{norm}(a(x W + b))
     """
 
-    activation: str
-    """The nonlinearity a."""
+    activation: str | None
+    """The nonlinearity a; None: the identity."""
     bias: bool = True
     """Whether the layer has a bias b."""
     norm: bool = False
     """Whether the model's norm is applied afterwards."""
+    width: int | None = None
+    """The width of y; None: that of x."""
 
     def __post_init__(self):
         check_types(self)
-        activation(self.activation)
+        check_fields(self, "dense", width=SIZE_OR_NONE)
+        if self.activation is not None:
+            activation(self.activation)
+
+    def output_width(self, width: int) -> int:
+        """Returns the width of y for states of this width."""
+        return width if self.width is None else self.width
 
     def build(self, key: jax.Array, config: TransformerConfig, width: int) -> "DenseLayer":
-        """Declares the parameters of a layer whose output is as wide as the states."""
-        return DenseLayer(key, config, self, width, {"pooled": width})
+        """Declares the parameters of a layer for states of this width."""
+        return DenseLayer(key, config, self, width, {"pooled": self.output_width(width)})
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ class DenseLayer(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., width] -> [..., outputs]`."""
-        y = activation(self.activation)(self.linear(x))
+        y = self.linear(x)
+        y = y if self.activation is None else activation(self.activation)(y)
         return y if self.norm is None else self.norm(y)
 
 

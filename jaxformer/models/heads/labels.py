@@ -26,7 +26,7 @@ from jaxformer.models.heads.base import (
 )
 from jaxformer.models.heads.dense import Dense, DenseLayer, ResidualMLP, ResidualMLPLayer
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import Linear, normal
+from jaxformer.nn.layers import Linear, constant, normal, parameter
 
 Pooling = Literal["first", "first_state", "last", "mean", "late", "first_and_mean", "second"]
 
@@ -74,6 +74,8 @@ class Classification(Head):
     """Whether the output layer has a bias."""
     dense: Dense | None = None
     """A layer before the output (BART), or None."""
+    mixes_layers: bool = False
+    """Whether the states are a learned average of those of all layers (SUPERB)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -223,16 +225,26 @@ class ClassificationHead(HeadModule):
         """Declares the layers."""
         width = config.output_width * (2 if head.pooling == "first_and_mean" else 1)
         keys = jax.random.split(key)
-        inputs = {"embed": width}
+        self.dense = build_dense(keys[1], head.dense, config, width)
+        inputs = {"embed": width if head.dense is None else head.dense.output_width(width)}
         outputs = {"labels": head.num_labels}
         self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=head.bias)
-        self.dense = build_dense(keys[1], head.dense, config, width)
+        states = config.num_layers + 1
+        self.layer_weights = (
+            parameter(key, (states,), ("kinds",), constant(1 / states))
+            if head.mixes_layers
+            else None
+        )
         self.pooling = head.pooling
         self.label = head.label
         self.dropout = config.dropout
         self.weights = f"{head.label}_weights"
 
     def scores(self, outputs, key=None):
+        if self.layer_weights is not None:
+            weights = jax.nn.softmax(self.layer_weights[...])
+            mixed = jnp.einsum("lbtd,l->btd", outputs.layers.astype(jnp.float32), weights)
+            outputs = outputs._replace(hidden=mixed.astype(outputs.hidden.dtype))
         dense = (lambda x: x) if self.dense is None else self.dense
         if self.pooling == "late":
             pooled = pool(dense(outputs.hidden), outputs.valid, "mean")

@@ -1,0 +1,134 @@
+"""A head that writes the labels of frames by connectionist temporal classification."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.checks import check_field, check_fields
+from jaxformer.functional.arrays import assert_axes
+from jaxformer.functional.dropout import dropout
+from jaxformer.functional.losses.cross_entropy import LossSums
+from jaxformer.functional.losses.ctc import collapsed, ctc_loss
+from jaxformer.functional.losses.terms import add_metric
+from jaxformer.models.heads.base import Head, HeadModule, Predictions, Unit, array
+from jaxformer.nn.config import SIZE, TransformerConfig
+from jaxformer.nn.layers import Linear, normal
+
+
+@dataclass(frozen=True)
+class CTC(Head):
+    """Transcribes frames, of which many share a label and most have none (wav2vec 2.0, HuBERT).
+
+    Reads "transcript", int `[B, U]`, "transcript_length", int `[B]`, and "transcript_weights",
+    float `[B]`. The loss is that of the labels, summed over all alignments, and its weight their
+    number. A row whose labels need more frames than it has counts as without a loss.
+
+    References:
+        Graves et al., 2006 (https://www.cs.toronto.edu/~graves/icml_2006.pdf).
+    """
+
+    unit: ClassVar[Unit] = "transcript"
+
+    vocab_size: int = 32
+    """Classes of a frame: the labels and the blank (V)."""
+    blank: int = 0
+    """The id of the blank: the padding id of the tokenizer."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "ctc", vocab_size=SIZE)
+        known = 0 <= self.blank < self.vocab_size
+        check_field(self, "blank", known, f"from 0 to vocab_size - 1 = {self.vocab_size - 1}")
+
+    @classmethod
+    def kind(cls):
+        return "ctc"
+
+    @classmethod
+    def for_model(cls, model, num_labels):
+        del model
+        return cls() if num_labels is None else cls(num_labels)
+
+    @property
+    def name(self) -> str:
+        return "ctc"
+
+    def build(self, key, config):
+        return CTCHead(key, config, self)
+
+    def reads(self, rows, length):
+        return {
+            "transcript": array(rows, length),
+            "transcript_length": array(rows),
+            "transcript_weights": array(rows, dtype=jnp.float32),
+        }
+
+    def choices(self, config):
+        del config
+        return self.vocab_size
+
+    def products(self, config):
+        return config.output_width * self.vocab_size
+
+    def metrics(self, result, data):
+        return data.validation.examples.error_rates(result)
+
+
+class CTCHead(HeadModule):
+    """Dropout and a linear layer on every frame's state."""
+
+    weights = "transcript_weights"
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: CTC):
+        """Declares the layer."""
+        inputs, outputs = {"embed": config.output_width}, {"labels": head.vocab_size}
+        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
+        self.dropout = config.dropout
+        self.blank = head.blank
+
+    def scores(self, outputs, key=None):
+        """Returns the logits `[B, T, V]`."""
+        return self.output(dropout(outputs.hidden, self.dropout, key)).astype(jnp.float32)
+
+    def loss_weight(self, batch):
+        """Returns the number of labels; a row without labels counts as one."""
+        counts = jnp.maximum(batch["transcript_length"], 1).astype(jnp.float32)
+        return jnp.sum(counts * batch[self.weights])
+
+    def loss(self, outputs, batch, options, key):
+        del options
+        scores = self.scores(outputs, key)
+        valid = _valid(outputs)
+        labels, lengths = batch["transcript"], batch["transcript_length"]
+        weights = batch[self.weights]
+        assert_axes({"B": scores.shape[0]}, transcript_weights=(weights, "B"))
+        losses, aligned = ctc_loss(scores, valid, labels, lengths, blank=self.blank)
+        rows = jnp.maximum(jnp.sum(weights), 1.0)
+        add_metric("unalignable", jnp.sum((~aligned) * weights) / rows)
+        total = self.loss_weight(batch)
+        found, count = self._decoded(scores, valid, labels.shape[1])
+        real = jnp.arange(labels.shape[1])[None, :] < lengths[:, None]
+        same = jnp.all((found == labels) | ~real, axis=1) & (count == lengths)
+        counts = jnp.maximum(lengths, 1).astype(jnp.float32)
+        zero = jnp.zeros((), jnp.float32)
+        right = jnp.sum(same * counts * weights)
+        return LossSums(jnp.sum(losses * weights), total, right, zero)
+
+    def predictions(self, outputs, batch):
+        """Returns the labels of the likeliest path, int `[B, T]` with blanks at the end."""
+        valid, scores = _valid(outputs), self.scores(outputs)
+        found, _ = collapsed(jnp.argmax(scores, axis=-1), valid, blank=self.blank)
+        return Predictions(found, batch["transcript"], batch[self.weights])
+
+    def _decoded(self, scores, valid, length):
+        """The first `length` labels of the likeliest path, and the number of all."""
+        found, count = collapsed(jnp.argmax(scores, axis=-1), valid, blank=self.blank)
+        missing = max(length - found.shape[1], 0)
+        found = jnp.pad(found, ((0, 0), (0, missing)), constant_values=self.blank)
+        return found[:, :length], count
+
+
+def _valid(outputs):
+    return jnp.ones(outputs.hidden.shape[:2], bool) if outputs.valid is None else outputs.valid

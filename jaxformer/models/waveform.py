@@ -1,0 +1,277 @@
+"""Encoders over waveforms (wav2vec 2.0, HuBERT)."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.checks import RATE, check_argument, check_field, check_fields
+from jaxformer.functional.activations import tap, with_cache
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
+from jaxformer.functional.audio import span_mask
+from jaxformer.functional.dropout import dropout, split
+from jaxformer.functional.masks import KeyPadding, Mask
+from jaxformer.functional.norms import LayerNorm, Norm
+from jaxformer.functional.positions.base import NoPosition, Position
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products
+from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
+from jaxformer.models.heads.transcript import CTC
+from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    FeedForwardConfig,
+    Linear,
+    PostNorm,
+    Residual,
+    SelfAttentionConfig,
+    Transformer,
+)
+from jaxformer.nn.layers import normal, optional_norm, parameter
+from jaxformer.nn.states import STATES, layer_states
+from jaxformer.nn.waveform import (
+    ConvolutionalFeatures,
+    FeatureEncoder,
+    FramePositions,
+    PositionalConvolution,
+    SpanMasking,
+)
+
+
+@dataclass(frozen=True)
+class WaveformConfig(TransformerModelConfig):
+    """Configuration of an encoder over waveforms (wav2vec 2.0, HuBERT)."""
+
+    required: ClassVar[tuple[str, ...]] = ("waveforms",)
+    input_fields: ClassVar[tuple[str, ...]] = ("features",)
+    features: ConvolutionalFeatures = ConvolutionalFeatures()
+    """The convolutions from samples to frames."""
+    feature_norm: bool = True
+    """Whether the model's norm follows them."""
+    feature_dropout: float = 0.0
+    """Dropout of the frames before the blocks."""
+    position_convolution: PositionalConvolution = PositionalConvolution()
+    """The convolution that gives frames their positions."""
+    span_masking: SpanMasking = SpanMasking()
+    """What is masked in training."""
+    position: Position = NoPosition()
+    """A scheme beside the positional convolution."""
+    norm: Norm = LayerNorm(eps=1e-5)
+    """LayerNorm or RMSNorm."""
+    residual: Residual = PostNorm()
+    """PostNorm (base models), or PreNorm (large models: "stable layer norm")."""
+    embedding_norm: Norm | None = LayerNorm(eps=1e-5)
+    """A norm after the positional convolution (base models), or None."""
+    self_attention: SelfAttentionConfig = DotProductAttention(
+        bias=True, output_bias=True, dropout=0.1
+    )
+    """DotProductAttention or another token-mixing sublayer."""
+    feed_forward: FeedForwardConfig = MLP(activation="gelu", gated=False, bias=True)
+    """The position-wise sublayer: MLP or a user-defined one."""
+    depth_scaled_init: bool = False
+    """Whether projections into the residual stream have smaller initial weights (GPT-2)."""
+    dropout: float = 0.1
+    """Dropout rate of the embeddings and of every sublayer's output."""
+    heads: tuple[Head, ...] = (CTC(vocab_size=32),)
+    """The heads on the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_no_windows(self)
+        check_fields(self, "model", feature_dropout=RATE)
+        groups = self.position_convolution.groups
+        divides = self.model_dim % groups == 0
+        wanted = f"divisible by position_convolution.groups = {groups}"
+        check_field(self, "model_dim", divides, wanted)
+
+    def build(self, key):
+        return Waveform(key, self)
+
+    def batch_spec(self, rows, lengths):
+        spec = self.input_spec(rows, lengths)
+        for head in self.heads:
+            spec |= head.reads(rows, lengths.get("targets", 0))
+        return spec
+
+    def input_spec(self, rows, lengths):
+        return {
+            "waveforms": array(rows, lengths["inputs"], dtype=jnp.float32),
+            "num_samples": array(rows),
+        }
+
+    def row_lengths(self, lengths):
+        """Returns the number of frames."""
+        return {"inputs": self.features.num_frames(lengths["inputs"])}
+
+    def check_lengths(self, lengths):
+        """Raises ConfigError if rows have no frame."""
+        samples, least = lengths["inputs"], self.features.min_samples
+        fits = f"at least the {least} samples of a frame, not {samples}"
+        check_field(self, "features", samples >= least, f"for rows of {fits}", "model")
+
+    def flops(self, lengths):
+        blocks = self, self.sublayers, self.num_layers
+        own, dim = self.position_convolution, self.model_dim
+        products = self.features.products + self.features.channels[-1] * dim
+        products += own.kernel_size * dim * dim // own.groups
+        products += block_products(*blocks) + sum(head.products(self) for head in self.heads)
+        return TokenFlops(2 * products, *attention_flops(*blocks, lengths["inputs"], causal=False))
+
+
+class Waveform(Model):
+    """Convolutions from samples to frames, a positional convolution, and encoder blocks.
+
+    References:
+        Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477);
+        Hsu et al., HuBERT (https://arxiv.org/abs/2106.07447).
+    """
+
+    def __init__(self, key: jax.Array, config: WaveformConfig):
+        """Declares all parameters, float32."""
+        keys = jax.random.split(key, 7)
+        width, dim, std = config.features.channels[-1], config.model_dim, normal(config.init_std)
+        self.feature_encoder = FeatureEncoder(keys[0], config.features)
+        self.feature_norm = optional_norm(
+            keys[1], config.norm if config.feature_norm else None, width
+        )
+        axes = {"features": width}, {"embed": dim}
+        self.projection = Linear(keys[2], *axes, std, bias=True)
+        masked = config.span_masking.has_vector
+        uniform = lambda key, shape: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
+        self.mask_vector = parameter(keys[3], (dim,), ("embed",), uniform) if masked else None
+        self.frame_positions = FramePositions(keys[4], config.position_convolution, dim)
+        self.transformer = Transformer(
+            keys[5],
+            config,
+            position=config.position,
+            make_block=partial(config.block.build, sublayers=config.sublayers),
+            num_layers=config.num_layers,
+            width=dim,
+        )
+        self.heads = build_heads(keys[6], config, config.heads)
+        self.config = config
+
+    def features(self, waveforms: jax.Array, num_samples: jax.Array | None = None) -> jax.Array:
+        """Returns the normalised output of the convolutions.
+
+        Args:
+            waveforms: float `[B, S]`.
+            num_samples: int `[B]`: the samples of each row over which a norm over time is taken, so
+                that padding does not change the real frames; None: all, as in transformers.
+
+        Returns:
+            `[B, T, C]` in the compute dtype.
+        """
+        sizes = assert_axes(waveforms=(waveforms, "B S"))
+        assert_floating(waveforms=waveforms)
+        if num_samples is not None:
+            assert_axes(sizes, num_samples=(num_samples, "B"))
+            assert_integers(num_samples=num_samples)
+        features = self.feature_encoder(waveforms, self.config.dtype, num_samples)
+        features = features if self.feature_norm is None else self.feature_norm(features)
+        return tap("hook_features", features)
+
+    def valid_frames(self, length: int, num_samples: jax.Array | None) -> jax.Array | None:
+        """Returns which of `length` frames read real samples alone, bool `[B, T]`; None: all."""
+        if num_samples is None:
+            return None
+        count = self.config.features.num_frames(num_samples)
+        return jnp.arange(length)[None, :] < count[:, None]
+
+    def hidden(
+        self,
+        features: jax.Array,
+        valid: jax.Array | None = None,
+        masked: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the hidden states of frames.
+
+        Args:
+            features: `[B, T, C]`, from `features`.
+            valid: bool `[B, T]`: the frames to attend to; None means all.
+            masked: bool `[B, T]`: the frames to replace with the mask vector. None: spans that are
+                drawn with the key, and none in evaluation.
+            key: The dropout key; None in evaluation.
+
+        Returns:
+            `[B, T, D]` in the compute dtype.
+        """
+        sizes = assert_axes(features=(features, "B T C"))
+        for name, frames in (("valid", valid), ("masked", masked)):
+            if frames is not None:
+                assert_axes(sizes, **{name: (frames, "B T")})
+                assert_bool(**{name: frames})
+        own_key, span_key, stack_key = split(key, 3)
+        x = dropout(self.projection(features), self.config.feature_dropout, own_key)
+        x = self._masked(x, valid, masked, span_key)
+        if valid is not None:
+            x = jnp.where(valid[..., None], x, jnp.zeros((), x.dtype))
+        x = x + tap("hook_pos_embed", self.frame_positions(x))
+        mask = Mask() if valid is None else KeyPadding(valid)
+        return self.transformer(x, mask=mask, key=stack_key)
+
+    def _masked(self, x, valid, masked, key):
+        """Replaces masked frames, and zeroes masked channels."""
+        own = self.config.span_masking
+        if masked is not None:
+            wanted = "None: the model has no vector for masked frames"
+            check_argument("masked", masked, self.mask_vector is not None, wanted)
+        if not own.enabled:
+            return x
+        time_key, channel_key = split(key, 2)
+        if masked is None and time_key is not None and own.time_probability > 0:
+            lengths = None if valid is None else jnp.sum(valid, axis=1, dtype=jnp.int32)
+            masked = span_mask(
+                time_key,
+                x,
+                lengths,
+                probability=own.time_probability,
+                span=min(own.time_span, x.shape[1]),
+                min_spans=own.min_time_spans,
+            )
+        if masked is not None:
+            vector = self.mask_vector[...].astype(x.dtype)
+            x = jnp.where(masked[..., None], vector[None, None], x)
+        if channel_key is not None and own.channel_probability > 0:
+            channels = span_mask(
+                channel_key,
+                x[:, 0],
+                probability=own.channel_probability,
+                span=min(own.channel_span, x.shape[2]),
+                min_spans=own.min_channel_spans,
+            )
+            x = jnp.where(channels[:, None], jnp.zeros((), x.dtype), x)
+        return x
+
+    def outputs_of(
+        self,
+        features: jax.Array,
+        valid: jax.Array | None = None,
+        masked: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> ModelOutput:
+        """Returns what the heads read, see `hidden`."""
+        layers = None
+        if any(getattr(head, "mixes_layers", False) for head in self.config.heads):
+            run = with_cache(self.hidden, STATES, required=False)
+            hidden, cache = run(features, valid, masked, key)
+            layers = jnp.stack(layer_states(cache))
+        else:
+            hidden = self.hidden(features, valid, masked, key)
+        pooled = pool(hidden, valid, "first")
+        return ModelOutput(hidden, pooled, valid=valid, features=features, layers=layers)
+
+    def outputs(self, batch, key=None):
+        num_samples = batch.get("num_samples")
+        features = self.features(batch["waveforms"], num_samples)
+        valid = self.valid_frames(features.shape[1], num_samples)
+        return self.outputs_of(features, valid, batch.get("masked"), key)
+
+    def valid(self, batch):
+        """Returns the frames that read real samples alone, bool `[B, T]`."""
+        waveforms = batch["waveforms"]
+        length = self.config.features.num_frames(waveforms.shape[1])
+        return self.valid_frames(length, batch.get("num_samples"))

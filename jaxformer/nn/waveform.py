@@ -1,0 +1,240 @@
+"""From waveforms to frames: strided convolutions, a positional convolution, and masked spans."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import RATE, check_field, check_fields, check_types
+from jaxformer.functional.arrays import assert_axes
+from jaxformer.functional.convolution import (
+    channel_norm,
+    grouped_convolution,
+    num_windows,
+    weight_norm,
+    windows,
+)
+from jaxformer.functional.feedforward import ActivationName, activation
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.nn.config import SIZE
+from jaxformer.nn.layers import Linear, NormLayer, constant, normal, parameter
+
+_EPS = 1e-5
+"""Added to the variance by the norms of convolutions, whatever that of the blocks is."""
+
+
+@dataclass(frozen=True)
+class ConvolutionalFeatures:
+    """Convolutions without padding, each with an activation, from samples to frames.
+
+    References:
+        Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), section 4.2.
+    """
+
+    channels: tuple[int, ...] = (512, 512, 512, 512, 512, 512, 512)
+    """The output channels of each convolution."""
+    kernels: tuple[int, ...] = (10, 3, 3, 3, 3, 2, 2)
+    """The taps of each convolution."""
+    strides: tuple[int, ...] = (5, 2, 2, 2, 2, 2, 2)
+    """The stride of each convolution."""
+    bias: bool = False
+    """Whether the convolutions have a bias."""
+    norm: Literal["first", "each"] = "first"
+    """"first": the first convolution is followed by a norm of each channel over time (base models);
+    "each": every convolution by a layer norm (large models)."""
+    activation: ActivationName = "gelu"
+    """The nonlinearity."""
+
+    def __post_init__(self):
+        check_types(self)
+        count = len(self.channels)
+        check_field(self, "channels", count >= 1, "at least one convolution")
+        for name in ("channels", "kernels", "strides"):
+            sizes = getattr(self, name)
+            check_field(self, name, all(map(SIZE.allows, sizes)), "positive numbers")
+            same = len(sizes) == count
+            check_field(self, name, same, f"{count} numbers, as many as channels has")
+
+    def num_frames(self, samples: int | jax.Array) -> int | jax.Array:
+        """Returns the number of frames of a waveform, 0 or less for one that is too short."""
+        for size, stride in zip(self.kernels, self.strides, strict=True):
+            samples = num_windows(samples, size, stride)
+        return samples
+
+    @property
+    def min_samples(self) -> int:
+        """The number of samples that a frame reads."""
+        samples = 1
+        for size, stride in zip(self.kernels[::-1], self.strides[::-1], strict=True):
+            samples = (samples - 1) * stride + size
+        return samples
+
+    @property
+    def samples_per_frame(self) -> int:
+        """The number of samples from one frame to the next."""
+        step = 1
+        for stride in self.strides:
+            step *= stride
+        return step
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds for each frame."""
+        inputs = (1, *self.channels[:-1])
+        total, rate = 0, self.samples_per_frame
+        sizes = zip(inputs, self.channels, self.kernels, self.strides, strict=True)
+        for narrow, wide, size, stride in sizes:
+            rate //= stride
+            total += rate * size * narrow * wide
+        return total
+
+
+@dataclass(frozen=True)
+class PositionalConvolution:
+    """A grouped convolution of the frames, whose activation is added to them as their positions.
+
+    References:
+        Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), section 2;
+        Mohamed et al., 2019 (https://arxiv.org/abs/1904.11660).
+    """
+
+    kernel_size: int = 128
+    """Frames that the kernel spans."""
+    groups: int = 16
+    """Groups of channels, a divisor of model_dim."""
+    activation: ActivationName = "gelu"
+    """The nonlinearity."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(self, "position_convolution", kernel_size=SIZE, groups=SIZE)
+
+
+@dataclass(frozen=True)
+class SpanMasking:
+    """Spans of frames that a learned vector replaces in training, and spans of zeroed channels.
+
+    References:
+        Park et al., SpecAugment (https://arxiv.org/abs/1904.08779), as wav2vec 2.0 applies it.
+    """
+
+    time_probability: float = 0.05
+    """The share of frames that would be masked if spans did not overlap; 0: none."""
+    time_span: int = 10
+    """Frames of a span."""
+    min_time_spans: int = 2
+    """The fewest spans of frames in a row."""
+    channel_probability: float = 0.0
+    """The share of channels that would be zeroed if spans did not overlap; 0: none."""
+    channel_span: int = 10
+    """Channels of a span."""
+    min_channel_spans: int = 0
+    """The fewest spans of channels in a row."""
+    enabled: bool = True
+    """Whether anything is masked; the model keeps the vector in any case."""
+
+    def __post_init__(self):
+        check_types(self)
+        rates = {"time_probability": RATE, "channel_probability": RATE}
+        check_fields(self, "span_masking", time_span=SIZE, channel_span=SIZE, **rates)
+
+    @property
+    def has_vector(self) -> bool:
+        """Whether the model has a vector for masked frames."""
+        return self.time_probability > 0 or self.channel_probability > 0
+
+
+class ChannelNorm(nnx.Module):
+    """`channel_norm` with its parameters."""
+
+    def __init__(self, key: jax.Array, channels: int):
+        """Declares scale and bias."""
+        self.scale = parameter(key, (channels,), ("norm",), constant(1.0))
+        self.bias = parameter(key, (channels,), ("norm",), constant(0.0))
+
+    def __call__(self, x: jax.Array, valid: jax.Array | None) -> jax.Array:
+        """`[B, T, C] -> [B, T, C]`; the statistics are those of the positions in `valid`."""
+        return channel_norm(x, self.scale[...], self.bias[...], valid, eps=_EPS)
+
+
+class FeatureEncoder(nnx.Module):
+    """`ConvolutionalFeatures` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: ConvolutionalFeatures):
+        """Declares a kernel for each convolution, and the norms."""
+        self.config = config
+        inputs = (1, *config.channels[:-1])
+        keys = jax.random.split(key, len(inputs))
+        sizes = zip(keys, inputs, config.channels, config.kernels, strict=True)
+        self.convolutions = nnx.List(
+            [
+                Linear(
+                    key,
+                    {"taps": size, "channels": narrow},
+                    {"features": wide},
+                    normal((2 / (size * narrow)) ** 0.5),
+                    bias=config.bias,
+                )
+                for key, narrow, wide, size in sizes
+            ]
+        )
+        first = config.norm == "first"
+        self.channel_norm = ChannelNorm(keys[0], config.channels[0]) if first else None
+        widths = () if first else config.channels
+        self.norms = nnx.List([NormLayer(keys[0], LayerNorm(_EPS), width) for width in widths])
+
+    def __call__(
+        self,
+        waveforms: jax.Array,
+        dtype: jnp.dtype,
+        num_samples: jax.Array | None = None,
+    ) -> jax.Array:
+        """Computes the frames of waveforms.
+
+        Args:
+            waveforms: float `[B, S]`.
+            dtype: The dtype of the frames.
+            num_samples: int `[B]`: the samples of each row that a norm over time reads; None: all.
+
+        Returns:
+            `[B, T, C]`.
+        """
+        assert_axes(waveforms=(waveforms, "B S"))
+        x, f = waveforms[..., None].astype(dtype), activation(self.config.activation)
+        sizes = zip(self.convolutions, self.config.kernels, self.config.strides, strict=True)
+        for place, (convolution, size, stride) in enumerate(sizes):
+            x = convolution(windows(x, size, stride))
+            if place == 0 and self.channel_norm is not None:
+                valid = None
+                if num_samples is not None:
+                    count = num_windows(num_samples, size, stride)
+                    valid = jnp.arange(x.shape[1])[None, :] < count[:, None]
+                x = self.channel_norm(x, valid)
+            elif self.channel_norm is None:
+                x = self.norms[place](x)
+            x = f(x)
+        return x
+
+
+class FramePositions(nnx.Module):
+    """`PositionalConvolution` with its parameters, under a weight norm."""
+
+    def __init__(self, key: jax.Array, config: PositionalConvolution, dim: int):
+        """Declares the kernel's direction `[P, D / G, D]` and length `[P]`, and the bias `[D]`."""
+        size, groups = config.kernel_size, config.groups
+        axes = ("taps", "channels", "features")
+        std = normal(2 / (size * dim) ** 0.5)
+        self.direction = parameter(key, (size, dim // groups, dim), axes, std)
+        length = jnp.sqrt(jnp.sum(jnp.square(self.direction[...]), axis=(1, 2)))
+        self.magnitude = parameter(key, (size,), ("taps",), lambda *_: length)
+        self.bias = parameter(key, (dim,), ("norm",), constant(0.0))
+        self.config = config
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`, what is added to the frames."""
+        kernel = weight_norm(self.direction[...], self.magnitude[...])
+        y = grouped_convolution(x, kernel, groups=self.config.groups)
+        wide = y.astype(jnp.promote_types(y.dtype, jnp.float32)) + self.bias[...][None, None]
+        return activation(self.config.activation)(wide.astype(x.dtype))

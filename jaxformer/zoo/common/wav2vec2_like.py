@@ -1,0 +1,270 @@
+"""What wav2vec 2.0 and HuBERT share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.hub.fields import (
+    Activation,
+    Computed,
+    Flag,
+    Number,
+    numbers,
+    read_activation,
+    write_activation,
+)
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks.classes import Task
+from jaxformer.hub.tasks.speech import ClipClassificationTask, CTCTask
+from jaxformer.hub.weights.layouts import Same, Taps
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.models import CTC, Classification, WaveformConfig
+from jaxformer.nn import PostNorm, PreNorm
+from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
+
+_LARGE = {
+    "features": ConvolutionalFeatures(bias=True, norm="each"),
+    "residual": PreNorm(),
+    "embedding_norm": None,
+}
+"""The fields of large models, which differ from those of base models."""
+
+
+def waveform(
+    num_layers: int,
+    model_dim: int,
+    num_heads: int,
+    mlp_dim: int,
+    *,
+    stable: bool = False,
+    **changes: Any,
+) -> WaveformConfig:
+    """Returns the architecture in any size, with a transcript over 32 characters.
+
+    Args:
+        num_layers: Blocks.
+        model_dim: The width of the states.
+        num_heads: Heads.
+        mlp_dim: The hidden width of the feed-forward layer.
+        stable: Whether norms come before the sublayers, as in large models.
+        **changes: Other fields that differ.
+    """
+    sizes = {
+        "num_layers": num_layers,
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "mlp_dim": mlp_dim,
+    }
+    return WaveformConfig(**(sizes | (_LARGE if stable else {}) | changes))
+
+
+_CONVOLUTIONS = {
+    "channels": ("conv_dim", (512,) * 7),
+    "kernels": ("conv_kernel", (10, 3, 3, 3, 3, 2, 2)),
+    "strides": ("conv_stride", (5, 2, 2, 2, 2, 2, 2)),
+}
+_NORMS = {"group": "first", "layer": "each"}
+_SPANS = {
+    "time_probability": ("mask_time_prob", 0.05),
+    "time_span": ("mask_time_length", 10),
+    "min_time_spans": ("mask_time_min_masks", 2),
+    "channel_probability": ("mask_feature_prob", 0.0),
+    "channel_span": ("mask_feature_length", 10),
+    "min_channel_spans": ("mask_feature_min_masks", 0),
+}
+
+
+def _sizes(hf_config: HFConfig, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The numbers of a list in config.json."""
+    sizes = hf_config.take(name, default)
+    whole = isinstance(sizes, list | tuple) and all(type(size) is int for size in sizes)
+    if not whole:
+        raise ConfigError(f"{hf_config.path}: {name} = {sizes!r}: must be a list of whole numbers")
+    return tuple(sizes)
+
+
+def _read_convolutions(hf_config: HFConfig) -> dict[str, Any]:
+    """Reads the convolutions of samples, and that of positions, with one activation."""
+    f = read_activation(hf_config, "feat_extract_activation", "gelu")
+    sizes = {
+        ours: _sizes(hf_config, theirs, default)
+        for ours, (theirs, default) in _CONVOLUTIONS.items()
+    }
+    norm = hf_config.choose("feat_extract_norm", _NORMS, "group")
+    bias = Flag("", "conv_bias", False).read(hf_config)[""]
+    positions = PositionalConvolution(
+        kernel_size=hf_config.number("num_conv_pos_embeddings", 128),
+        groups=hf_config.number("num_conv_pos_embedding_groups", 16),
+        activation=f,
+    )
+    return {
+        "features": ConvolutionalFeatures(**sizes, bias=bias, norm=norm, activation=f),
+        "position_convolution": positions,
+    }
+
+
+def _write_convolutions(config: WaveformConfig) -> dict[str, Any]:
+    features, positions = config.features, config.position_convolution
+    if positions.activation != features.activation:
+        raise ConfigError(
+            f"model.position_convolution.activation = {positions.activation!r}: must be that of "
+            f"model.features, {features.activation!r}"
+        )
+    norms = {ours: theirs for theirs, ours in _NORMS.items()}
+    return {
+        **{theirs: list(getattr(features, ours)) for ours, (theirs, _) in _CONVOLUTIONS.items()},
+        "num_feat_extract_layers": len(features.channels),
+        "feat_extract_norm": norms[features.norm],
+        "feat_extract_activation": write_activation(features.activation),
+        "conv_bias": features.bias,
+        "num_conv_pos_embeddings": positions.kernel_size,
+        "num_conv_pos_embedding_groups": positions.groups,
+    }
+
+
+def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
+    """Reads where the norms are, and their epsilon."""
+    norm = LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-5))
+    stable = Flag("", "do_stable_layer_norm", False).read(hf_config)[""]
+    residual = PreNorm() if stable else PostNorm()
+    return {"norm": norm, "residual": residual, "embedding_norm": None if stable else norm}
+
+
+def _write_norms(config: WaveformConfig) -> dict[str, Any]:
+    return {
+        "layer_norm_eps": config.norm.eps,
+        "do_stable_layer_norm": config.residual == PreNorm(),
+    }
+
+
+def _read_spans(hf_config: HFConfig) -> dict[str, Any]:
+    """Reads what is masked in training."""
+    values = {ours: hf_config.number(theirs, default) for ours, (theirs, default) in _SPANS.items()}
+    rates = {name: float(values[name]) for name in values if name.endswith("probability")}
+    enabled = Flag("", "apply_spec_augment", True).read(hf_config)[""]
+    return {"span_masking": SpanMasking(**(values | rates), enabled=enabled)}
+
+
+def _write_spans(config: WaveformConfig) -> dict[str, Any]:
+    own = config.span_masking
+    values = {theirs: getattr(own, ours) for ours, (theirs, _) in _SPANS.items()}
+    return values | {"apply_spec_augment": own.enabled}
+
+
+def _write_heads(config: WaveformConfig) -> dict[str, Any]:
+    """Writes the fields that only heads read."""
+    values: dict[str, Any] = {}
+    for head in config.heads:
+        if isinstance(head, CTC):
+            values |= {"vocab_size": head.vocab_size, "pad_token_id": head.blank}
+        if isinstance(head, Classification) and head.dense is not None:
+            values |= {
+                "classifier_proj_size": head.dense.output_width(config.model_dim),
+                "use_weighted_layer_sum": head.mixes_layers,
+            }
+    return values
+
+
+FIELDS = (
+    *numbers(
+        {
+            "num_layers": "num_hidden_layers",
+            "model_dim": "hidden_size",
+            "num_heads": "num_attention_heads",
+            "mlp_dim": "intermediate_size",
+        },
+        {
+            "num_hidden_layers": 12,
+            "hidden_size": 768,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+        },
+    ),
+    Activation(default="gelu"),
+    Number("dropout", "hidden_dropout", 0.1),
+    Number("self_attention.dropout", "attention_dropout", 0.1),
+    Number("feature_dropout", "feat_proj_dropout", 0.0),
+    Computed(_read_convolutions, _write_convolutions),
+    Computed(_read_norms, _write_norms),
+    Computed(_read_spans, _write_spans),
+    Computed(lambda hf_config: {}, _write_heads),
+)
+"""The fields of config.json that both have."""
+
+HARMLESS = (
+    "activation_dropout",
+    "final_dropout",
+    "layerdrop",
+    "num_feat_extract_layers",
+    "vocab_size",
+    "classifier_proj_size",
+    "use_weighted_layer_sum",
+    "ctc_*",
+)
+"""Fields of config.json that only heads read, or that change nothing but training."""
+
+ALIASES = {
+    r"\.weight_g$": ".parametrizations.weight.original0",
+    r"\.weight_v$": ".parametrizations.weight.original1",
+}
+"""The names of the weight norm's tensors in files of older versions of PyTorch."""
+
+_BLOCK = {
+    **attention(
+        0,
+        query="attention.q_proj",
+        key="attention.k_proj",
+        value="attention.v_proj",
+        output="attention.out_proj",
+    ),
+    "norms.0": "layer_norm",
+    "sublayers.1.up": "feed_forward.intermediate_dense",
+    "sublayers.1.down": "feed_forward.output_dense",
+    "norms.1": "final_layer_norm",
+}
+_LAYOUTS = {
+    "feature_encoder.convolutions.*.kernel": Taps(),
+    "frame_positions.direction": Taps(),
+    "frame_positions.magnitude": Same(leading=2),
+}
+
+
+def weight_map(name: str, config: WaveformConfig) -> WeightMap:
+    """Returns the names of the tensors of a model whose body is called `name`."""
+    layer, positions = (
+        f"{name}.feature_extractor.conv_layers",
+        f"{name}.encoder.pos_conv_embed.conv",
+    )
+    names: dict[str, str] = {
+        "feature_encoder.channel_norm": f"{layer}.0.layer_norm",
+        "feature_norm": f"{name}.feature_projection.layer_norm",
+        "projection": f"{name}.feature_projection.projection",
+        "mask_vector": f"{name}.masked_spec_embed",
+        "frame_positions.magnitude": f"{positions}.parametrizations.weight.original0",
+        "frame_positions.direction": f"{positions}.parametrizations.weight.original1",
+        "frame_positions.bias": f"{positions}.bias",
+        "transformer.inputs.embedding_norm": f"{name}.encoder.layer_norm",
+        **block("transformer", f"{name}.encoder.layers.{{}}", _BLOCK),
+        "transformer.final_norm": f"{name}.encoder.layer_norm",
+        "heads.ctc.output": "lm_head",
+        "heads.label.dense.linear": "projector",
+        "heads.label.output": "classifier",
+        "heads.label.layer_weights": "layer_weights",
+    }
+    for place in range(len(config.features.channels)):
+        names[f"feature_encoder.convolutions.{place}"] = f"{layer}.{place}.conv"
+        names[f"feature_encoder.norms.{place}"] = f"{layer}.{place}.layer_norm"
+    return WeightMap(names, layouts=_LAYOUTS)
+
+
+def architectures(name: str, others: Mapping[str, Task] | None = None) -> tuple[Architecture, ...]:
+    """Returns the classes of a system, with `others` between those with heads and the bare one."""
+    tasks = {
+        "ForCTC": CTCTask(),
+        "ForSequenceClassification": ClipClassificationTask(),
+        **(others or {}),
+        "Model": Task(),
+    }
+    return tuple(Architecture(f"{name}{suffix}", task) for suffix, task in tasks.items())

@@ -1,0 +1,76 @@
+"""wav2vec 2.0, and XLSR and XLS-R, its multilingual models."""
+
+from functools import partial
+
+from jaxformer.hub.fields import ConfigMap, Expect
+from jaxformer.hub.flax_format import FlaxFormat
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.models import WaveformConfig
+from jaxformer.zoo.common.wav2vec2_like import (
+    ALIASES,
+    FIELDS,
+    HARMLESS,
+    architectures,
+    waveform,
+    weight_map,
+)
+from jaxformer.zoo.system import System
+
+_SOURCE = "Baevski et al., 2020, section 4.2, https://arxiv.org/abs/2006.11477"
+_XLS_R = "Babu et al., 2021, table 2, https://arxiv.org/abs/2111.09296"
+
+SYSTEMS = (
+    System("wav2vec2-base", "wav2vec2.py:base", waveform(12, 768, 12, 3072), "95M", _SOURCE),
+    System(
+        "wav2vec2-large",
+        "wav2vec2.py:large",
+        waveform(24, 1024, 16, 4096, stable=True),
+        "317M",
+        _SOURCE,
+    ),
+    System("xls-r-0.3b", "", waveform(24, 1024, 16, 4096, stable=True), "317M", _XLS_R),
+    System("xls-r-1b", "", waveform(48, 1280, 16, 5120, stable=True), "965M", _XLS_R),
+    System("xls-r-2b", "", waveform(48, 1920, 16, 7680, stable=True), "2162M", _XLS_R),
+)
+
+
+def _vector(hf_config: HFConfig, architecture: str) -> dict[str, tuple[int, ...]]:
+    """The vector for masked frames, which Flax's classes always have."""
+    config = ConfigMap(WaveformConfig, _FIELDS).read(hf_config)
+    if config.span_masking.has_vector:
+        return {}
+    prefix = "" if architecture == "Wav2Vec2Model" else "wav2vec2."
+    return {f"{prefix}masked_spec_embed": (config.model_dim,)}
+
+
+_FIELDS = (*FIELDS, Expect("add_adapter", False), Expect("adapter_attn_dim", None))
+
+FORMATS = (
+    ModelFormat(
+        model_type="wav2vec2",
+        config_map=ConfigMap(WaveformConfig, _FIELDS),
+        weight_map=partial(weight_map, "wav2vec2"),
+        architectures=architectures("Wav2Vec2"),
+        prefix="wav2vec2.",
+        aliases=ALIASES,
+        harmless=(
+            *HARMLESS,
+            "adapter_kernel_size",
+            "adapter_stride",
+            "num_adapter_layers",
+            "output_hidden_size",
+            "codevector_dim",
+            "contrastive_logits_temperature",
+            "diversity_loss_weight",
+            "feat_quantizer_dropout",
+            "num_codevector*",
+            "num_negatives",
+            "proj_codevector_dim",
+            "tdnn_*",
+            "xvector_output_dim",
+        ),
+        returns_features=True,
+        flax=FlaxFormat(unused=_vector),
+    ),
+)
