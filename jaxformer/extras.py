@@ -21,6 +21,8 @@ EXTRAS = {
     "scipy": ("scipy", "train"),
     "seqeval": ("seqeval", "train"),
     "sklearn": ("scikit-learn", "train"),
+    "soundfile": ("soundfile", "audio"),
+    "soxr": ("soxr", "audio"),
     "tensorboardX": ("tensorboardX", "train"),
     "tokenizers": ("tokenizers", "hub"),
     "torch": ("torch", "parity"),

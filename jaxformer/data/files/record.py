@@ -1,4 +1,4 @@
-"""A row of a table."""
+"""A row of a table, and a file stored in one."""
 
 import reprlib
 from typing import Any, NamedTuple
@@ -39,6 +39,18 @@ class Record(NamedTuple):
             held = ", ".join(map(repr, self.values)) or "none"
             raise DataError(f"{self.where}: no column {column!r}; the columns are: {held}")
         return self.values[column]
+
+
+class EmbeddedFile(NamedTuple):
+    """A file stored in a table, as `datasets` stores images and sounds in Parquet."""
+
+    where: str
+    """Its place, for messages."""
+    content: bytes
+    """Its bytes."""
+
+    def __str__(self):
+        return self.where
 
 
 def table_row(path: object, number: int, values: dict[str, Any]) -> Record:

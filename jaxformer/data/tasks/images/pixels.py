@@ -7,11 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from jaxformer.checks import check_field, check_types
+from jaxformer.data.files.record import EmbeddedFile
 from jaxformer.errors import DataError, StorageError
 from jaxformer.io.files import ordinary_file, replacing
 
@@ -21,18 +22,6 @@ FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters of Pillow, in the order of their numbers."""
 
 _MODES = {1: "L", 3: "RGB"}
-
-
-class EmbeddedImage(NamedTuple):
-    """A file stored in a table, as `datasets` stores images in Parquet."""
-
-    where: str
-    """Its place, for messages."""
-    content: bytes
-    """Its bytes."""
-
-    def __str__(self):
-        return self.where
 
 
 @dataclass(frozen=True)
@@ -158,14 +147,14 @@ def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> N
         temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
+def open_image(file: Path | EmbeddedFile, channels: int) -> Any:
     """Returns a Pillow image with 8 bits per channel."""
     from PIL import Image, ImageOps
 
     if channels not in _MODES:
         raise DataError(f"{file}: image files have 1 or 3 channels, but the model reads {channels}")
     try:
-        embedded = isinstance(file, EmbeddedImage)
+        embedded = isinstance(file, EmbeddedFile)
         with Image.open(io.BytesIO(file.content) if embedded else ordinary_file(file)) as image:
             # Cameras save their orientation beside the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
@@ -176,7 +165,7 @@ def open_image(file: Path | EmbeddedImage, channels: int) -> Any:
 
 
 def scaled_pixels(
-    file: Path | EmbeddedImage, size: tuple[int, int], channels: int, scaling: Scaling
+    file: Path | EmbeddedFile, size: tuple[int, int], channels: int, scaling: Scaling
 ) -> np.ndarray:
     """Returns the pixels of an image in the size that a model reads."""
     scaled = scaling(open_image(file, channels), size)

@@ -13,10 +13,10 @@ import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, OnBadRow
 from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
-from jaxformer.data.files.record import Record
+from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.tables import TABLES, read_records
 from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
-from jaxformer.data.tasks.images.pixels import FIT, EmbeddedImage, Scaling, scaled_pixels
+from jaxformer.data.tasks.images.pixels import FIT, Scaling, scaled_pixels
 from jaxformer.data.tasks.records import label_of
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
@@ -183,7 +183,7 @@ class _DigitSet(ImageSet):
 class _FileSet(ImageSet):
     def __init__(
         self,
-        files: Sequence[AnyPath | EmbeddedImage],
+        files: Sequence[AnyPath | EmbeddedFile],
         names: list[str],
         labels: list[str],
         form: tuple[tuple[int, int], int, Scaling],
@@ -224,7 +224,7 @@ def _image_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str
     value = record.value(column)
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
         name = f"{record.number} {value.get('path') or ''}"
-        return EmbeddedImage(record.where, value["bytes"]), name
+        return EmbeddedFile(record.where, value["bytes"]), name
     return named.file(record, column), record.text(column)
 
 
