@@ -324,12 +324,15 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
 
 class _Waveform(HFFamily):
     name = "waveform"
-    inputs = ("attention_mask", "input_values", "mask_time_indices")
+    inputs = ("attention_mask", "input_values", "mask_time_indices", "sampled_negative_indices")
     source = "input_values"
     normalized_states = False
 
     def names_of_inputs(self, config):
-        return tuple(x for x in self.inputs if x != "mask_time_indices" or _masks_frames(config))
+        names = ["attention_mask", "input_values"]
+        names += ["mask_time_indices"] * config.span_masking.has_vector
+        samples = any(head.unit == "frame" for head in config.heads)
+        return (*names, *["sampled_negative_indices"] * samples)
 
     def forward(self, model, checkpoint, inputs):
         # A norm over time includes padding, as in transformers.
@@ -343,11 +346,6 @@ class _Waveform(HFFamily):
         if checkpoint.model_format.returns_features:
             outputs["extract_features"] = features
         return states, outputs
-
-
-def _masks_frames(config: WaveformConfig) -> bool:
-    """Whether the model has a vector for masked frames."""
-    return config.span_masking.has_vector
 
 
 class _DualEncoder(HFFamily):

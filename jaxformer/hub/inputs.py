@@ -296,6 +296,22 @@ def _check_waveforms(arrays: Mapping[str, np.ndarray], config: Any) -> None:
             f"inputs: mask_time_indices has shape {masked.shape}: must be {frames}, one for each "
             "frame"
         )
+    negatives = arrays.get("sampled_negative_indices")
+    if negatives is None or isinstance(negatives, jax.core.Tracer):
+        return
+    if masked is None:
+        raise DataError("inputs: sampled_negative_indices needs mask_time_indices: give both")
+    if negatives.ndim != 3 or negatives.shape[:2] != frames:
+        raise DataError(
+            f"inputs: sampled_negative_indices has shape {negatives.shape}: must be "
+            f"[{frames[0]}, {frames[1]}, negatives]"
+        )
+    places = np.arange(rows)[:, None, None]
+    if (negatives // frames[1] != places)[np.asarray(masked) > 0].any():
+        raise DataError(
+            "inputs: sampled_negative_indices: must be frames of the same row, numbered from "
+            f"{frames[1]} times the number of the row, at each masked frame"
+        )
 
 
 def _image_model(config: ModelConfig) -> Any:

@@ -91,8 +91,9 @@ class WaveformConfig(TransformerModelConfig):
 
     def batch_spec(self, rows, lengths):
         spec = self.input_spec(rows, lengths)
+        frames = self.features.num_frames(lengths["inputs"])
         for head in self.heads:
-            spec |= head.reads(rows, lengths.get("targets", 0))
+            spec |= head.reads(rows, frames if head.unit == "frame" else lengths.get("targets", 0))
         return spec
 
     def input_spec(self, rows, lengths):

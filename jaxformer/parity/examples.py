@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from jaxformer.functional.convolution import num_windows
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
@@ -29,7 +30,7 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
-from jaxformer.hub.tasks.speech import CTCTask
+from jaxformer.hub.tasks.speech import CTCTask, QuantizedFramesTask
 from jaxformer.models import VisionConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
@@ -241,6 +242,20 @@ def _transcripts(task: CTCTask, rng, inputs, hf_config):
     labels = np.where(np.arange(5) < lengths[:, None], labels, IGNORED)
     labels[1, 0] = IGNORED
     return {"labels": labels}
+
+
+@_labels.register
+def _quantized_frames(task: QuantizedFramesTask, rng, inputs, hf_config):
+    """Masks half of the frames; the others that each is told from may have its codes."""
+    rows, samples = inputs["input_values"].shape
+    frames = samples
+    for size, stride in zip(
+        hf_config.take("conv_kernel"), hf_config.take("conv_stride"), strict=True
+    ):
+        frames = num_windows(frames, size, stride)
+    masked = np.arange(frames) % 2 == rng.integers(2, size=(rows, 1))
+    others = rng.integers(frames, size=(rows, frames, 4)) + np.arange(rows)[:, None, None] * frames
+    return {"mask_time_indices": masked.astype(np.int64), "sampled_negative_indices": others}
 
 
 @_labels.register

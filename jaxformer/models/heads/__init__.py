@@ -13,6 +13,7 @@ from jaxformer.models.heads.labels import (
 from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
+from jaxformer.models.heads.quantized import QuantizedFrames
 from jaxformer.models.heads.span import Span
 from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -36,6 +37,7 @@ __all__ = [
     "Pooler",
     "Predictions",
     "Projection",
+    "QuantizedFrames",
     "Regression",
     "ResidualMLP",
     "Span",
