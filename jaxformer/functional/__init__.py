@@ -50,6 +50,7 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
 from jaxformer.functional.patches import (
+    overlapping_patches,
     patches,
     positions_on_grids,
     resize_offsets,
@@ -230,6 +231,7 @@ __all__ = [
     "min_p_filter",
     "no_repeat_ngram",
     "normalize_waveform",
+    "overlapping_patches",
     "patch_angles",
     "patch_bias",
     "patches",

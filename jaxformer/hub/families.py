@@ -21,6 +21,7 @@ from jaxformer.models import (
     EncoderConfig,
     EncoderDecoderConfig,
     ModelOutput,
+    SpectrogramConfig,
     VisionConfig,
     WaveformConfig,
 )
@@ -322,6 +323,19 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
     return jnp.argsort(inputs["noise"], axis=1, stable=True)
 
 
+class _Spectrogram(_Vision):
+    name = "spectrogram"
+    inputs = ("input_values",)
+    source = "input_values"
+
+    def encoder_inputs(self, checkpoint, inputs):
+        frames = required_input(inputs, "input_values")  # [B, frames, bins]
+        return jnp.swapaxes(frames, 1, 2)[..., None], {}
+
+    def names_of_inputs(self, config):
+        return self.inputs
+
+
 class _Waveform(HFFamily):
     name = "waveform"
     inputs = ("attention_mask", "input_values", "mask_time_indices", "sampled_negative_indices")
@@ -408,6 +422,7 @@ FAMILIES: dict[type, HFFamily] = {
     DualEncoderConfig: _DualEncoder(),
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
+    SpectrogramConfig: _Spectrogram(),
     VisionConfig: _Vision(),
     WaveformConfig: _Waveform(),
 }

@@ -12,6 +12,7 @@ import numpy as np
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import FAMILIES, PATCHES, SEGMENTS, family_of
 from jaxformer.hub.tasks.classes import IGNORED
+from jaxformer.models import SpectrogramConfig
 from jaxformer.models.model import ModelConfig
 
 _LABELS = (
@@ -60,7 +61,7 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         elif name == "pixel_values":
             _check_pixels(arrays, config)
         elif name == "input_values":
-            _check_waveforms(arrays, config)
+            _check_sounds(arrays, config)
         elif name == "position_ids":
             _check_positions(array, config)
         elif name in _MASKS:
@@ -273,10 +274,15 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
 
 
-def _check_waveforms(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    """Checks that each waveform has a frame, and the mask of frames."""
+def _check_sounds(arrays: Mapping[str, np.ndarray], config: Any) -> None:
+    """Checks spectrograms; or that each waveform has a frame, and the mask of frames."""
     waveforms, mask = arrays["input_values"], arrays.get("attention_mask")
     given = f"inputs: input_values has shape {waveforms.shape}"
+    if isinstance(config, SpectrogramConfig):
+        bins, frames = config.image_size
+        if waveforms.shape[1:] != (frames, bins):
+            raise DataError(f"{given}: must be [B, {frames}, {bins}], frames before mel bins")
+        return
     if waveforms.ndim != 2:
         raise DataError(f"{given}: must be [B, samples], one channel of each clip")
     least, (rows, samples) = config.features.min_samples, waveforms.shape

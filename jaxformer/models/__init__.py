@@ -17,7 +17,7 @@ from jaxformer.models.heads.labels import (
     TokenClassification,
 )
 from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
-from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler, PrefixPooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.quantized import QuantizedFrames
 from jaxformer.models.heads.span import Span
@@ -25,6 +25,7 @@ from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.models.spectrogram import SpectrogramConfig
 from jaxformer.models.vision import Vision, VisionConfig
 from jaxformer.models.waveform import Waveform, WaveformConfig
 
@@ -60,12 +61,14 @@ __all__ = [
     "NormPooler",
     "Parameters",
     "Pooler",
+    "PrefixPooler",
     "Projection",
     "QuantizedFrames",
     "Regression",
     "ResidualMLP",
     "SigmoidContrastive",
     "Span",
+    "SpectrogramConfig",
     "TokenClassification",
     "Vision",
     "VisionConfig",

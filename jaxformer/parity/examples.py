@@ -31,7 +31,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.tasks.speech import CTCTask, QuantizedFramesTask
-from jaxformer.models import VisionConfig
+from jaxformer.models import SpectrogramConfig, VisionConfig, WaveformConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
 
@@ -73,7 +73,7 @@ def example_inputs(
             shape = (rows, encoder.num_patches)
             inputs["noise"] = rng.random(shape).astype(np.float32)
     if "input_values" in names:
-        inputs |= _waveforms(padding, rows, rng)
+        inputs |= _sounds(config, padding, rows, rng)
     hf_config = checkpoint.hf_config
     if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
         size = family_of(config).vocab_size(config, "decoder_input_ids")
@@ -85,8 +85,16 @@ _SAMPLES = 90
 """Samples of a waveform."""
 
 
-def _waveforms(padding: Padding, rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns waveforms of unequal lengths; a mask has the real samples first in any case."""
+def _sounds(
+    config: SpectrogramConfig | WaveformConfig,
+    padding: Padding,
+    rows: int,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Returns spectrograms, or waveforms of unequal lengths, whose samples come before padding."""
+    if isinstance(config, SpectrogramConfig):
+        size = (rows, *config.image_size[::-1])
+        return {"input_values": rng.standard_normal(size).astype(np.float32)}
     waveforms = rng.standard_normal((rows, _SAMPLES)).astype(np.float32)
     if padding == "none":
         return {"input_values": waveforms}

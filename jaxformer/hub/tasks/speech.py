@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from jaxformer.functional.losses.ctc import ctc_loss
 from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task, scored
 from jaxformer.models import CTC, Dense, QuantizedFrames
 from jaxformer.models.heads.labels import Pooling
+from jaxformer.models.heads.transcript import ctc_loss
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jaxformer.models.heads.labels import (
     TokenClassification,
 )
 from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
-from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler, PrefixPooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.quantized import QuantizedFrames
 from jaxformer.models.heads.span import Span
@@ -36,6 +36,7 @@ __all__ = [
     "NormPooler",
     "Pooler",
     "Predictions",
+    "PrefixPooler",
     "Projection",
     "QuantizedFrames",
     "Regression",
