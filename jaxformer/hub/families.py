@@ -21,6 +21,7 @@ from jaxformer.models import (
     EncoderConfig,
     EncoderDecoderConfig,
     ModelOutput,
+    SpectrogramConfig,
     VisionConfig,
     WaveformConfig,
 )
@@ -84,7 +85,11 @@ class HFFamily(abc.ABC):
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), _padding_mask(inputs.get("attention_mask"))
+        return model.encode(source, **options), self.encoder_mask(inputs)
+
+    def encoder_mask(self, inputs: Arrays) -> Mask:
+        """Returns the states of the encoder that a decoder attends to."""
+        return _padding_mask(inputs.get("attention_mask"))
 
     def of(self, config: ModelConfig) -> "HFFamily":
         """Returns the family of one model: this one, unless it depends on the model's parts."""
@@ -254,6 +259,9 @@ class _Composite(_EncoderDecoder):
     def encoder_inputs(self, checkpoint, inputs):
         return self._encoder.encoder_inputs(checkpoint.part("encoder"), inputs)
 
+    def encoder_mask(self, inputs):
+        return self._encoder.encoder_mask(inputs)
+
     def decoder_checkpoint(self, checkpoint):
         return checkpoint.part("decoder")
 
@@ -350,6 +358,24 @@ def _masks_frames(config: WaveformConfig) -> bool:
     return config.span_masking.has_vector
 
 
+class _Spectrogram(HFFamily):
+    name = "spectrogram"
+    # Silence counts as sound: in transformers a mask changes nothing but SpecAugment.
+    inputs = ("attention_mask", "input_features")
+    source = "input_features"
+
+    def encoder_inputs(self, checkpoint, inputs):
+        return jnp.swapaxes(required_input(inputs, "input_features"), 1, 2), {}
+
+    def encoder_mask(self, inputs):
+        return Mask()
+
+    def forward(self, model, checkpoint, inputs):
+        spectrograms, _ = self.encoder_inputs(checkpoint, inputs)
+        states = model.outputs_of(spectrograms)
+        return states, {"last_hidden_state": states.hidden}
+
+
 class _DualEncoder(HFFamily):
     name = "dual encoder"
     inputs = (*_Encoder.inputs, *PATCHES, "return_loss")
@@ -410,6 +436,7 @@ FAMILIES: dict[type, HFFamily] = {
     DualEncoderConfig: _DualEncoder(),
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
+    SpectrogramConfig: _Spectrogram(),
     VisionConfig: _Vision(),
     WaveformConfig: _Waveform(),
 }

@@ -23,7 +23,7 @@ _MASKS = (
     "attention_mask", "bool_masked_pos", "decoder_attention_mask", "mask_time_indices",
     "pixel_attention_mask",
 )  # fmt: skip
-_SIGNALS = ("input_values", "pixel_values")
+_SIGNALS = ("input_features", "input_values", "pixel_values")
 """The inputs of models that read no text."""
 _MOST = np.iinfo(np.int32).max
 
@@ -32,7 +32,7 @@ _INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
 _FLOATS = (jnp.floating,), "floats"
 _NUMBERS = (jnp.integer, jnp.bool_, jnp.floating), "numbers"
 _ALLOWED_DTYPES = {
-    **dict.fromkeys(("input_values", "noise", "pixel_values"), _FLOATS),
+    **dict.fromkeys(("input_features", "input_values", "noise", "pixel_values"), _FLOATS),
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
@@ -59,6 +59,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_ids(name, array, config)
         elif name == "pixel_values":
             _check_pixels(arrays, config)
+        elif name == "input_features":
+            _check_spectrograms(array, config)
         elif name == "input_values":
             _check_waveforms(arrays, config)
         elif name == "position_ids":
@@ -265,7 +267,8 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
     other = next((arrays[each] for each in (owner, *_SIGNALS) if each in arrays), None)
     if other is None or array is other:
         return
-    if name in _PER_TOKEN and array.shape != other.shape:
+    per_token = name in _PER_TOKEN and other is not arrays.get("input_features")
+    if per_token and array.shape != other.shape:
         raise DataError(f"inputs: {name} has shape {array.shape}, its ids {other.shape}")
     if name == "labels" and "bool_masked_pos" in arrays:
         return  # one for each masked patch
@@ -298,13 +301,23 @@ def _check_waveforms(arrays: Mapping[str, np.ndarray], config: Any) -> None:
         )
 
 
-def _image_model(config: ModelConfig) -> Any:
-    """The model, or the part of it that reads images."""
-    return next((x for x in config.parts.values() if "images" in x.required), config)
+def _check_spectrograms(spectrograms: np.ndarray, config: Any) -> None:
+    config = _reader(config, "spectrograms")
+    bins, frames = config.num_mel_bins, config.num_frames
+    if spectrograms.ndim != 3 or spectrograms.shape[1:] != (bins, frames):
+        raise DataError(
+            f"inputs: input_features has shape {spectrograms.shape}: must be [B, {bins}, {frames}]"
+            f", {bins} mel bins before frames; pad the clips with silence to {frames} frames"
+        )
+
+
+def _reader(config: ModelConfig, source: str) -> Any:
+    """The model, or the part of it that reads an input."""
+    return next((x for x in config.parts.values() if source in x.required), config)
 
 
 def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    config = _image_model(config)
+    config = _reader(config, "images")
     pixels = arrays["pixel_values"]
     if config.position.any_grid:
         _check_patches_of_images(arrays, config)
@@ -366,7 +379,7 @@ def _check_patches(
     pixels = arrays.get("pixel_values")
     if pixels is None or np.ndim(pixels) != 4:
         return  # reported separately
-    patch_size = _image_model(config).patch_size
+    patch_size = _reader(config, "images").patch_size
     sizes = zip(pixels.shape[2:], patch_size, strict=True)
     expected = (len(pixels), math.prod(count // size for count, size in sizes))
     if hidden.shape != expected:

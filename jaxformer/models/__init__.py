@@ -24,6 +24,7 @@ from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.models.spectrogram import Spectrogram, SpectrogramConfig
 from jaxformer.models.vision import Vision, VisionConfig
 from jaxformer.models.waveform import Waveform, WaveformConfig
 
@@ -64,6 +65,8 @@ __all__ = [
     "ResidualMLP",
     "SigmoidContrastive",
     "Span",
+    "Spectrogram",
+    "SpectrogramConfig",
     "TokenClassification",
     "Vision",
     "VisionConfig",

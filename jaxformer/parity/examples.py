@@ -71,6 +71,10 @@ def example_inputs(
         if "noise" in family_of(config).names_of_inputs(config):
             shape = (rows, encoder.num_patches)
             inputs["noise"] = rng.random(shape).astype(np.float32)
+    if "input_features" in names:
+        encoder = config.parts.get("encoder", config)
+        size = (rows, encoder.num_mel_bins, encoder.num_frames)
+        inputs["input_features"] = rng.standard_normal(size).astype(np.float32)
     if "input_values" in names:
         inputs |= _waveforms(padding, rows, rng)
     hf_config = checkpoint.hf_config
