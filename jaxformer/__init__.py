@@ -7,11 +7,11 @@ Letters used for array axes everywhere in the package::
     S key length       G = N / K              V vocabulary
     L layers           H head dim
 
-`load`, `forward`, `gradients`, `generate`, `chat`, `score`, `embed`, `score_pairs`, `save` and
-`push` work with trained models. They take and return NumPy arrays, or texts and messages, and need
-the libraries of ``pip install 'jaxformer[hub]'``. `run_with_cache`, `run_with_hooks` and
-`activation_gradients` look inside one and change it, as JAX functions. `train` trains the model of
-a config; it needs those of ``jaxformer[train]``.
+`load`, `forward`, `gradients`, `generate`, `chat`, `transcribe`, `score`, `embed`, `score_pairs`,
+`save` and `push` work with trained models. They take and return NumPy arrays, or texts and
+messages, and need the libraries of ``pip install 'jaxformer[hub]'``. `run_with_cache`,
+`run_with_hooks` and `activation_gradients` look inside one and change it, as JAX functions. `train`
+trains the model of a config; it needs those of ``jaxformer[train]``.
 """
 
 from jaxformer.xla_flags import avoid_wrong_sums as _avoid_wrong_sums
@@ -36,6 +36,7 @@ __all__ = [
     "score",
     "score_pairs",
     "train",
+    "transcribe",
 ]
 
 _MODULES = {
@@ -55,6 +56,7 @@ _MODULES = {
     "save": "pretrained.writing",
     "score_pairs": "pretrained.embedding.api",
     "train": "training.loop",
+    "transcribe": "generation.speech.api",
 }
 
 

@@ -51,6 +51,11 @@ def read_sound(
     return waveform
 
 
+def resampled(waveform: np.ndarray, old: int, new: int) -> np.ndarray:
+    """Returns a waveform at another sampling rate; one warning says that it is resampled."""
+    return np.concatenate(list(_resampled([waveform], old, new)))
+
+
 def _opened(file: str | Path | EmbeddedFile) -> Any:
     """Opens a file by libsndfile."""
     soundfile = optional_module("soundfile", "Reading sound files")

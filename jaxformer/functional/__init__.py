@@ -101,6 +101,7 @@ from jaxformer.functional.positions.schemes import (
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
+    SinusoidalTable,
     T5Bias,
 )
 from jaxformer.functional.positions.sparse import T5GlobalBias
@@ -181,6 +182,7 @@ __all__ = [
     "Segments",
     "Sinusoidal",
     "Sinusoidal2D",
+    "SinusoidalTable",
     "T5Bias",
     "T5GlobalBias",
     "YaRN",

@@ -29,6 +29,7 @@ from jaxformer.generation.inputs import (
     check_generates,
     prepare_inputs,
     reads_files,
+    reads_sound,
     texts_of,
 )
 from jaxformer.generation.text_stream import TextStream
@@ -37,6 +38,8 @@ from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.dialogues import Conversations, conversations_in
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
+
+_BANNED = {"suppress_tokens", "begin_suppress_tokens"}
 
 
 def generate(
@@ -104,7 +107,9 @@ def generate(
         inputs = chats.prompts
         config = config.with_end_token(chats.end_of_turn, options)
     hooks = _checked_hooks(hooks, draft)
-    ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
+    first = config.first_tokens(pretrained)
+    prepared = prepare_inputs(pretrained, inputs, config.padding, hooks, first)
+    ids, prompts, encoder_outputs = prepared
     _check_matched(pretrained, ids, encoder_outputs, hooks)
     config = config.for_width(prompts.tokens.shape[1])
     if slide and (config.num_beams > 1 or output_scores):
@@ -223,12 +228,19 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     model, folder = pretrained.config, pretrained.folder
-    recommended = supported_options(recommendations(pretrained), folder)
+    kind, further = GenerationConfig, ()
+    if reads_sound(pretrained):
+        from jaxformer.generation.speech.config import KNOWN, SpeechGenerationConfig
+
+        kind, further = SpeechGenerationConfig, KNOWN
+    recommended = supported_options(recommendations(pretrained), folder, further)
     ends = _known(recommended.get("eos_token_id"), model.vocab_size)
     longest = (model.decoder_position if model.is_encoder_decoder else model.position).max_length
     if TOKEN.allows(recommended.get("max_length")) and longest is not None:
         recommended |= {"max_length": min(recommended["max_length"], longest)}
-    config = GenerationConfig.of(recommended | {"eos_token_id": ends}, options)
+    for name in _BANNED & recommended.keys():  # lists of tokens that files share
+        recommended[name] = _known(recommended[name], model.vocab_size)
+    config = kind.of(recommended | {"eos_token_id": ends}, options).with_tokens(pretrained)
     config.check_vocabulary(model.vocab_size)
     beams = recommended.get("num_beams", 1)
     if config.do_sample and config.num_beams == 1 and beams != 1 and "num_beams" not in options:
@@ -248,7 +260,7 @@ def check_stop_strings(config: GenerationConfig, slide: bool) -> None:
 
 
 def _known(ends: Any, vocab_size: int) -> Any:
-    """The end tokens in the vocabulary: files name others if the vocabulary was cut."""
+    """The tokens in the vocabulary: files name others if the vocabulary was cut."""
     if isinstance(ends, list):
         return [end for end in ends if _known(end, vocab_size) is not None or end is None]
     return None if TOKEN.allows(ends) and ends >= vocab_size else ends

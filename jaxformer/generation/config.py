@@ -3,10 +3,10 @@
 # long: each option stands beside what checks it, builds its processor and reads it from files
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
@@ -238,8 +238,11 @@ class GenerationConfig:
     renormalize_logits: bool = False
     """Normalise the log-probabilities again after everything else, which beam search adds up."""
 
+    rules: ClassVar[Mapping[str, Rule]] = RULES
+    """The rule of each field."""
+
     def __post_init__(self):
-        check_fields(self, **RULES)
+        check_fields(self, **self.rules)
         self._check_tokens()
         self._check_method()
 
@@ -250,7 +253,7 @@ class GenerationConfig:
         Given options of sampling imply do_sample. Recommendations that have no effect beside the
         given values are ignored.
         """
-        names = [field.name for field in fields(cls)]
+        names = list(cls.rules)
         for name in given:
             if name not in names:
                 raise ConfigError(f"generate: {name} is not known{did_you_mean(name, names)}")
@@ -274,7 +277,7 @@ class GenerationConfig:
         idle = (*(() if do_sample else _OF_SAMPLING), *(() if num_beams != 1 else _OF_BEAMS))
         kept = {name: value for name, value in values.items() if name not in idle}
         for name, value in kept.items():
-            rule = RULES[name]
+            rule = cls.rules[name]
             if not rule.allows(value):
                 raise ConfigError(
                     f"the model's generation_config.json or config.json recommends {name} = "
@@ -316,6 +319,15 @@ class GenerationConfig:
         if self.pad_token_id is not None:
             return self.pad_token_id
         return self.end_tokens[0] if self.end_tokens else 0
+
+    def with_tokens(self, pretrained: Pretrained) -> Self:
+        """Returns the options with what a subclass has to know of the model."""
+        del pretrained
+        return self
+
+    def first_tokens(self, pretrained: Pretrained) -> Callable[..., np.ndarray] | None:
+        """Returns how the answers of an encoder-decoder begin; None: with the start token."""
+        del pretrained
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises ConfigError for a token that is not in a vocabulary of this size."""
@@ -434,7 +446,7 @@ class GenerationConfig:
             check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")
 
 
-_SUPPORTED = frozenset(field.name for field in fields(GenerationConfig)) - {*_OURS}
+_SUPPORTED = frozenset(RULES) - {*_OURS}
 
 
 def recommendations(pretrained: Pretrained) -> dict[str, Any]:
@@ -460,12 +472,16 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     return found
 
 
-def supported_options(recommended: Mapping[str, Any], where: object) -> dict[str, Any]:
+def supported_options(
+    recommended: Mapping[str, Any], where: object, further: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns the options that are supported; one warning names those that are not.
 
-    What changes no text in transformers is not mentioned.
+    What changes no text in transformers is not mentioned. `further` names options that this model
+    has besides those of `GenerationConfig`.
     """
-    found = {name: value for name, value in recommended.items() if name in _SUPPORTED}
+    known = {*_SUPPORTED, *further}
+    found = {name: value for name, value in recommended.items() if name in known}
     strings = found.get("stop_strings")
     padding = found.get("pad_token_id")
     if isinstance(strings, str):

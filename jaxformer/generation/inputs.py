@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +27,11 @@ Inputs = Arrays | Files | Sequence[int] | Sequence[Sequence[int]] | np.ndarray
 """Arrays by the names that transformers gives them; or one prompt or several, as text or token
 ids; or, for a model that reads images, the file of one or several."""
 
+FirstTokens = Callable[[EncoderOutputs], np.ndarray]
+"""Maps the encoder's output to the first tokens of each answer, int `[B, T]`."""
+
 _MIN_ENCODER_LENGTH = 16
-_OF_ENCODER = ("input_ids", "attention_mask", "pixel_values", *SEGMENTS)
+_OF_ENCODER = ("input_ids", "attention_mask", "input_features", "pixel_values", *SEGMENTS)
 
 
 class Prompts(NamedTuple):
@@ -198,9 +201,16 @@ class Prepared(NamedTuple):
 
 
 def prepare_inputs(
-    pretrained: Pretrained, inputs: Inputs, padding: int = 0, hooks: Hooks = NO_HOOKS
+    pretrained: Pretrained,
+    inputs: Inputs,
+    padding: int = 0,
+    hooks: Hooks = NO_HOOKS,
+    first_tokens: FirstTokens | None = None,
 ) -> Prepared:
-    """Converts inputs to the decoder's prompts, and runs the encoder if there is one."""
+    """Converts inputs to the decoder's prompts, and runs the encoder if there is one.
+
+    Without "decoder_input_ids" an answer begins with `first_tokens`; None: with the start token.
+    """
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     config = pretrained.config
@@ -224,19 +234,23 @@ def prepare_inputs(
         real_tokens(rows, given.get("attention_mask"), size)
         given = _lengthened(given, config.position.max_length)
         tokens = np.where(given["attention_mask"] > 0, given["input_ids"], -1).astype(np.int32)
+    encoder_outputs = pretrained.encode(given, hooks)
     prompt = arrays.get("decoder_input_ids")
     mask = arrays.get("decoder_attention_mask")
     if prompt is None:
         if mask is not None:
             raise DataError("inputs: decoder_attention_mask is given without decoder_input_ids")
-        prompt = np.full((len(rows), 1), _start_token(pretrained), np.int32)
+        if first_tokens is None:
+            prompt = np.full((len(rows), 1), start_token(pretrained), np.int32)
+        else:
+            prompt = first_tokens(encoder_outputs)
     if len(prompt) != len(rows):
         raise DataError(
             f"inputs: decoder_input_ids has {len(prompt)} rows, and {source} has {len(rows)}"
         )
     ids = np.asarray(prompt)
     prompts = Prompts.of_ids(ids, mask, config.vocab_size, tokens)
-    return Prepared(ids, prompts, pretrained.encode(given, hooks))
+    return Prepared(ids, prompts, encoder_outputs)
 
 
 def tokenize(pretrained: Pretrained, text: str) -> list[int]:
@@ -256,13 +270,20 @@ def reads_files(pretrained: Pretrained, inputs: Inputs) -> bool:
     return reads_images(pretrained) and not isinstance(inputs, Mapping)
 
 
+def reads_sound(pretrained: Pretrained) -> bool:
+    """Whether a model's inputs are spectrograms of sound."""
+    return family_of(pretrained.config).source == "input_features"
+
+
 def blank_inputs(pretrained: Pretrained, rows: int, length: int) -> Arrays:
-    """Inputs of an encoder, all 0: "input_ids" or "pixel_values"."""
+    """Inputs of an encoder, all 0, by the name of its source."""
     config = pretrained.config
     source = family_of(config).source
     if source == "input_ids":
         return {source: np.zeros((rows, length), np.int32)}
     encoder = config.parts["encoder"]
+    if source == "input_features":
+        return {source: np.zeros((rows, encoder.num_mel_bins, encoder.num_frames), np.float32)}
     return {source: np.zeros((rows, encoder.channels, *encoder.image_size), np.float32)}
 
 
@@ -290,8 +311,8 @@ def _pixels(pretrained: Pretrained, files: Any) -> Arrays:
     return reader.arrays(reader.encode([(str(file),) for file in files]), 1)
 
 
-def _start_token(pretrained: Pretrained) -> int:
-    """The first token of an encoder-decoder's answer, found as transformers does."""
+def start_token(pretrained: Pretrained) -> int:
+    """Returns the first token of an encoder-decoder's answer, found as transformers does."""
     found = recommendations(pretrained)
     given = [found.get(name) for name in ("decoder_start_token_id", "bos_token_id")]
     start = next((token for token in given if token is not None), None)

@@ -83,8 +83,8 @@ def describe(
     try:
         extra = _with_parts(config, formats, extra)
     except ConfigError as error:
-        # A part may lack a format by itself although one format covers both parts (T5Gemma).
-        formats = {kind: each for kind, each in formats.items() if each.sections}
+        # A part may lack a format by itself although one format covers both (T5Gemma, Whisper).
+        formats = {kind: each for kind, each in formats.items() if each.bind is None}
         lacking = error
     failures: list[tuple[int, str]] = []
 

@@ -22,6 +22,7 @@ from jaxformer.models import (
     EncoderDecoderConfig,
     ModelOutput,
     SpectrogramConfig,
+    SpectrogramPatchesConfig,
     VisionConfig,
     WaveformConfig,
 )
@@ -85,7 +86,11 @@ class HFFamily(abc.ABC):
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), _padding_mask(inputs.get("attention_mask"))
+        return model.encode(source, **options), self.encoder_mask(inputs)
+
+    def encoder_mask(self, inputs: Arrays) -> Mask:
+        """Returns the states of the encoder that a decoder attends to."""
+        return _padding_mask(inputs.get("attention_mask"))
 
     def of(self, config: ModelConfig) -> "HFFamily":
         """Returns the family of one model: this one, unless it depends on the model's parts."""
@@ -255,6 +260,9 @@ class _Composite(_EncoderDecoder):
     def encoder_inputs(self, checkpoint, inputs):
         return self._encoder.encoder_inputs(checkpoint.part("encoder"), inputs)
 
+    def encoder_mask(self, inputs):
+        return self._encoder.encoder_mask(inputs)
+
     def decoder_checkpoint(self, checkpoint):
         return checkpoint.part("decoder")
 
@@ -323,8 +331,8 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
     return jnp.argsort(inputs["noise"], axis=1, stable=True)
 
 
-class _Spectrogram(_Vision):
-    name = "spectrogram"
+class _SpectrogramPatches(_Vision):
+    name = "spectrogram patches"
     inputs = ("input_values",)
     source = "input_values"
 
@@ -360,6 +368,24 @@ class _Waveform(HFFamily):
         if checkpoint.model_format.returns_features:
             outputs["extract_features"] = features
         return states, outputs
+
+
+class _Spectrogram(HFFamily):
+    name = "spectrogram"
+    # Silence counts as sound: in transformers a mask changes nothing but SpecAugment.
+    inputs = ("attention_mask", "input_features")
+    source = "input_features"
+
+    def encoder_inputs(self, checkpoint, inputs):
+        return jnp.swapaxes(required_input(inputs, "input_features"), 1, 2), {}
+
+    def encoder_mask(self, inputs):
+        return Mask()
+
+    def forward(self, model, checkpoint, inputs):
+        spectrograms, _ = self.encoder_inputs(checkpoint, inputs)
+        states = model.outputs_of(spectrograms)
+        return states, {"last_hidden_state": states.hidden}
 
 
 class _DualEncoder(HFFamily):
@@ -423,6 +449,7 @@ FAMILIES: dict[type, HFFamily] = {
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
     SpectrogramConfig: _Spectrogram(),
+    SpectrogramPatchesConfig: _SpectrogramPatches(),
     VisionConfig: _Vision(),
     WaveformConfig: _Waveform(),
 }

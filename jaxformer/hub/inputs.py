@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import FAMILIES, PATCHES, SEGMENTS, family_of
+from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
 from jaxformer.hub.tasks.classes import IGNORED
-from jaxformer.models import SpectrogramConfig
 from jaxformer.models.model import ModelConfig
 
 _LABELS = (
@@ -24,7 +24,7 @@ _MASKS = (
     "attention_mask", "bool_masked_pos", "decoder_attention_mask", "mask_time_indices",
     "pixel_attention_mask",
 )  # fmt: skip
-_SIGNALS = ("input_values", "pixel_values")
+_SIGNALS = ("input_features", "input_values", "pixel_values")
 """The inputs of models that read no text."""
 _MOST = np.iinfo(np.int32).max
 
@@ -33,7 +33,7 @@ _INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
 _FLOATS = (jnp.floating,), "floats"
 _NUMBERS = (jnp.integer, jnp.bool_, jnp.floating), "numbers"
 _ALLOWED_DTYPES = {
-    **dict.fromkeys(("input_values", "noise", "pixel_values"), _FLOATS),
+    **dict.fromkeys(("input_features", "input_values", "noise", "pixel_values"), _FLOATS),
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
@@ -60,8 +60,10 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_ids(name, array, config)
         elif name == "pixel_values":
             _check_pixels(arrays, config)
+        elif name == "input_features":
+            check_spectrograms(array, _reader(config, "spectrograms"))
         elif name == "input_values":
-            _check_sounds(arrays, config)
+            check_sounds(arrays, config)
         elif name == "position_ids":
             _check_positions(array, config)
         elif name in _MASKS:
@@ -266,7 +268,8 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
     other = next((arrays[each] for each in (owner, *_SIGNALS) if each in arrays), None)
     if other is None or array is other:
         return
-    if name in _PER_TOKEN and array.shape != other.shape:
+    per_token = name in _PER_TOKEN and other is not arrays.get("input_features")
+    if per_token and array.shape != other.shape:
         raise DataError(f"inputs: {name} has shape {array.shape}, its ids {other.shape}")
     if name == "labels" and "bool_masked_pos" in arrays:
         return  # one for each masked patch
@@ -274,59 +277,13 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
 
 
-def _check_sounds(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    """Checks spectrograms; or that each waveform has a frame, and the mask of frames."""
-    waveforms, mask = arrays["input_values"], arrays.get("attention_mask")
-    given = f"inputs: input_values has shape {waveforms.shape}"
-    if isinstance(config, SpectrogramConfig):
-        bins, frames = config.image_size
-        if waveforms.shape[1:] != (frames, bins):
-            raise DataError(f"{given}: must be [B, {frames}, {bins}], frames before mel bins")
-        return
-    if waveforms.ndim != 2:
-        raise DataError(f"{given}: must be [B, samples], one channel of each clip")
-    least, (rows, samples) = config.features.min_samples, waveforms.shape
-    if samples < least:
-        raise DataError(f"{given}: must have at least {least} samples, one frame; pad the clips")
-    if mask is not None and mask.shape == waveforms.shape:
-        counts = np.sum(np.asarray(mask) > 0, axis=1)
-        if counts.min() < least:
-            raise DataError(
-                f"inputs: attention_mask has {counts.min()} samples in row {counts.argmin()}: must "
-                f"have at least {least}, one frame; leave the clip out"
-            )
-    masked = arrays.get("mask_time_indices")
-    frames = (rows, config.features.num_frames(samples))
-    if masked is not None and masked.shape != frames:
-        raise DataError(
-            f"inputs: mask_time_indices has shape {masked.shape}: must be {frames}, one for each "
-            "frame"
-        )
-    negatives = arrays.get("sampled_negative_indices")
-    if negatives is None or isinstance(negatives, jax.core.Tracer):
-        return
-    if masked is None:
-        raise DataError("inputs: sampled_negative_indices needs mask_time_indices: give both")
-    if negatives.ndim != 3 or negatives.shape[:2] != frames:
-        raise DataError(
-            f"inputs: sampled_negative_indices has shape {negatives.shape}: must be "
-            f"[{frames[0]}, {frames[1]}, negatives]"
-        )
-    places = np.arange(rows)[:, None, None]
-    if (negatives // frames[1] != places)[np.asarray(masked) > 0].any():
-        raise DataError(
-            "inputs: sampled_negative_indices: must be frames of the same row, numbered from "
-            f"{frames[1]} times the number of the row, at each masked frame"
-        )
-
-
-def _image_model(config: ModelConfig) -> Any:
-    """The model, or the part of it that reads images."""
-    return next((x for x in config.parts.values() if "images" in x.required), config)
+def _reader(config: ModelConfig, source: str) -> Any:
+    """The model, or the part of it that reads an input."""
+    return next((x for x in config.parts.values() if source in x.required), config)
 
 
 def _check_pixels(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    config = _image_model(config)
+    config = _reader(config, "images")
     pixels = arrays["pixel_values"]
     if config.position.any_grid:
         _check_patches_of_images(arrays, config)
@@ -388,7 +345,7 @@ def _check_patches(
     pixels = arrays.get("pixel_values")
     if pixels is None or np.ndim(pixels) != 4:
         return  # reported separately
-    patch_size = _image_model(config).patch_size
+    patch_size = _reader(config, "images").patch_size
     sizes = zip(pixels.shape[2:], patch_size, strict=True)
     expected = (len(pixels), math.prod(count // size for count, size in sizes))
     if hidden.shape != expected:

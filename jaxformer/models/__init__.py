@@ -25,7 +25,8 @@ from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.models.spectrogram import SpectrogramConfig
+from jaxformer.models.spectrogram import Spectrogram, SpectrogramConfig
+from jaxformer.models.spectrogram_patches import SpectrogramPatchesConfig
 from jaxformer.models.vision import Vision, VisionConfig
 from jaxformer.models.waveform import Waveform, WaveformConfig
 
@@ -68,7 +69,9 @@ __all__ = [
     "ResidualMLP",
     "SigmoidContrastive",
     "Span",
+    "Spectrogram",
     "SpectrogramConfig",
+    "SpectrogramPatchesConfig",
     "TokenClassification",
     "Vision",
     "VisionConfig",

@@ -1,4 +1,4 @@
-"""Composite models: any text or image encoder with a decoder that attends to its outputs."""
+"""Composite models: any encoder with a decoder that attends to its outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -20,6 +20,7 @@ from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import Head, ModelOutput, array, pool
 from jaxformer.models.model import ModelConfig
+from jaxformer.models.spectrogram import SpectrogramConfig
 from jaxformer.models.vision import VisionConfig
 from jaxformer.nn import Embedding, Linear, Transformer
 from jaxformer.nn.layers import normal
@@ -32,7 +33,7 @@ class CompositeConfig(ModelConfig):
     """An encoder and a decoder with separate configurations (bert2gpt2, ViT and GPT-2)."""
 
     is_encoder_decoder: ClassVar[bool] = True
-    encoder: EncoderConfig | VisionConfig
+    encoder: EncoderConfig | VisionConfig | SpectrogramConfig
     """The encoder, without heads."""
     decoder: DecoderConfig
     """The decoder, with cross-attention. If the width of the encoder outputs differs from the input
@@ -271,7 +272,8 @@ class Composite(GenerativeModel):
         """Returns the encoder outputs, in the width of the encoder.
 
         Args:
-            inputs: int token ids `[B, S]`, or images `[B, height, width, C]`.
+            inputs: int token ids `[B, S]`, images `[B, height, width, C]`, or spectrograms `[B,
+                frames, M]`.
             **options: Options of the encoder's `hidden`, such as `segments` and `key`.
 
         Returns:

@@ -201,5 +201,9 @@ def _table(
     if position is None or not position.shared:
         return None
     table = position.table(model_dim=width, num_heads=config.num_heads)
-    std = normal(config.init_std)
-    return parameter(key, *table, std, learns=position.learns) if table else None
+    if table is None:
+        return None
+    shape, axes = table
+    values = position.table_values(shape)
+    initial = normal(config.init_std) if values is None else lambda key, shape: values
+    return parameter(key, shape, axes, initial, learns=position.learns)

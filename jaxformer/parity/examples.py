@@ -31,7 +31,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.tasks.speech import CTCTask, QuantizedFramesTask
-from jaxformer.models import SpectrogramConfig, VisionConfig, WaveformConfig
+from jaxformer.models import SpectrogramPatchesConfig, VisionConfig, WaveformConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
 
@@ -72,6 +72,10 @@ def example_inputs(
         if "noise" in family_of(config).names_of_inputs(config):
             shape = (rows, encoder.num_patches)
             inputs["noise"] = rng.random(shape).astype(np.float32)
+    if "input_features" in names:
+        encoder = config.parts.get("encoder", config)
+        size = (rows, encoder.num_mel_bins, encoder.num_frames)
+        inputs["input_features"] = rng.standard_normal(size).astype(np.float32)
     if "input_values" in names:
         inputs |= _sounds(config, padding, rows, rng)
     hf_config = checkpoint.hf_config
@@ -86,13 +90,13 @@ _SAMPLES = 90
 
 
 def _sounds(
-    config: SpectrogramConfig | WaveformConfig,
+    config: SpectrogramPatchesConfig | WaveformConfig,
     padding: Padding,
     rows: int,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """Returns spectrograms, or waveforms of unequal lengths, whose samples come before padding."""
-    if isinstance(config, SpectrogramConfig):
+    if isinstance(config, SpectrogramPatchesConfig):
         size = (rows, *config.image_size[::-1])
         return {"input_values": rng.standard_normal(size).astype(np.float32)}
     waveforms = rng.standard_normal((rows, _SAMPLES)).astype(np.float32)

@@ -26,7 +26,6 @@ _CONVOLUTIONS = "a convolutional network, not a transformer"
 _LEFT_OUT = {
     "resnet": _CONVOLUTIONS,
     "regnet": _CONVOLUTIONS,
-    "whisper": _SPEECH,
     "speech-encoder-decoder": _SPEECH,
 }
 """`model_type` -> why it is not supported."""

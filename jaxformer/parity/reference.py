@@ -24,7 +24,10 @@ _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 # Falcon's eager attention adds ALiBi twice, to the scores and to the mask; the default does not.
 _ATTENTION = {"falcon": "sdpa"}
 # Sinusoidal tables that are frozen parameters until transformers loads a checkpoint.
-_TABLES = {"vit_mae": ("position_embeddings", "decoder_pos_embed")}
+_TABLES = {
+    "vit_mae": ("position_embeddings", "decoder_pos_embed"),
+    "whisper": ("encoder.embed_positions.weight",),
+}
 
 
 class Reference:

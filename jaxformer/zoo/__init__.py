@@ -58,6 +58,7 @@ from jaxformer.zoo import (
     vit,
     vit_mae,
     wav2vec2,
+    whisper,
     xglm,
     xlm_roberta_xl,
 )
@@ -73,7 +74,7 @@ _MODULES = (
     composite, vision_text_dual_encoder,
     xlm_roberta_xl, eurobert, nomic_bert, esm,
     dinov3, vit_mae,
-    wav2vec2, hubert, audio_spectrogram_transformer,
+    wav2vec2, hubert, audio_spectrogram_transformer, whisper,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

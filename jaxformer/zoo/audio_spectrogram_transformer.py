@@ -8,12 +8,14 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import PrefixPooler, SpectrogramConfig
+from jaxformer.models import PrefixPooler, SpectrogramPatchesConfig
 from jaxformer.zoo.common.vit_like import LAYOUTS, QKV_BIAS, module_names, names
 from jaxformer.zoo.system import System
 
 
-def ast(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> SpectrogramConfig:
+def ast(
+    num_layers: int, model_dim: int, num_heads: int, **changes: Any
+) -> SpectrogramPatchesConfig:
     """Returns AST's architecture in any size, for ten seconds and the 527 labels of AudioSet."""
     sizes = {
         "num_layers": num_layers,
@@ -22,7 +24,7 @@ def ast(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Spec
         "mlp_dim": 4 * model_dim,
         "pooler": PrefixPooler(norm=True),
     }
-    return SpectrogramConfig(**(sizes | changes))
+    return SpectrogramPatchesConfig(**(sizes | changes))
 
 
 SYSTEMS = (
@@ -53,7 +55,7 @@ def _read_patches(hf_config: HFConfig) -> dict[str, Any]:
     }
 
 
-def _write_patches(config: SpectrogramConfig) -> dict[str, Any]:
+def _write_patches(config: SpectrogramPatchesConfig) -> dict[str, Any]:
     values = (*config.image_size, *config.patch_stride)
     return dict(zip(_SIZES, values, strict=True)) | {"patch_size": config.patch_size[0]}
 
@@ -68,7 +70,7 @@ FORMATS = (
     ModelFormat(
         model_type="audio-spectrogram-transformer",
         config_map=ConfigMap(
-            SpectrogramConfig,
+            SpectrogramPatchesConfig,
             (
                 *numbers(
                     {

@@ -20,7 +20,7 @@ PARTS = {
     "head": r"^(heads|pooler)\.",
     "norms": r"norm",
     "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|"
-    r"_token$|^register_table$|^(feature_encoder|projection)\.|^mask_vector$",
+    r"_token$|^register_table$|^(feature_encoder|projection|convolutions)\.|^mask_vector$",
 }
 """Each part of a model, and the pattern of its parameters' paths; the first match counts."""
 # Shazeer, 2020, https://arxiv.org/abs/2002.05202

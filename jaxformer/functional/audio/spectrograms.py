@@ -131,17 +131,50 @@ def log_mel(
         (https://arxiv.org/abs/2212.04356), section 2.2.
     """
     assert_axes(waveform=(waveform, "... S"))
-    assert_floating(waveform=waveform)
-    fft_length, hop = static("fft_length", fft_length, at_least(2)), static("hop", hop, at_least(1))
-    half = fft_length // 2
+    hop = static("hop", hop, at_least(1))
+    half = static("fft_length", fft_length, at_least(2)) // 2
     samples = waveform.shape[-1]
-    check_argument(
-        "waveform", waveform, samples > half and samples >= hop, f"longer than {half} samples"
-    )
+    long_enough = samples > half and samples >= hop
+    check_argument("waveform", waveform, long_enough, f"longer than {half} samples")
     ends = [(0, 0)] * (waveform.ndim - 1) + [(half, half)]
     padded = jnp.pad(jnp.asarray(waveform), ends, mode="reflect")
+    log_power = log_mel_power(
+        padded,
+        num_mel_bins=num_mel_bins,
+        sampling_rate=sampling_rate,
+        fft_length=fft_length,
+        hop=hop,
+    )[..., : samples // hop, :]
+    return compressed(log_power, jnp.max(log_power, axis=(-2, -1), keepdims=True))
+
+
+def log_mel_power(
+    waveform: jax.Array, *, num_mel_bins: int, sampling_rate: int, fft_length: int, hop: int
+) -> jax.Array:
+    r"""Returns the power in each mel bin of the frames of a waveform, whose ends are not reflected.
+
+    .. math:: z = \log_{10} \max(P W, 10^{-10})
+
+    So a long waveform may be read in parts, see `log_mel`.
+
+    Args:
+        waveform: `[..., S]` with S of at least `fft_length`.
+        num_mel_bins: M.
+        sampling_rate: Samples per second.
+        fft_length: Samples of a frame.
+        hop: Samples from a frame to the next.
+
+    Returns:
+        `[..., T, M]` with T = 1 + (S - fft_length) // hop, in float32 or wider.
+
+    Raises:
+        AssertionError: The waveform does not hold floating-point numbers.
+        ArgumentError: The waveform is too short, or a size is invalid.
+    """
+    assert_floating(waveform=waveform)
+    fft_length = static("fft_length", fft_length, at_least(2))
+    sampling_rate = static("sampling_rate", sampling_rate, at_least(1))
     window = np.hanning(fft_length + 1)[:-1]
-    power = power_spectrogram(padded, window, hop=hop, fft_length=fft_length)
     filters = mel_filters(
         num_mel_bins,
         fft_length=fft_length,
@@ -150,8 +183,22 @@ def log_mel(
         max_frequency=min(8000.0, sampling_rate / 2),
         scale="slaney",
     )
-    log_power = jnp.log10(jnp.maximum(_weighted(power[..., : samples // hop, :], filters), 1e-10))
-    loudest = jnp.max(log_power, axis=(-2, -1), keepdims=True)
+    power = power_spectrogram(waveform, window, hop=hop, fft_length=fft_length)
+    return jnp.log10(jnp.maximum(_weighted(power, filters), 1e-10))
+
+
+def compressed(log_power: jax.Array, loudest: jax.Array) -> jax.Array:
+    r"""Returns a log-mel spectrogram with the range that Whisper reads.
+
+    .. math:: y = \tfrac14 \max(z, z_\mathrm{max} - 8) + 1
+
+    Args:
+        log_power: `[..., T, M]`, from `log_mel_power`.
+        loudest: The maximum of the whole waveform, of a shape that broadcasts.
+
+    Returns:
+        `[..., T, M]`.
+    """
     return (jnp.maximum(log_power, loudest - 8.0) + 4.0) / 4.0
 
 

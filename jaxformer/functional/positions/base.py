@@ -118,6 +118,11 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         del model_dim, num_heads
         return None
 
+    def table_values(self, shape: tuple[int, ...]) -> jax.Array | None:
+        """Returns the initial values of the scheme's table; None draws them at random."""
+        del shape
+        return None
+
     def global_table(
         self, *, model_dim: int, num_heads: int
     ) -> tuple[tuple[int, ...], tuple[str, ...]] | None:

@@ -1,0 +1,1 @@
+"""Transcribing speech with Whisper."""

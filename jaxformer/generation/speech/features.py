@@ -1,0 +1,117 @@
+"""From a waveform to the spectrograms of windows, as preprocessor_config.json says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.checks import at_least
+from jaxformer.errors import DataError
+from jaxformer.functional.audio import compressed, log_mel, log_mel_power
+from jaxformer.io.model_files import read_object
+from jaxformer.pretrained.model import Pretrained
+
+PREPROCESSOR = "preprocessor_config.json"
+_PROCESSOR, _SECTION = "processor_config.json", "feature_extractor"
+"""The file of a processor of sounds and texts, and its field with the settings for sounds."""
+_USUAL = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
+
+
+@dataclass(frozen=True)
+class Features:
+    """How a model reads a waveform."""
+
+    sampling_rate: int
+    """Samples per second."""
+    fft_length: int
+    """Samples of a frame."""
+    hop: int
+    """Samples from the start of a frame to that of the next."""
+    num_mel_bins: int
+    """Frequencies."""
+    num_frames: int
+    """Frames of a window."""
+
+    @classmethod
+    def of(cls, pretrained: Pretrained) -> "Features":
+        """Returns the settings of a checkpoint; DataError if they do not fit the model."""
+        encoder = pretrained.config.parts["encoder"]
+        name, values = _settings(pretrained)
+        found = {key: values.get(key, usual) for key, usual in _USUAL.items()}
+        for key, value in found.items():
+            if not at_least(1).allows(value):
+                raise DataError(f"{name}: {key} = {value!r}: must be an integer of at least 1")
+        rate, fft_length, hop = found.values()
+        bins = values.get("feature_size", encoder.num_mel_bins)
+        if bins != encoder.num_mel_bins:
+            raise DataError(
+                f"{name}: feature_size = {bins!r}: must be {encoder.num_mel_bins}, the mel bins of "
+                "the model: copy the file of the checkpoint"
+            )
+        seconds = values.get("chunk_length")
+        if seconds is not None and seconds * rate // hop != encoder.num_frames:
+            raise DataError(
+                f"{name}: chunk_length = {seconds!r}: makes {seconds * rate // hop} frames, but "
+                f"the model reads {encoder.num_frames}: copy the file of the checkpoint"
+            )
+        return cls(rate, fft_length, hop, bins, encoder.num_frames)
+
+    @property
+    def num_samples(self) -> int:
+        """The samples of a window."""
+        return self.num_frames * self.hop
+
+    @property
+    def seconds_per_frame(self) -> float:
+        """The time from one frame to the next."""
+        return self.hop / self.sampling_rate
+
+    def spectrogram(self, waveform: np.ndarray) -> np.ndarray:
+        """Returns the spectrogram of a waveform of any length.
+
+        A waveform that fits into a window is padded with silence, as in transformers; a longer one
+        is read in parts of a window each, so that memory suffices for hours.
+
+        Args:
+            waveform: float32 `[S]`.
+
+        Returns:
+            float32 `[T, M]`.
+        """
+        if len(waveform) <= self.num_samples:
+            padded = np.pad(waveform, (0, self.num_samples - len(waveform)))
+            return np.asarray(jax.jit(partial(log_mel, **self._sizes))(padded))
+        half = self.fft_length // 2
+        total = len(waveform) // self.hop
+        window = (self.num_frames - 1) * self.hop + self.fft_length
+        padded = np.pad(waveform, half, mode="reflect")
+        read = jax.jit(partial(log_mel_power, **self._sizes))
+        parts = []
+        for start in range(0, total, self.num_frames):
+            part = padded[start * self.hop :][:window]
+            parts.append(np.asarray(read(np.pad(part, (0, window - len(part))))))
+        log_power = np.concatenate(parts)[:total]
+        return np.asarray(compressed(log_power, log_power.max()))
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {
+            "num_mel_bins": self.num_mel_bins,
+            "sampling_rate": self.sampling_rate,
+            "fft_length": self.fft_length,
+            "hop": self.hop,
+        }
+
+
+def _settings(pretrained: Pretrained) -> tuple[str, Mapping[str, Any]]:
+    """Returns the file with the settings and its values; empty if there is none."""
+    if pretrained.folder is None:
+        return PREPROCESSOR, {}
+    section = (read_object(pretrained.folder, _PROCESSOR) or {}).get(_SECTION)
+    if isinstance(section, dict):
+        return str(pretrained.folder / _PROCESSOR), section
+    file = str(pretrained.folder / PREPROCESSOR)
+    return file, read_object(pretrained.folder, PREPROCESSOR) or {}

@@ -1,0 +1,151 @@
+"""The times of words: cross-attention and dynamic time warping."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from jaxformer.generation.speech.tokens import SpeechTokens
+from jaxformer.pretrained.model import Pretrained
+
+_WITHOUT_SPACES = ("zh", "ja", "th", "lo", "my", "yue")
+"""Languages whose words are not separated by spaces."""
+_MEDIAN_WIDTH = 7
+
+
+def token_times(
+    pretrained: Pretrained,
+    tokens: SpeechTokens,
+    features: np.ndarray,
+    prompt: Sequence[int],
+    new: Sequence[int],
+    *,
+    frames: int,
+    seconds: float,
+) -> np.ndarray:
+    """Returns when each new token of a window begins.
+
+    Args:
+        pretrained: The model.
+        tokens: Its special tokens; those heads are read that follow the sound, or all heads of the
+            second half of the layers.
+        features: The spectrogram of the window, float32 `[1, M, frames]`.
+        prompt: The first tokens of the answer.
+        new: The tokens after them, without the end token.
+        frames: The frames of the window that belong to the sound.
+        seconds: Seconds per state of the encoder.
+
+    Returns:
+        float64 `[len(new)]`, in seconds from the start of the window.
+
+    References:
+        `whisper.timing` of OpenAI, and `_extract_token_timestamps` of transformers.
+    """
+    layers, heads = pretrained.config.decoder_layers, pretrained.config.num_heads
+    chosen = tokens.alignment_heads or tuple(
+        (layer, head) for layer in range(layers // 2, layers) for head in range(heads)
+    )
+    name = "decoder.blocks.{}.cross_attn.hook_pattern"
+    names = tuple({name.format(layer): None for layer, _ in chosen})
+    ids = np.array([[*prompt, *new]], np.int32)
+    inputs = {"input_features": features, "decoder_input_ids": ids}
+    _, cache = pretrained.activations(inputs, names)
+    weights = np.stack(
+        [np.asarray(cache[name.format(layer)], np.float64)[0, head] for layer, head in chosen]
+    )
+    own = weights[:, len(prompt) :, : max(frames // 2, 1)]
+    spread = own.std(axis=1, keepdims=True)
+    own = (own - own.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1)
+    matrix = median_filter(own, _MEDIAN_WIDTH).mean(axis=0)
+    rows, columns = warping_path(-matrix)
+    begins = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
+    return columns[begins] * seconds
+
+
+def median_filter(x: np.ndarray, width: int) -> np.ndarray:
+    """Returns the median of `width` neighbours along the last axis, whose ends are reflected.
+
+    An axis that is too short stays as it is.
+    """
+    half = width // 2
+    if x.shape[-1] <= half:
+        return x
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)], mode="reflect")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, width, axis=-1), axis=-1)
+
+
+def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the cheapest monotonic path through a matrix: its rows and columns.
+
+    The matrix is filled one antidiagonal after another. Of equal predecessors the left one is
+    taken, as by OpenAI.
+
+    Args:
+        cost: float `[N, M]`.
+
+    Returns:
+        int `[K]` twice, from (0, 0) to (N - 1, M - 1).
+    """
+    height, width = cost.shape
+    total = np.full((height + 1, width + 1), np.inf)
+    total[0, 0] = 0
+    step = np.zeros((height + 1, width + 1), int)
+    step[0, :], step[:, 0] = 2, 1
+    for diagonal in range(2, height + width + 1):
+        i = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
+        j = diagonal - i
+        both, up, left = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        from_both, from_up = (both < up) & (both < left), (up < both) & (up < left)
+        step[i, j] = np.where(from_both, 0, np.where(from_up, 1, 2))
+        total[i, j] = cost[i - 1, j - 1] + np.where(from_both, both, np.where(from_up, up, left))
+    i, j = height, width
+    path = []
+    while i > 0 or j > 0:
+        path.append((i - 1, j - 1))
+        taken = step[i, j]
+        i, j = i - (taken != 2), j - (taken != 1)
+    rows, columns = np.array(path[::-1]).T
+    return rows, columns
+
+
+def words_of(
+    tokenizer: Tokenizer,
+    tokens: Sequence[int],
+    starts: Sequence[float],
+    end: float,
+    language: str | None,
+) -> list[dict[str, Any]]:
+    """Groups the tokens of a text to words.
+
+    Args:
+        tokenizer: The tokenizer.
+        tokens: The tokens of words, without timestamps.
+        starts: When each begins, in seconds.
+        end: When the last one ends.
+        language: The code of the language; some do not separate words by spaces.
+
+    Returns:
+        {"word", "start", "end"} of each.
+    """
+    spaced = language not in _WITHOUT_SPACES
+    words: list[dict[str, Any]] = []
+    pending: list[int] = []
+    begin = end
+    for token, start in zip(tokens, starts, strict=True):
+        begin = begin if pending else start
+        pending.append(token)
+        text = tokenizer.decode(pending)
+        if "\ufffd" in text:
+            continue  # bytes of a character whose other bytes follow
+        if words and spaced and not text.startswith(" "):
+            words[-1]["word"] += text
+        else:
+            words.append({"word": text, "start": float(begin)})
+        pending = []
+    if pending:
+        words.append({"word": tokenizer.decode(pending), "start": float(begin)})
+    ends = [word["start"] for word in words[1:]] + [float(end)]
+    return [
+        {**word, "end": max(last, word["start"])} for word, last in zip(words, ends, strict=True)
+    ]

@@ -1,0 +1,280 @@
+"""Whisper: an encoder over log-mel spectrograms, and a decoder that writes what is said."""
+
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.schemes import Learned, SinusoidalTable
+from jaxformer.hub.fields import Computed, ConfigMap, read_activation, write_activation
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks.classes import Seq2SeqLMTask, Task
+from jaxformer.hub.tasks.speech import ClipClassificationTask
+from jaxformer.hub.weights.layouts import Taps
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.models import (
+    Classification,
+    CompositeConfig,
+    DecoderConfig,
+    LanguageModel,
+    SpectrogramConfig,
+)
+from jaxformer.nn import MLP, DotProductAttention, DotProductCrossAttention
+from jaxformer.zoo.system import System
+
+_ATTENTION = DotProductAttention(bias=True, key_bias=False, output_bias=True)
+
+
+def whisper(
+    num_layers: int,
+    model_dim: int,
+    num_heads: int,
+    *,
+    num_decoder_layers: int | None = None,
+    vocab_size: int = 51865,
+    num_mel_bins: int = 80,
+) -> CompositeConfig:
+    """Returns Whisper in any size.
+
+    Args:
+        num_layers: Blocks of the encoder.
+        model_dim: The width of the states.
+        num_heads: Heads.
+        num_decoder_layers: Blocks of the decoder; None: as many as the encoder has.
+        vocab_size: Tokens: 51,864 in English, 51,865 in many languages, 51,866 since large-v3.
+        num_mel_bins: Frequencies: 80, or 128 since large-v3.
+    """
+    sizes = {"model_dim": model_dim, "num_heads": num_heads, "mlp_dim": 4 * model_dim}
+    return CompositeConfig(
+        _encoder(num_layers=num_layers, num_mel_bins=num_mel_bins, **sizes),
+        _decoder(
+            num_layers=num_layers if num_decoder_layers is None else num_decoder_layers,
+            vocab_size=vocab_size,
+            **sizes,
+        ),
+    )
+
+
+def _encoder(**fields: Any) -> SpectrogramConfig:
+    return SpectrogramConfig(self_attention=_ATTENTION, **fields)
+
+
+def _decoder(**fields: Any) -> DecoderConfig:
+    return DecoderConfig(
+        **{
+            "position": Learned(max_length=448),
+            "norm": LayerNorm(eps=1e-5),
+            "self_attention": _ATTENTION,
+            "cross_attention": DotProductCrossAttention(),
+            "feed_forward": MLP(activation="gelu", gated=False, bias=True),
+            "tie_embeddings": True,
+            "depth_scaled_init": False,
+            "heads": (LanguageModel(),),
+            **fields,
+        }
+    )
+
+
+_SOURCE = "Radford et al., 2022, table 1, https://arxiv.org/abs/2212.04356"
+_RELEASES = "https://github.com/openai/whisper/blob/main/README.md; the released checkpoints"
+
+SYSTEMS = (
+    System("whisper-tiny", "whisper.py:tiny", whisper(4, 384, 6), "39M", _SOURCE),
+    System("whisper-base", "whisper.py:base", whisper(6, 512, 8), "74M", _SOURCE),
+    System("whisper-small", "whisper.py:small", whisper(12, 768, 12), "244M", _SOURCE),
+    System("whisper-medium", "whisper.py:medium", whisper(24, 1024, 16), "769M", _SOURCE),
+    System("whisper-large", "whisper.py:large", whisper(32, 1280, 20), "1550M", _SOURCE),
+    System(
+        "whisper-large-v3",
+        "",
+        whisper(32, 1280, 20, vocab_size=51866, num_mel_bins=128),
+        "1550M",
+        _RELEASES,
+    ),
+    System(
+        "whisper-large-v3-turbo",
+        "",
+        whisper(32, 1280, 20, num_decoder_layers=4, vocab_size=51866, num_mel_bins=128),
+        "809M",
+        _RELEASES,
+    ),
+)
+
+# Configuration ----------------------------------------------------------------------------------
+
+_SIDES = ("encoder", "decoder")
+_SIZES = {
+    "num_layers": ("layers", 4),
+    "num_heads": ("attention_heads", 6),
+    "mlp_dim": ("ffn_dim", 1536),
+}
+_CLASSIFIES = "WhisperForAudioClassification"
+
+
+def _read(hf_config: HFConfig) -> dict[str, Any]:
+    """Reads both sides; a classifier has the encoder alone."""
+    activation = read_activation(hf_config, "activation_function", "gelu")
+    shared = {
+        "model_dim": hf_config.number("d_model", 384),
+        "dropout": hf_config.number("dropout", 0.0),
+        "feed_forward": MLP(activation=activation, gated=False, bias=True),
+        "self_attention": replace(_ATTENTION, dropout=hf_config.number("attention_dropout", 0.0)),
+    }
+    sizes = {
+        side: {
+            ours: hf_config.number(f"{side}_{theirs}", default)
+            for ours, (theirs, default) in _SIZES.items()
+        }
+        for side in _SIDES
+    }
+    encoder = shared | {
+        "num_mel_bins": hf_config.number("num_mel_bins", 80),
+        "position": SinusoidalTable(hf_config.number("max_source_positions", 1500)),
+    }
+    decoder = shared | {
+        "vocab_size": hf_config.number("vocab_size", 51865),
+        "position": Learned(hf_config.number("max_target_positions", 448)),
+        "padding_id": hf_config.number("pad_token_id", None),
+        "tie_embeddings": hf_config.take("tie_word_embeddings", True),
+    }
+    named = hf_config.take("architectures", None) or [""]
+    if named[0] == _CLASSIFIES:
+        return {"encoder": encoder | sizes["encoder"]}
+    return {"encoder": encoder | sizes["encoder"], "decoder": decoder | sizes["decoder"]}
+
+
+def _build(
+    encoder: dict[str, Any], decoder: dict[str, Any] | None = None
+) -> CompositeConfig | SpectrogramConfig:
+    """Builds both sides, or the encoder alone."""
+    alone = SpectrogramConfig(**encoder)
+    return alone if decoder is None else CompositeConfig(alone, _decoder(**decoder))
+
+
+def _write(config: CompositeConfig | SpectrogramConfig) -> dict[str, Any]:
+    """Writes both sides, or the encoder alone."""
+    parts = config.parts or {"encoder": config}
+    encoder = parts["encoder"]
+    values = {
+        f"{side}_{theirs}": getattr(part, ours)
+        for side, part in parts.items()
+        for ours, (theirs, _) in _SIZES.items()
+    }
+    values |= {
+        "d_model": encoder.model_dim,
+        "dropout": encoder.dropout,
+        "attention_dropout": encoder.self_attention.dropout,
+        "activation_function": write_activation(encoder.feed_forward.activation),
+        "num_mel_bins": encoder.num_mel_bins,
+        "max_source_positions": encoder.position.max_length,
+    }
+    if not config.parts:
+        return values | {"architectures": [_CLASSIFIES]} | _written_heads(config)
+    decoder = parts["decoder"]
+    return values | {
+        "vocab_size": decoder.vocab_size,
+        "max_target_positions": decoder.position.max_length,
+        "tie_word_embeddings": decoder.tie_embeddings,
+    }
+
+
+def _written_heads(config: SpectrogramConfig) -> dict[str, Any]:
+    """Returns the fields that the head of a classifier reads."""
+    return {
+        name: value
+        for head in config.heads
+        if isinstance(head, Classification) and head.dense is not None
+        for name, value in {
+            "classifier_proj_size": head.dense.output_width(config.model_dim),
+            "use_weighted_layer_sum": head.mixes_layers,
+        }.items()
+    }
+
+
+# Weights ----------------------------------------------------------------------------------------
+
+
+def _blocks(kinds: tuple[str, ...]) -> dict[str, str]:
+    """Returns the names in a block with attention of these kinds and a feed-forward layer."""
+    last = len(kinds)
+    names = {
+        f"sublayers.{last}.up": "fc1",
+        f"sublayers.{last}.down": "fc2",
+        f"norms.{last}": "final_layer_norm",
+    }
+    for number, kind in enumerate(kinds):
+        parts = [f"{kind}.{part}_proj" for part in ("q", "k", "v", "out")]
+        names |= attention(number, *parts) | {f"norms.{number}": f"{kind}_layer_norm"}
+    return names
+
+
+def _side(name: str, kinds: tuple[str, ...]) -> dict[str, str]:
+    """Returns the names of the blocks of a side, its positions and its final norm."""
+    return {
+        **block("transformer", f"model.{name}.layers.{{}}", _blocks(kinds)),
+        "transformer.inputs.position_table": f"model.{name}.embed_positions.weight",
+        "transformer.final_norm": f"model.{name}.layer_norm",
+    }
+
+
+_ENCODER = WeightMap(
+    {
+        "convolutions.0": "model.encoder.conv1",
+        "convolutions.1": "model.encoder.conv2",
+        **_side("encoder", ("self_attn",)),
+        "heads.label.dense.linear": "projector",
+        "heads.label.output": "classifier",
+        "heads.label.layer_weights": "layer_weights",
+    },
+    layouts={"convolutions.*.kernel": Taps()},
+)
+_DECODER = WeightMap(
+    {
+        "embedding": "model.decoder.embed_tokens",
+        **_side("decoder", ("self_attn", "encoder_attn")),
+        "heads.language_model": "proj_out",
+    }
+)
+
+
+def _weight_map(config: CompositeConfig | SpectrogramConfig) -> WeightMap:
+    if not config.parts:
+        return _ENCODER
+    sides = zip(_SIDES, (_ENCODER, _DECODER), strict=True)
+    encoder, decoder = (own.within(side, lambda name: name) for side, own in sides)
+    return encoder | decoder
+
+
+FORMATS = (
+    ModelFormat(
+        model_type="whisper",
+        config_map=ConfigMap(_build, (Computed(_read, _write),)),
+        weight_map=_weight_map,
+        architectures=(
+            Architecture("WhisperForConditionalGeneration", Seq2SeqLMTask()),
+            Architecture(_CLASSIFIES, ClipClassificationTask(), prefix=""),
+            Architecture("WhisperModel", Task()),
+        ),
+        prefix="model.",
+        copies={"proj_out.weight": "model.decoder.embed_tokens.weight"},
+        # Transformers never reads scale_embedding; the tokens are read by `generate`.
+        harmless=(
+            "*_layerdrop", "activation_dropout", "scale_embedding", "median_filter_width",
+            "apply_spec_augment", "mask_time_*", "mask_feature_*", "*suppress_tokens",
+            "classifier_proj_size", "use_weighted_layer_sum",
+        ),
+        defaults={
+            "pad_token_id": 50256,
+            "bos_token_id": 50256,
+            "eos_token_id": 50256,
+            "decoder_start_token_id": 50257,
+            "tie_word_embeddings": True,
+        },
+        synonyms={
+            "hidden_size": "d_model",
+            "num_attention_heads": "encoder_attention_heads",
+            "num_hidden_layers": "encoder_layers",
+            "num_key_value_heads": "encoder_attention_heads",
+        },
+    ),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""Small Whisper models with random weights, and sounds for them."""
+
+import json
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models
+
+# Words, then the end, then what is special; the last 31 are timestamps from 0.00 to 0.60.
+END, START, ENGLISH, GERMAN, FRENCH = 90, 91, 92, 93, 94
+TRANSLATE, TRANSCRIBE, PREVIOUS, NO_SPEECH, NO_TIMESTAMPS = 95, 96, 97, 98, 99
+FIRST_TIMESTAMP = 100
+VOCABULARY = 131
+STATES = 30
+FRAMES, HOP, RATE = 2 * STATES, 160, 16_000
+WINDOW = FRAMES * HOP
+"""The samples of a window, 0.6 seconds."""
+
+CONFIG = {
+    "vocab_size": VOCABULARY,
+    "num_mel_bins": 20,
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 56,
+    "max_source_positions": STATES,
+    "max_target_positions": 40,
+    "pad_token_id": END,
+    "bos_token_id": END,
+    "eos_token_id": END,
+    "decoder_start_token_id": START,
+}
+GENERATION = {
+    "begin_suppress_tokens": [3, END],
+    "suppress_tokens": [START, TRANSLATE, TRANSCRIBE, PREVIOUS, NO_SPEECH],
+    "bos_token_id": END,
+    "eos_token_id": END,
+    "pad_token_id": END,
+    "decoder_start_token_id": START,
+    "is_multilingual": True,
+    "lang_to_id": {"<|en|>": ENGLISH, "<|de|>": GERMAN, "<|fr|>": FRENCH},
+    "task_to_id": {"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+    "max_initial_timestamp_index": 20,
+    "max_length": 40,
+    "no_timestamps_token_id": NO_TIMESTAMPS,
+    "prev_sot_token_id": PREVIOUS,
+    "alignment_heads": [[0, 1], [1, 3], [1, 5]],
+    "return_timestamps": False,
+}
+PREPROCESSOR = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 20,
+    "sampling_rate": RATE,
+    "hop_length": HOP,
+    "n_fft": 400,
+    "chunk_length": 0.6,
+}
+
+
+def sound(samples, seed=0):
+    """Tones that come and go, float32."""
+    generator = np.random.default_rng(seed)
+    time = np.arange(samples) / RATE
+    pitch = 300 + 200 * np.sin(2 * np.pi * 1.3 * time)
+    loudness = 0.4 * (1 + np.sin(2 * np.pi * 2.1 * time)) / 2
+    noise = 0.05 * generator.normal(size=samples)
+    return (loudness * np.sin(2 * np.pi * np.cumsum(pitch) / RATE) + noise).astype(np.float32)
+
+
+def write_files(folder, **generation):
+    """Writes the tokenizer and the settings of generation and of sounds."""
+    pieces = {f"Ġw{number}" if number % 3 else f"x{number}": number for number in range(END)}
+    pieces |= {f"<|{number}|>": number for number in range(END, VOCABULARY)}
+    tokenizer = Tokenizer(models.BPE(pieces, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION | generation))
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
+
+
+def save_whisper(folder, seed=0, **changes):
+    """Saves a model of transformers with large random weights, and returns it."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    model = WhisperForConditionalGeneration(WhisperConfig(**(CONFIG | changes))).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "encoder.embed_positions" not in name:
+                scale = 0.3 if parameter.ndim > 1 else 0.1
+                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(folder)
+    write_files(folder)
+    return type(model).from_pretrained(folder, attn_implementation="eager").eval()
