@@ -53,6 +53,11 @@ COMMANDS = {
         "predict labels, tags, answers or embeddings of rows",
     ),
     "embed": ("inference.embed:embed", "hub", "embed texts, or score pairs of texts"),
+    "transcribe": (
+        "inference.transcribe:transcribe_files",
+        "hub",
+        "write what is said in sound files",
+    ),
     "zero-shot": (
         "inference.zero_shot:zero_shot",
         "hub",

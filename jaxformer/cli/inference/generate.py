@@ -21,7 +21,7 @@ from jaxformer.data.tasks.images.sources import image_names
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.inputs import reads_images
+from jaxformer.generation.inputs import reads_images, reads_sound
 from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.io.files import check_store, ordinary_file, read_json
 from jaxformer.io.mirror import mirrored
@@ -122,6 +122,10 @@ def generate(arguments: Sequence[str], prog: str) -> None:
     output = _lines_so_far(wanted)
     done = _done(wanted, output, prompts)
     model = _model(wanted)
+    if reads_sound(model):
+        raise ConfigError(
+            f"generate: {wanted.folder} reads sound: jaxformer transcribe {wanted.folder} FILE"
+        )
     if reads_images(model) != bool(wanted.images):
         reads, option = ("images", "--images") if reads_images(model) else ("text", "--prompt")
         raise ConfigError(f"generate: {wanted.folder} reads {reads}: give {option}")

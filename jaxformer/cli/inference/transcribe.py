@@ -1,0 +1,162 @@
+"""``jaxformer transcribe DIR FILE ...``: writes what is said in sound files."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from jaxformer.cli.options import ClassChoice, Dtype, ModelDir
+from jaxformer.config.overrides import parse
+from jaxformer.data.sound import read_sound
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.generation.inputs import reads_sound
+from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
+from jaxformer.generation.speech.features import Features
+from jaxformer.generation.speech.subtitles import (
+    FORMATS,
+    TIMED,
+    json_lines,
+    plain_text,
+    timed_text,
+)
+from jaxformer.io.files import ordinary_file, replacing
+from jaxformer.io.paths import any_path
+from jaxformer.io.tables import check_output
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import with_stored_compute_dtype
+
+Files = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE [FILE ...]")]
+_LINES = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Transcribe(ClassChoice):
+    """Writes what is said in sound files (.wav, .flac, .ogg, .mp3), with Whisper.
+
+    Sounds of any length are read in windows of 30 seconds, which begin where the last segment ends.
+    """
+
+    folder: ModelDir
+    """The folder of a Hugging Face checkpoint, or its hub name, org/name or org/name@revision."""
+    files: Files
+    """The sound files."""
+    language: str | None = None
+    """The language that is spoken, en or english (None: it is detected)."""
+    task: Literal["transcribe", "translate"] | None = None
+    """Translate into English, or not (None: what generation_config.json recommends)."""
+    timestamps: Timing = "segments"
+    """The times to show and to write: none, those of segments, or those of words too."""
+    beams: int = 1
+    """Number of beams; 1 is greedy."""
+    temperature: tuple[float, ...] = TEMPERATURES
+    """The temperatures at which a window is written, one after another, until its text passes the
+    thresholds.
+    """
+    compression_ratio_threshold: float | None = 1.35
+    """A text that zlib compresses by more, because it repeats itself, is written again."""
+    logprob_threshold: float | None = -1.0
+    """So is one whose tokens have a lower mean log-probability."""
+    no_speech_threshold: float | None = 0.6
+    """A window with such a text is left out if nobody speaks with a higher probability."""
+    condition_on_prev_tokens: bool = False
+    """Tell each window the text before it."""
+    max_new_tokens: int | None = None
+    """Maximum number of tokens of a window (None: as many as the model has positions for)."""
+    seed: int = 0
+    """Seed of sampling, at temperatures above 0."""
+    output: Path | None = None
+    """The file to write (None: the screen): .txt, .srt, .vtt or .json for one sound, .jsonl for an
+    object per line.
+    """
+    dtype: Dtype | None = None
+    """The dtype of the weights and the computation (None: the dtype that the weights are saved in).
+    """
+
+
+_SAME = (
+    "language", "task", "timestamps", "temperature", "compression_ratio_threshold",
+    "logprob_threshold", "no_speech_threshold", "condition_on_prev_tokens", "max_new_tokens",
+    "seed",
+)  # fmt: skip
+"""The options with the same name in `jaxformer.transcribe`."""
+
+
+def transcribe_files(arguments: Sequence[str], prog: str) -> None:
+    """Prints or writes transcripts."""
+    wanted = parse(Transcribe, arguments, prog)
+    if not wanted.files:
+        raise ArgumentError("give sound files: jaxformer transcribe DIR talk.flac ...")
+    output = None if wanted.output is None else any_path(wanted.output, "--output")
+    if output is not None:
+        _check_output(output, wanted)
+    for file in wanted.files:
+        ordinary_file(file)
+    model = with_stored_compute_dtype(
+        load(wanted.folder, dtype=wanted.dtype, architecture=wanted.architecture)
+    )
+    if not reads_sound(model):
+        raise ConfigError(f"transcribe: {wanted.folder} does not read sound: name a Whisper")
+    rate = Features.of(model).sampling_rate
+    options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
+    found = []
+    for file in wanted.files:
+        waveform = read_sound(file, rate)
+        with _minutes(file) as progress:
+            written = transcribe(model, waveform, sampling_rate=rate, progress=progress, **options)
+        found.append({"file": file, **written})
+        if output is None:
+            _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
+    if output is not None:
+        _write(output, found)
+
+
+def _check_output(output: Any, wanted: Transcribe) -> None:
+    """Raises ConfigError if the output cannot hold the transcripts."""
+    check_output(output, "--output", (*FORMATS, _LINES))
+    ending = output.suffix.lower()
+    if ending != _LINES and len(wanted.files) > 1:
+        raise ConfigError(
+            f"--output {output}: holds one transcript, and there are {len(wanted.files)} files: "
+            f"give a file that ends with {_LINES}"
+        )
+    if ending in TIMED and wanted.timestamps == "none":
+        raise ConfigError(f"--output {output}: subtitles need --timestamps segments, or words")
+
+
+@contextmanager
+def _minutes(file: str) -> Iterator[Callable[[float, float], None]]:
+    """Shows how many minutes of a sound are done, in a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[minutes]}")
+    screen = Console(stderr=True)
+    off = not sys.stderr.isatty()
+    with Progress(*columns, console=screen, transient=True, disable=off) as bar:
+        task = bar.add_task(Path(file).name, minutes="")
+
+        def report(done: float, total: float) -> None:
+            minutes = f"{done / 60:.1f} of {total / 60:.1f} minutes"
+            bar.update(task, completed=done, total=total, minutes=minutes)
+
+        yield report
+
+
+def _show(transcript: dict[str, Any], timing: Timing, several: bool) -> None:
+    if several:
+        print(f"{transcript['file']}:")
+    text = plain_text(transcript) if timing == "none" else timed_text(transcript)
+    print(text, end="", flush=True)
+
+
+def _write(output: Any, transcripts: list[dict[str, Any]]) -> None:
+    """Writes a file atomically, and says so."""
+    ending = output.suffix.lower()
+    text = json_lines(transcripts) if ending == _LINES else FORMATS[ending](transcripts[0])
+    with replacing(output) as aside:
+        aside.write_text(text, encoding="utf-8")
+    minutes = sum(each["duration"] for each in transcripts) / 60
+    print(f"written to {output}: {minutes:,.1f} minutes of sound")
