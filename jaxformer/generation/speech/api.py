@@ -29,6 +29,7 @@ from jaxformer.generation.speech.config import (
     next_logits,
 )
 from jaxformer.generation.speech.features import Features
+from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
 from jaxformer.generation.speech.segments import (
     STRIDE,
     Segment,
@@ -36,6 +37,7 @@ from jaxformer.generation.speech.segments import (
     previous_tokens,
     split,
 )
+from jaxformer.generation.speech.transcripts import label_options, transcribe_labels
 from jaxformer.generation.speech.words import token_times, words_of
 from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained, check_pretrained
@@ -99,10 +101,12 @@ def transcribe(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Writes what is said in a sound of any length, with Whisper.
+    """Writes what is said in a sound of any length, with Whisper or a CTC head.
 
-    A long sound is read in windows of 30 seconds. A window begins where the last segment before it
-    ends, which the model says by timestamps.
+    Whisper reads a long sound in windows of 30 seconds. A window begins where the last segment
+    before it ends, which the model says by timestamps. A model with a CTC head (wav2vec 2.0,
+    HuBERT) takes the likeliest label of each frame, or searches with `num_beams` and
+    `length_bonus`; the other options are Whisper's.
 
     Args:
         pretrained: The model.
@@ -135,10 +139,19 @@ def transcribe(
         DataError: The waveform cannot be used, or the folder has no tokenizer.
     """
     check_pretrained("pretrained", pretrained)
+    if writes_labels(pretrained):
+        check_choice("timestamps", timestamps, get_args(Timing))
+        own = label_options({"language": language, "task": task} | options)
+        rate = WaveformFeatures.of(pretrained).sampling_rate
+        waveform = _checked(waveform, sampling_rate, rate)
+        return transcribe_labels(
+            pretrained, waveform, timestamps=timestamps, progress=progress, **own
+        )
     if not reads_sound(pretrained):
         raise ConfigError(
             f"transcribe: {pretrained.folder} has the model_type "
-            f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper'"
+            f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper', or a model "
+            "with a CTC head"
         )
     check_choice("timestamps", timestamps, get_args(Timing))
     check_argument(
