@@ -19,11 +19,12 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import diff, json_round_trip
-from jaxformer.models import Classification, Head, ModelConfig, MultiLabel
+from jaxformer.models import CTC, Classification, Head, ModelConfig, MultiLabel
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.optim.optimizers import AdamW, Optimizer
@@ -157,6 +158,29 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
         parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
 
 
+def check_transcripts(heads: Sequence[Head], tokenizer: Tokenizer) -> None:
+    """Checks that a CTC head has a class for each token, and that the blank is the padding.
+
+    Args:
+        heads: The heads of the model.
+        tokenizer: The loaded tokenizer.
+
+    Raises:
+        ConfigError: It has not; the message says what to set.
+    """
+    for head in heads:
+        if isinstance(head, CTC) and head.vocab_size < tokenizer.vocab_size:
+            raise ConfigError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, more than the vocab_size = "
+                f"{head.vocab_size} of the CTC head: set it to {tokenizer.vocab_size}"
+            )
+        if isinstance(head, CTC) and head.blank != tokenizer.pad_id:
+            raise ConfigError(
+                f"the CTC head has blank = {head.blank}: must be the padding id of the tokenizer, "
+                f"{tokenizer.pad_id}"
+            )
+
+
 def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:
     """Checks that every token of the tokenizer has a row in the model's embedding table.
 
@@ -277,7 +301,11 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     objective = data.objective if isinstance(data, DataConfig) else data
     name = type(objective).__name__
     decodes = "decoder_inputs" in data.lengths
-    made = {"inputs": ("text", data.has_text), "images": ("images", data.has_images)}
+    made = {
+        "inputs": ("text", data.has_text and not data.has_sounds),
+        "images": ("images", data.has_images),
+        "waveforms": ("sounds", data.has_sounds),
+    }
     for array, (words, there) in made.items():
         if array in model.required and not there:
             raise ConfigError(f"{kind} reads {words}, which {name} does not make")

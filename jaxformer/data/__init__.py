@@ -17,6 +17,7 @@ from jaxformer.data.text.packing import Joined, Packed, Packing, TokenRow, Token
 from jaxformer.data.text.sources import Document, StandardLibrary, TextSource
 from jaxformer.data.tokenizers.specs import (
     Bytes,
+    Characters,
     Tokenizer,
     TokenizerFile,
     TokenizerSpec,
@@ -28,6 +29,7 @@ __all__ = [
     "Batch",
     "Bytes",
     "CausalLM",
+    "Characters",
     "ConcatenatedExamples",
     "CorpusOptions",
     "Data",

@@ -55,7 +55,7 @@ class Data(abc.ABC):
     head: ClassVar[str] = "language_model"
     """The head that the data train: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
-    "span", "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property.
+    "span", "masked_pixels", "ctc" or "contrastive". A subclass whose fields decide it defines a property.
     A model from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
@@ -63,6 +63,9 @@ class Data(abc.ABC):
 
     has_images: ClassVar[bool] = False
     """Whether a row has an image, as pixels."""
+
+    has_sounds: ClassVar[bool] = False
+    """Whether a row has a sound, as samples, which the model reads instead of the text."""
 
     _fraction: ClassVar[Rule] = FRACTION
 

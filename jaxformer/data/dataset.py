@@ -88,7 +88,7 @@ class Dataset:
     ):
         self.examples, self.batch_size = examples, batch_size
         self.phases = tuple(phases) or (Phase(batch_size),)
-        self._seed, self._read_options = seed, read_options
+        self.seed, self._read_options = seed, read_options
         self._cut = {1: examples, **cut}
 
     @property
@@ -120,9 +120,9 @@ class Dataset:
         examples, read = self._cut[parts], []
         for row in self._wanted(rows, phase.batch_size):
             number, part = divmod(int(row), parts)
-            index = self.examples.index(first + number, self._seed) * parts + part
+            index = self.examples.index(first + number, self.seed) * parts + part
             read.append(examples.read(index, self._rng(first + number, part)))
-        return _stack(read)
+        return stack(read)
 
     def rows(self) -> Iterator[Batch]:
         """Yields every row once, in the order of the data, as in training."""
@@ -174,7 +174,7 @@ class Dataset:
         wanted = self._wanted(rows, size)
 
         def batch(index: int) -> Batch:
-            return _stack([self._evaluated(index * size + int(row), total) for row in wanted])
+            return stack([self._evaluated(index * size + int(row), total) for row in wanted])
 
         return self._prefetched(batch, 0, -(-total // size))
 
@@ -186,7 +186,7 @@ class Dataset:
 
     def _rng(self, number: int, part: int = 0) -> np.random.Generator:
         # The highest word of the counter, which draws never reach, distinguishes parts.
-        philox = np.random.Philox(key=[self._seed, number], counter=[0, 0, 0, part])
+        philox = np.random.Philox(key=[self.seed, number], counter=[0, 0, 0, part])
         return np.random.Generator(philox)
 
     def _prefetched(self, batch, start: int, stop: int) -> grain.DatasetIterator:
@@ -202,5 +202,6 @@ class Dataset:
         return wanted
 
 
-def _stack(examples: list[Batch]) -> Batch:
+def stack(examples: list[Batch]) -> Batch:
+    """Returns rows of the same shapes as a batch."""
     return {key: np.stack([example[key] for example in examples]) for key in examples[0]}

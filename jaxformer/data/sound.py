@@ -56,6 +56,22 @@ def resampled(waveform: np.ndarray, old: int, new: int) -> np.ndarray:
     return np.concatenate(list(_resampled([waveform], old, new)))
 
 
+def sound_length(file: str | Path | EmbeddedFile, sampling_rate: int) -> int:
+    """Returns how many samples a sound file has at a sampling rate, from its header.
+
+    Args:
+        file: The file.
+        sampling_rate: Samples per second.
+
+    Raises:
+        DataError: Names the file that is missing, empty, damaged or not sound.
+    """
+    with _opened(file) as sound:
+        if not sound.frames:
+            raise DataError(f"{file}: has no samples: remove it, or record it again")
+        return -(-sound.frames * sampling_rate // sound.samplerate)
+
+
 def _opened(file: str | Path | EmbeddedFile) -> Any:
     """Opens a file by libsndfile."""
     soundfile = optional_module("soundfile", "Reading sound files")

@@ -158,6 +158,11 @@ class ModelConfig(abc.ABC):
             spec |= head.reads(rows, predicted)
         return spec
 
+    def batch_lengths(self, batch: Batch) -> dict[str, int]:
+        """Returns the lengths for `batch_spec` of a batch."""
+        sides = [name for name in self.required if name != "images"]
+        return {name: batch[name].shape[1] for name in sides} or {"inputs": 1}
+
     def row_lengths(self, lengths: Mapping[str, int]) -> Mapping[str, int]:
         """Returns the row lengths in tokens, from the data or from the image size."""
         return lengths

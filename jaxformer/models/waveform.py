@@ -97,6 +97,11 @@ class WaveformConfig(TransformerModelConfig):
             spec |= head.reads(rows, frames if head.unit == "frame" else lengths.get("targets", 0))
         return spec
 
+    def batch_lengths(self, batch):
+        """Returns the samples, and the labels of transcripts if there are some."""
+        labels = {"targets": batch["transcript"].shape[1]} if "transcript" in batch else {}
+        return {"inputs": batch["waveforms"].shape[1]} | labels
+
     def input_spec(self, rows, lengths):
         return {
             "waveforms": array(rows, lengths["inputs"], dtype=jnp.float32),

@@ -194,7 +194,7 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
     sides = [name for name in config.required if name != "images"]
     if sides:
         assert_axes(**{name: (batch[name], f"B {name}") for name in sides})
-    lengths = {name: batch[name].shape[1] for name in sides} or {"inputs": 1}
+    lengths = config.batch_lengths(batch)
     for name, expected in config.batch_spec(len(batch[config.required[0]]), lengths).items():
         if name in batch:
             _check_array(name, batch[name], expected, readers.get(name, "the model"))

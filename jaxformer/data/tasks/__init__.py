@@ -11,6 +11,9 @@ from jaxformer.data.tasks.images.sources import Digits, ImageFolder, ImageSource
 from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
+from jaxformer.data.tasks.sounds.clips import Clips
+from jaxformer.data.tasks.sounds.spelling import Spelling
+from jaxformer.data.tasks.sounds.spoken import SpokenSentences
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tags.conllu import ConllU
 from jaxformer.data.tasks.tags.sources import ColumnFile, PythonTokens, TagSource
@@ -28,6 +31,7 @@ __all__ = [
     "AnswerText",
     "ChoiceText",
     "Classes",
+    "Clips",
     "ColumnFile",
     "ConllU",
     "Digits",
@@ -50,6 +54,8 @@ __all__ = [
     "RandomCrop",
     "Resize",
     "SpanText",
+    "Spelling",
+    "SpokenSentences",
     "SummaryText",
     "TagSource",
     "TagTable",

@@ -30,7 +30,7 @@ from jaxformer.data.tokenizers.sentencepiece import (
     read_sentencepiece,
     sentencepiece_tokenizer,
 )
-from jaxformer.data.tokenizers.training import byte_alphabet
+from jaxformer.data.tokenizers.training import byte_alphabet, character_tokenizer
 
 Description = Mapping[str, Any]
 """The result of `auto_process.description`, and "class", the name of the class."""
@@ -125,12 +125,7 @@ def _wav2vec2(description: Description, files: Mapping[str, Path]) -> Tokenizer 
     words, delimiter = description["vocabulary"], description["delimiter"]
     if description["lower"] or not isinstance(delimiter, str):
         return None
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token=description["unknown"]))
-    tokenizer.normalizer = normalizers.Replace(" ", delimiter)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    blank = decoders.Replace(delimiter, " ")
-    tokenizer.decoder = decoders.Sequence([blank, decoders.Fuse()])
-    return tokenizer
+    return character_tokenizer(words, unknown=description["unknown"], delimiter=delimiter)
 
 
 _CLASSES: dict[str, Callable[[Description, Mapping[str, Path]], Tokenizer | None]] = {

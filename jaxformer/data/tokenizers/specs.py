@@ -10,7 +10,7 @@ from typing import Literal
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_field, check_types
 from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.data.tokenizers.files import (
     TOKENIZER,
@@ -156,6 +156,27 @@ class TrainTokenizer(TokenizerSpec):
             rust, end_of_text, pad = tokenizer_training.train(
                 self.kind, self.vocab_size - len(extra), texts
             )
+        rust.add_special_tokens([AddedToken(name) for name in extra])
+        return HuggingFaceTokenizer(rust, end_of_text, pad)
+
+
+@dataclass(frozen=True)
+class Characters(TokenizerSpec):
+    """A token for each character, for transcripts by a CTC head; id 0 is padding, and the blank."""
+
+    alphabet: str = "'ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    """The characters besides the blank between words, each once."""
+
+    def __post_init__(self):
+        check_types(self)
+        different = len(set(self.alphabet)) == len(self.alphabet) > 0
+        rule = "different characters, without blanks and |"
+        check_field(self, "alphabet", different and not set(self.alphabet) & set(" |"), rule)
+
+    def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
+        """Returns the tokenizer; reads no text."""
+        rust, end_of_text, pad = tokenizer_training.characters(self.alphabet)
+        extra = names_to_add(special_tokens, rust.token_to_id)
         rust.add_special_tokens([AddedToken(name) for name in extra])
         return HuggingFaceTokenizer(rust, end_of_text, pad)
 

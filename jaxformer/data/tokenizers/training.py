@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from jaxformer.errors import DataError
 
@@ -12,6 +12,7 @@ END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
 # A tokenizer keeps a few hundred bytes per token while it works; longer texts are fed in parts.
 _PART_CHARACTERS = 1 << 18
 _BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_WAV2VEC2 = ["<pad>", "<s>", "</s>", "<unk>"]
 _T5 = ["<pad>", "</s>", "<unk>"]
 
 
@@ -55,6 +56,41 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
         raise DataError(f"no text to train a {kind} tokenizer on")
     parts = (part for text in itertools.chain([first], texts) for part in cut(text))
     return {"bpe": _bpe, "wordpiece": _wordpiece, "unigram": _unigram}[kind](vocab_size, parts)
+
+
+def characters(alphabet: str) -> tuple[Tokenizer, str, str]:
+    """Makes a tokenizer with a token for each character, and "|" for a blank between words.
+
+    The ids are those of the special tokens of wav2vec 2.0, then of the blank and the characters.
+
+    Args:
+        alphabet: The characters, without blanks.
+
+    Returns:
+        (the tokenizer, its end-of-text token, its padding token).
+    """
+    names = [*_WAV2VEC2, "|", *alphabet]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = character_tokenizer(vocabulary, unknown="<unk>", delimiter="|")
+    tokenizer.add_special_tokens(_WAV2VEC2)
+    return tokenizer, "</s>", "<pad>"
+
+
+def character_tokenizer(
+    vocabulary: dict[str, int], *, unknown: str | None, delimiter: str
+) -> Tokenizer:
+    """Returns a tokenizer with a token for each character, as `Wav2Vec2CTCTokenizer` has.
+
+    Args:
+        vocabulary: The id of each token.
+        unknown: The token of all other characters.
+        delimiter: The token of the blank between words.
+    """
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.Replace(" ", delimiter)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(delimiter, " "), decoders.Fuse()])
+    return tokenizer
 
 
 def cut(text: str) -> list[str]:

@@ -165,6 +165,26 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
     return {"wer": errors / max(words, 1)}
 
 
+def transcript_scores(predictions: Sequence[str], references: Sequence[str]) -> Scores:
+    r"""Returns the word and the character error rate of a corpus.
+
+    .. math:: \mathrm{CER} = \frac{\sum_i d(p_i, r_i)}{\sum_i |r_i|}
+
+    d is the edit distance in characters, blanks included; for words see `error_scores`.
+
+    Args:
+        predictions: The texts.
+        references: A reference for each.
+
+    Returns:
+        "wer" and "cer".
+    """
+    pairs = list(zip(predictions, references, strict=True))
+    errors = sum(_edits(list(a), list(b)) for a, b in pairs)
+    characters = sum(len(reference) for _, reference in pairs)
+    return error_scores(predictions, references) | {"cer": errors / max(characters, 1)}
+
+
 def summary_scores(
     predictions: Sequence[str], references: Sequence[str], stemmer: bool = True
 ) -> Scores:

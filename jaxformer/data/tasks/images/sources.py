@@ -138,7 +138,7 @@ class ImageTable(ImageSource):
         for record in read_records(table):
             columns = (self.image,) if self.image else None
             (column,) = columns or recognised(record, IMAGE_COLUMNS, _OPTION, (self.label,))
-            file, name = _image_of(record, column, named)
+            file, name = file_of(record, column, named)
             files.append(file)
             names.append(name)
             labels.append(label_of(record, self.label))
@@ -219,8 +219,8 @@ def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
     return names, labels
 
 
-def _image_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str]:
-    """The image of a row of a table, and its name."""
+def file_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str]:
+    """Returns the file in a row of a table, or that it names, and its name."""
     value = record.value(column)
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
         name = f"{record.number} {value.get('path') or ''}"

@@ -1,0 +1,260 @@
+"""Clips with what is said in them, from a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import ClassVar, NamedTuple
+
+import grain
+import numpy as np
+
+from jaxformer.checks import POSITIVE, at_least, check_fields
+from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
+from jaxformer.data.buckets import BucketedDataset, bucket_lengths
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.files.record import EmbeddedFile, Record
+from jaxformer.data.files.text_columns import recognised
+from jaxformer.data.rows import TaskData
+from jaxformer.data.sound import read_sound, sound_length
+from jaxformer.data.tasks.images.sources import NamedImages, file_of
+from jaxformer.data.tasks.sequences import padded
+from jaxformer.data.tasks.sounds.spelling import LIKE_LIBRISPEECH, Spelling
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.errors import DataError
+from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.models.heads.base import HeadResult
+from jaxformer.models.heads.metrics import transcript_scores
+
+AUDIO_COLUMNS = (
+    ("audio",), ("file",), ("path",), ("file_name",), ("filename",), ("audio_path",), ("wav",),
+    ("sound",),
+)  # fmt: skip
+"""The columns with the paths of sounds, or with the sounds themselves."""
+SPOKEN_COLUMNS = (
+    ("text",), ("sentence",), ("transcription",), ("transcript",), ("normalized_text",),
+)  # fmt: skip
+"""The columns with what is said."""
+
+
+class Clip(NamedTuple):
+    """One row of the table."""
+
+    where: str
+    """ "file:line", for messages."""
+    file: AnyPath | EmbeddedFile
+    name: str
+    text: str
+    samples: int
+    """At the sampling rate of the model."""
+
+
+@dataclass(frozen=True)
+class Clips(TaskData[Clip]):
+    """Clips with what is said in them, for a CTC head.
+
+    A row of a batch has "waveforms" float32 [S], "num_samples" int32, "transcript" int32 [U],
+    "transcript_length" int32 and "transcript_weights" float32. In training S is one of a few
+    lengths, so that clips of similar length are in one batch.
+    """
+
+    head: ClassVar[str] = "ctc"
+    has_sounds: ClassVar[bool] = True
+
+    train: str = "clips.csv"
+    """The training table: .csv, .tsv, .jsonl or .parquet, with a column of sounds or their paths,
+    which may be relative to its folder, and a column of texts."""
+
+    validation: str | None = None
+    """The table for validation; None holds out a share of the training rows."""
+
+    audio: str | None = None
+    """The column of the paths, or of the sounds themselves, as `datasets` keeps them in Parquet;
+    None: recognised by its name ("audio", "file", "path", ...)."""
+
+    text: str | None = None
+    """The column of what is said; None: recognised by its name ("text", "sentence", ...)."""
+
+    tokenizer: TokenizerSpec = TrainTokenizer()
+    """The characters: `Characters`; from a checkpoint its own."""
+
+    spelling: Spelling = LIKE_LIBRISPEECH
+    """How texts are spelled, for training and for error rates."""
+
+    sampling_rate: int = 16_000
+    """Samples per second; sounds of other rates are resampled."""
+
+    normalize: bool = True
+    """Whether each clip is scaled to mean 0 and variance 1, as wav2vec 2.0 reads it."""
+
+    max_seconds: float = 16.0
+    """A longer clip cannot be used."""
+
+    max_characters: int = 400
+    """A longer transcript cannot be used."""
+
+    buckets: int = 6
+    """The number of lengths to which clips are padded in training; each is compiled once."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(
+            self,
+            "data",
+            sampling_rate=at_least(1),
+            max_seconds=POSITIVE,
+            max_characters=at_least(1),
+            buckets=at_least(1),
+        )
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        samples = round(self.max_seconds * self.sampling_rate)
+        return {"inputs": samples, "targets": self.max_characters}
+
+    def side_of(self, row: Clip) -> str:
+        return row.text
+
+    def texts(self, row: Clip) -> tuple[str, ...]:
+        return (row.text,)
+
+    def read(self, source: str) -> list[Clip]:
+        """Returns the rows of a table; a sound that cannot be opened is a bad row."""
+        table = any_path(source, "data.train")
+        named = NamedImages(table.parent)
+        columns: dict[str, str] = {}
+
+        def row(record: Record) -> Clip | None:
+            for name, choices in (("audio", AUDIO_COLUMNS), ("text", SPOKEN_COLUMNS)):
+                if name not in columns:
+                    own = getattr(self, name)
+                    taken = tuple(columns.values())
+                    found = (own,) if own else recognised(record, choices, f"--data.{name}", taken)
+                    columns[name] = found[0]
+            text = self.spelling(record.text(columns["text"]))
+            file, name = file_of(record, columns["audio"], named)
+            samples = sound_length(file, self.sampling_rate)
+            if samples > self.lengths["inputs"]:
+                raise DataError(
+                    f"{record.where}: {samples / self.sampling_rate:,.1f} seconds, more than "
+                    f"data.max_seconds = {self.max_seconds:g}: cut the clip, or set a larger one"
+                )
+            return Clip(record.where, file, name, text, samples)
+
+        return read_rows(source, row, self.on_bad_row, partial(table_records, source))
+
+    def waveform(self, clip: Clip) -> np.ndarray:
+        """Returns the samples of a clip, float32 [S]."""
+        return read_sound(clip.file, self.sampling_rate)
+
+    def examples(
+        self, rows: Sequence[Clip], tokenizer: Tokenizer, labels: Sequence[str] = ()
+    ) -> "ClipExamples":
+        """Returns clips as arrays; one with unknown characters is a bad row."""
+        del labels
+        bad = BadRows(self.on_bad_row)
+        kept = list(each(partial(self._encoded, tokenizer=tokenizer), rows, bad))
+        bad.finish("transcripts", len(rows))
+        clips = [clip for clip, _ in kept]
+        return ClipExamples(self, clips, [ids for _, ids in kept], tokenizer)
+
+    def _encoded(self, rows: Sequence[Clip], tokenizer: Tokenizer) -> list[np.ndarray]:
+        """Returns the labels of each transcript."""
+        known = cache(lambda character: _is_known(tokenizer, character))
+        encoded = tokenizer.encode_batch([row.text for row in rows])
+        for row, ids in zip(rows, encoded, strict=True):
+            unknown = sorted({x for x in row.text if not known(x)})
+            if unknown:
+                raise DataError(
+                    f"{row.where}: the text has {' '.join(map(repr, unknown))}, which the "
+                    "tokenizer does not: change --data.spelling.case, or leave characters out with "
+                    "--data.spelling.without"
+                )
+            if len(ids) > self.max_characters:
+                raise DataError(
+                    f"{row.where}: {len(ids)} characters, more than data.max_characters = "
+                    f"{self.max_characters}: cut the clip, or set a larger one"
+                )
+        return encoded
+
+    def dataset(self, examples, name, cut=()):
+        """Returns the batches of clips; those of training have clips of similar length."""
+        plain = super().dataset(examples, name)
+        if name != "train":
+            return plain
+        options = grain.ReadOptions(self.prefetch_threads, self.prefetch_batches)
+        lengths = bucket_lengths(examples.sizes, self.buckets)
+        return BucketedDataset(examples, self.batch_size, plain.seed, options, lengths)
+
+    def prepare(self, folder):
+        """Adds how much of the training batches is padding to the report."""
+        found = super().prepare(folder)
+        seconds = ", ".join(f"{x / self.sampling_rate:.1f}" for x in found.train.lengths)
+        padding = f"{found.train.padding:.0%} padding, in lengths of {seconds} seconds"
+        lines = [
+            *found.sides(),
+            ("clips", padding),
+            ("error rates", f"of texts in {self.spelling}"),
+        ]
+        return replace(found, summary=tuple(lines))
+
+
+class ClipExamples(ExampleSource):
+    """Clips and their labels.
+
+    Args:
+        config: How clips are read.
+        clips: The clips.
+        labels: The labels of each, int32 [labels].
+        tokenizer: Decodes labels, for error rates.
+    """
+
+    def __init__(
+        self,
+        config: Clips,
+        clips: Sequence[Clip],
+        labels: Sequence[np.ndarray],
+        tokenizer: Tokenizer,
+    ):
+        self.clips = clips
+        self.sizes = np.array([clip.samples for clip in clips])
+        self._config, self._labels, self._tokenizer = config, labels, tokenizer
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns a clip, padded to the longest that is allowed."""
+        return self.read_padded(index, rng, int(self.sizes.max()))
+
+    def read_padded(self, index: int, rng: np.random.Generator, length: int) -> Batch:
+        """Returns a clip, padded to a length."""
+        del rng
+        config, clip, labels = self._config, self.clips[index], self._labels[index]
+        waveform = config.waveform(clip)[:length]
+        if config.normalize:
+            waveform = (waveform - waveform.mean()) / np.sqrt(waveform.var() + _EPS)
+        return {
+            "waveforms": padded(waveform.astype(np.float32), length, 0.0),
+            "num_samples": np.int32(len(waveform)),
+            "transcript": padded(labels, config.max_characters, self._tokenizer.pad_id),
+            "transcript_length": np.int32(len(labels)),
+            "transcript_weights": np.float32(1),
+        }
+
+    def error_rates(self, result: HeadResult) -> dict[str, float]:
+        """Returns the word and character error rates of the labels that a model found."""
+        pad = self._tokenizer.pad_id
+        counted = result.predictions.weights > 0
+        rows = zip(result.rows[counted], result.predictions.predicted[counted], strict=True)
+        pairs = [(self._tokenizer.decode(x[x != pad]), self.clips[row].text) for row, x in rows]
+        predictions, references = zip(*pairs, strict=True)
+        return transcript_scores([" ".join(x.split()) for x in predictions], references)
+
+
+_EPS = 1e-7
+"""Added to the variance, as in transformers."""
+
+
+def _is_known(tokenizer: Tokenizer, character: str) -> bool:
+    """Whether a character comes back from its ids."""
+    return tokenizer.decode(tokenizer.encode(character)) == character
