@@ -11,7 +11,7 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Characters
 from jaxformer.data.tasks import Spelling, SpokenSentences
 from jaxformer.models import CTC, WaveformConfig
-from jaxformer.nn import PreNorm
+from jaxformer.nn import DotProductAttention, PreNorm
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
 from jaxformer.optim import AdamW, Cosine
 
@@ -21,23 +21,23 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 def get_config() -> Config:
     return Config(
         model=WaveformConfig(
-            num_layers=4,
-            model_dim=128,
+            num_layers=3,
+            model_dim=96,
             num_heads=4,
-            mlp_dim=256,
+            mlp_dim=192,
             features=ConvolutionalFeatures(
-                channels=(64, 96, 128, 128),
+                channels=(64, 64, 96, 96),
                 kernels=(20, 8, 4, 4),
                 strides=(10, 4, 2, 2),
                 norm="each",
                 bias=True,
             ),
-            position_convolution=PositionalConvolution(kernel_size=16, groups=8),
+            position_convolution=PositionalConvolution(kernel_size=16, groups=6),
             span_masking=SpanMasking(time_probability=0.0),
             residual=PreNorm(),
             embedding_norm=None,
-            dropout=0.05,
-            scan_layers=False,
+            self_attention=DotProductAttention(bias=True, output_bias=True),
+            dropout=0.0,
             heads=(CTC(vocab_size=5 + len(ALPHABET), blank=0),),
         ),
         data=SpokenSentences(
@@ -46,12 +46,13 @@ def get_config() -> Config:
             sampling_rate=8000,
             max_seconds=6.0,
             max_characters=80,
-            buckets=2,
+            buckets=1,
+            validation_sentences=100,
             batch_size=16,
             max_validation_batches=None,
         ),
         optimizer=AdamW(
-            schedule=Cosine(learning_rate=1e-3, warmup_steps=200), weight_decay=0.01, beta2=0.98
+            schedule=Cosine(learning_rate=2e-3, warmup_steps=100), weight_decay=0.01, beta2=0.98
         ),
-        train=TrainConfig(steps=2500, clip_norm=1.0, eval_interval=500, checkpoint_interval=500),
+        train=TrainConfig(steps=1500, clip_norm=1.0, eval_interval=500, checkpoint_interval=500),
     )

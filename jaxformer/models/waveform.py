@@ -114,11 +114,10 @@ class WaveformConfig(TransformerModelConfig):
 
     def check_lengths(self, lengths):
         """Raises ConfigError if rows have no frame."""
-        samples, least = lengths["inputs"], self.features.min_samples
-        if samples < least:
+        if lengths["inputs"] < 1:
             raise ConfigError(
-                f"rows of {samples} samples have no frame: must have at least {least}, which "
-                "model.features reads; set longer ones"
+                "rows have no frame: must have at least the "
+                f"{self.features.min_samples} samples that model.features reads; set longer ones"
             )
 
     def flops(self, lengths):

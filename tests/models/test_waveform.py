@@ -145,9 +145,10 @@ def test_a_frame_is_told_from_frames_of_other_codes_alone():
 
 
 def test_a_row_needs_a_frame():
-    with pytest.raises(ConfigError, match=r"rows of 13 samples.*must have at least 17"):
-        BASE.check_lengths({"inputs": 13})
-    BASE.check_lengths({"inputs": FEATURES.min_samples})
+    least = FEATURES.min_samples
+    with pytest.raises(ConfigError, match=f"no frame: must have at least the {least} samples"):
+        BASE.check_lengths(BASE.row_lengths({"inputs": least - 1}))
+    BASE.check_lengths(BASE.row_lengths({"inputs": least}))
 
 
 def test_bad_settings_are_named():

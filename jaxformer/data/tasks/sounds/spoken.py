@@ -34,10 +34,6 @@ _THINGS = (
     "apples", "bottles", "candles", "flowers", "ladders", "mirrors", "pillows", "ribbons", "stones",
     "windows",
 )  # fmt: skip
-_PLACES = (
-    "near the river", "in the garden", "on the table", "under the bridge", "behind the house",
-    "at the market", "after dinner", "before sunset", "this morning", "last winter",
-)  # fmt: skip
 _RATE, _PITCH = 1, 3
 _RETRIEVAL, _UTF8 = 2, 1
 
@@ -100,11 +96,10 @@ class SpokenSentences(Clips):
 
 
 def _sentence(rng: np.random.Generator) -> str:
-    parts = (_SUBJECTS, _VERBS, _NUMBERS, _COLOURS, _THINGS, _PLACES)
-    subject, verb, number, colour, thing, place = (str(rng.choice(part)) for part in parts)
-    shorter = int(rng.integers(3))
-    words = [subject, verb, number, *[colour] * (shorter != 1), thing, *[place] * (shorter != 2)]
-    return " ".join(words)
+    """Returns a subject, a verb, and things with a number or a colour."""
+    subject, verb, thing = (str(rng.choice(part)) for part in (_SUBJECTS, _VERBS, _THINGS))
+    more = str(rng.choice((*_NUMBERS, *_COLOURS)))
+    return " ".join([subject, verb, more, thing])
 
 
 def _spoken(text: str, voice: Voice, sampling_rate: int) -> np.ndarray:
