@@ -70,7 +70,7 @@ _LEFT_OUT = (
     "  images that are not square are read with rows and columns exchanged, and",
     "  `BeitForMaskedImageModeling` without `use_mean_pooling` loads its two norms in each other's",
     "  place.",
-    "- Mixtures of experts and speech models are not supported.",
+    "- Mixtures of experts are not supported.",
 )
 
 

@@ -73,6 +73,8 @@ class Decoded(NamedTuple):
 
     tokens: list[int]
     """Without the end token."""
+    ended: bool
+    """Whether there was one."""
     temperature: float
     log_probability: float
     """The mean over the tokens, with the end token."""
@@ -280,8 +282,9 @@ class _Transcriber:
             skipped = unlikely and silent
             if skipped or not (repeats or unlikely):
                 break
-        tokens = tokens[:-1] if tokens[-1] in self.config.end_tokens else tokens
-        return Decoded(tokens, temperature, log_probability, ratio, silence, skipped)
+        ended = tokens[-1] in self.config.end_tokens
+        tokens = tokens[:-1] if ended else tokens
+        return Decoded(tokens, ended, temperature, log_probability, ratio, silence, skipped)
 
     def _no_speech(self, encoder_outputs: EncoderOutputs, prompt: list[int]) -> float | None:
         """Returns the probability that nobody speaks, which follows the start token."""
@@ -327,10 +330,8 @@ class _Transcriber:
         self, inputs: np.ndarray, prompt: list[int], decoded: Decoded, frames: int
     ) -> np.ndarray:
         """Returns when each token of a window begins, in seconds from the window's start."""
-        if not decoded.tokens:
-            return np.zeros(0)
         seconds = STRIDE * self.features.seconds_per_frame
-        options = {"frames": frames, "seconds": seconds}
+        options = {"ended": decoded.ended, "frames": frames, "seconds": seconds}
         own = self.config.tokens
         return token_times(self.pretrained, own, inputs, prompt, decoded.tokens, **options)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from jaxformer.functional.losses.ctc import ctc_loss
-from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task, scored
+from jaxformer.hub.tasks.classes import Seq2SeqLMTask, SequenceClassificationTask, Task, scored
 from jaxformer.models import CTC, Dense
 from jaxformer.models.heads.labels import Pooling
 
@@ -36,6 +36,11 @@ class CTCTask(Task):
             return jnp.sum(losses)
 
         return scored(model.heads["ctc"].scores(states), inputs, loss)
+
+
+@dataclass(frozen=True)
+class TranscriptTask(Seq2SeqLMTask):
+    """The next token of a transcript at each position."""
 
 
 @dataclass(frozen=True)
