@@ -21,6 +21,49 @@ from jaxformer.functional.arrays import (
 from jaxformer.functional.linear import gathered
 
 
+def overlapping_patches(
+    images: jax.Array, size: tuple[int, int], stride: tuple[int, int]
+) -> jax.Array:
+    r"""Cuts patches that may overlap out of images, row by row.
+
+    .. math:: y_{b,\; i W' + j,\; r,\; s,\; c} = x_{b,\; i S + r,\; j S' + s,\; c}, \quad
+              W' = \lfloor (W - Q) / S' \rfloor + 1
+
+    Args:
+        images: `[B, height, width, C]`, of any dtype.
+        size: (P, Q), at most height and width.
+        stride: (S, S'), the rows and columns from one patch to the next.
+
+    Returns:
+        `[B, T, P, Q, C]`; rows and columns beyond the last whole patch are left out.
+
+    Raises:
+        AssertionError: The images have the wrong number of axes.
+        ArgumentError: A patch does not fit into the image.
+
+    References:
+        Gong et al., AST (https://arxiv.org/abs/2104.01778), section 2.1.
+    """
+    assert_axes(images=(images, "B height width C"))
+    images = jnp.asarray(images)
+    batch, height, width, channels = images.shape
+    rows, columns = static_pair("size", size)
+    down, across = static_pair("stride", stride)
+    if height < rows or width < columns:
+        raise ArgumentError(
+            f"size: patches of {rows} x {columns} do not fit into images of {height} x {width}"
+        )
+    high, wide = (height - rows) // down + 1, (width - columns) // across + 1
+    bands = [images[:, row : row + down * (high - 1) + 1 : down] for row in range(rows)]
+    band = jnp.stack(bands, axis=2)
+    cut = [band[:, :, :, col : col + across * (wide - 1) + 1 : across] for col in range(columns)]
+    grid = jnp.stack(cut, axis=4)
+    spec = spec_of(images)
+    by_row = None if spec is None else PartitionSpec(spec[0])
+    grid = grid.swapaxes(2, 3)
+    return grid.reshape((batch, high * wide, rows, columns, channels), out_sharding=by_row)
+
+
 def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
     r"""Splits images into patches, row by row.
 

@@ -22,6 +22,7 @@ from jaxformer.models import (
     EncoderDecoderConfig,
     ModelOutput,
     SpectrogramConfig,
+    SpectrogramPatchesConfig,
     VisionConfig,
     WaveformConfig,
 )
@@ -330,14 +331,30 @@ def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
     return jnp.argsort(inputs["noise"], axis=1, stable=True)
 
 
+class _SpectrogramPatches(_Vision):
+    name = "spectrogram patches"
+    inputs = ("input_values",)
+    source = "input_values"
+
+    def encoder_inputs(self, checkpoint, inputs):
+        frames = required_input(inputs, "input_values")  # [B, frames, bins]
+        return jnp.swapaxes(frames, 1, 2)[..., None], {}
+
+    def names_of_inputs(self, config):
+        return self.inputs
+
+
 class _Waveform(HFFamily):
     name = "waveform"
-    inputs = ("attention_mask", "input_values", "mask_time_indices")
+    inputs = ("attention_mask", "input_values", "mask_time_indices", "sampled_negative_indices")
     source = "input_values"
     normalized_states = False
 
     def names_of_inputs(self, config):
-        return tuple(x for x in self.inputs if x != "mask_time_indices" or _masks_frames(config))
+        names = ["attention_mask", "input_values"]
+        names += ["mask_time_indices"] * config.span_masking.has_vector
+        samples = any(head.unit == "frame" for head in config.heads)
+        return (*names, *["sampled_negative_indices"] * samples)
 
     def forward(self, model, checkpoint, inputs):
         # A norm over time includes padding, as in transformers.
@@ -351,11 +368,6 @@ class _Waveform(HFFamily):
         if checkpoint.model_format.returns_features:
             outputs["extract_features"] = features
         return states, outputs
-
-
-def _masks_frames(config: WaveformConfig) -> bool:
-    """Whether the model has a vector for masked frames."""
-    return config.span_masking.has_vector
 
 
 class _Spectrogram(HFFamily):
@@ -437,6 +449,7 @@ FAMILIES: dict[type, HFFamily] = {
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
     SpectrogramConfig: _Spectrogram(),
+    SpectrogramPatchesConfig: _SpectrogramPatches(),
     VisionConfig: _Vision(),
     WaveformConfig: _Waveform(),
 }

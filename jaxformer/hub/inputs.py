@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import FAMILIES, PATCHES, SEGMENTS, family_of
+from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
 from jaxformer.hub.tasks.classes import IGNORED
 from jaxformer.models.model import ModelConfig
 
@@ -60,9 +61,9 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         elif name == "pixel_values":
             _check_pixels(arrays, config)
         elif name == "input_features":
-            _check_spectrograms(array, config)
+            check_spectrograms(array, _reader(config, "spectrograms"))
         elif name == "input_values":
-            _check_waveforms(arrays, config)
+            check_sounds(arrays, config)
         elif name == "position_ids":
             _check_positions(array, config)
         elif name in _MASKS:
@@ -274,41 +275,6 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
         return  # one for each masked patch
     if array.shape[:1] != other.shape[:1]:
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
-
-
-def _check_waveforms(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    """Checks that each waveform has a frame, and the mask of frames."""
-    waveforms, mask = arrays["input_values"], arrays.get("attention_mask")
-    given = f"inputs: input_values has shape {waveforms.shape}"
-    if waveforms.ndim != 2:
-        raise DataError(f"{given}: must be [B, samples], one channel of each clip")
-    least, (rows, samples) = config.features.min_samples, waveforms.shape
-    if samples < least:
-        raise DataError(f"{given}: must have at least {least} samples, one frame; pad the clips")
-    if mask is not None and mask.shape == waveforms.shape:
-        counts = np.sum(np.asarray(mask) > 0, axis=1)
-        if counts.min() < least:
-            raise DataError(
-                f"inputs: attention_mask has {counts.min()} samples in row {counts.argmin()}: must "
-                f"have at least {least}, one frame; leave the clip out"
-            )
-    masked = arrays.get("mask_time_indices")
-    frames = (rows, config.features.num_frames(samples))
-    if masked is not None and masked.shape != frames:
-        raise DataError(
-            f"inputs: mask_time_indices has shape {masked.shape}: must be {frames}, one for each "
-            "frame"
-        )
-
-
-def _check_spectrograms(spectrograms: np.ndarray, config: Any) -> None:
-    config = _reader(config, "spectrograms")
-    bins, frames = config.num_mel_bins, config.num_frames
-    if spectrograms.ndim != 3 or spectrograms.shape[1:] != (bins, frames):
-        raise DataError(
-            f"inputs: input_features has shape {spectrograms.shape}: must be [B, {bins}, {frames}]"
-            f", {bins} mel bins before frames; pad the clips with silence to {frames} frames"
-        )
 
 
 def _reader(config: ModelConfig, source: str) -> Any:

@@ -17,14 +17,16 @@ from jaxformer.models.heads.labels import (
     TokenClassification,
 )
 from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
-from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler, PrefixPooler
 from jaxformer.models.heads.projection import Projection
+from jaxformer.models.heads.quantized import QuantizedFrames
 from jaxformer.models.heads.span import Span
 from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.models.spectrogram import Spectrogram, SpectrogramConfig
+from jaxformer.models.spectrogram_patches import SpectrogramPatchesConfig
 from jaxformer.models.vision import Vision, VisionConfig
 from jaxformer.models.waveform import Waveform, WaveformConfig
 
@@ -60,13 +62,16 @@ __all__ = [
     "NormPooler",
     "Parameters",
     "Pooler",
+    "PrefixPooler",
     "Projection",
+    "QuantizedFrames",
     "Regression",
     "ResidualMLP",
     "SigmoidContrastive",
     "Span",
     "Spectrogram",
     "SpectrogramConfig",
+    "SpectrogramPatchesConfig",
     "TokenClassification",
     "Vision",
     "VisionConfig",

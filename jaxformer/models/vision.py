@@ -114,7 +114,11 @@ class VisionConfig(TransformerModelConfig):
     @property
     def grid(self) -> tuple[int, int]:
         """The rows and columns of patches."""
-        (height, width), (rows, columns) = self.image_size, self.patch_size
+        return self.grid_of(self.image_size)
+
+    def grid_of(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Returns the rows and columns of patches of images with this height and width."""
+        (height, width), (rows, columns) = size, self.patch_size
         return height // rows, width // columns
 
     @property
@@ -131,6 +135,11 @@ class VisionConfig(TransformerModelConfig):
     def num_read(self) -> int:
         """The number of patches of an image that are not dropped."""
         return int(self.num_patches * (1 - (self.mask_ratio or 0.0)))
+
+    def cut(self, images: jax.Array) -> jax.Array:
+        """Cuts images `[B, height, width, C]` into patches `[B, T, rows, columns, C]`."""
+        height, width = (n * size for n, size in zip(self.grid, self.patch_size, strict=True))
+        return patches(images[:, :height, :width], self.patch_size)
 
     def for_grid(self, grid: tuple[int, int]) -> "VisionConfig":
         """Returns the model for images of another size, with parameters from `adapted`.
@@ -277,9 +286,7 @@ class Vision(Model):
         )
         sizes = assert_axes(images=(images, f"B {given} {config.channels}"))
         assert_floating(images=images)
-        grid = tuple(
-            n // size for n, size in zip(images.shape[1:3], config.patch_size, strict=True)
-        )
+        grid = config.grid_of(images.shape[1:3])
         if grid != config.grid:
             # The stored parameters are unchanged: only this pass uses resized tables.
             return self._for_grid(grid)._hidden(images, key, masked, places, sizes["B"])
@@ -312,11 +319,7 @@ class Vision(Model):
 
     def _hidden(self, images, key, masked, places, rows):
         """Returns the states for images with the configured grid of patches."""
-        height, width = (
-            n * size for n, size in zip(self.config.grid, self.config.patch_size, strict=True)
-        )
-        images = images[:, :height, :width].astype(self.config.dtype)
-        x = self.patch_projection(patches(images, self.config.patch_size))
+        x = self.patch_projection(self.config.cut(images.astype(self.config.dtype)))
         if masked is not None:
             wanted = "None: the model has no token for masked patches"
             check_argument("masked", masked, self.mask_token is not None, wanted)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import RATE, check_argument, check_field, check_fields
+from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import tap, with_cache
 from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
 from jaxformer.functional.audio import span_mask
@@ -91,8 +92,9 @@ class WaveformConfig(TransformerModelConfig):
 
     def batch_spec(self, rows, lengths):
         spec = self.input_spec(rows, lengths)
+        frames = self.features.num_frames(lengths["inputs"])
         for head in self.heads:
-            spec |= head.reads(rows, lengths.get("targets", 0))
+            spec |= head.reads(rows, frames if head.unit == "frame" else lengths.get("targets", 0))
         return spec
 
     def input_spec(self, rows, lengths):
@@ -108,8 +110,11 @@ class WaveformConfig(TransformerModelConfig):
     def check_lengths(self, lengths):
         """Raises ConfigError if rows have no frame."""
         samples, least = lengths["inputs"], self.features.min_samples
-        fits = f"at least the {least} samples of a frame, not {samples}"
-        check_field(self, "features", samples >= least, f"for rows of {fits}", "model")
+        if samples < least:
+            raise ConfigError(
+                f"rows of {samples} samples have no frame: must have at least {least}, which "
+                "model.features reads; set longer ones"
+            )
 
     def flops(self, lengths):
         blocks = self, self.sublayers, self.num_layers

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from jaxformer.functional.convolution import num_windows
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
@@ -29,8 +30,8 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
-from jaxformer.hub.tasks.speech import CTCTask
-from jaxformer.models import VisionConfig
+from jaxformer.hub.tasks.speech import CTCTask, QuantizedFramesTask
+from jaxformer.models import SpectrogramPatchesConfig, VisionConfig, WaveformConfig
 from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
 
@@ -76,7 +77,7 @@ def example_inputs(
         size = (rows, encoder.num_mel_bins, encoder.num_frames)
         inputs["input_features"] = rng.standard_normal(size).astype(np.float32)
     if "input_values" in names:
-        inputs |= _waveforms(padding, rows, rng)
+        inputs |= _sounds(config, padding, rows, rng)
     hf_config = checkpoint.hf_config
     if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
         size = family_of(config).vocab_size(config, "decoder_input_ids")
@@ -88,8 +89,16 @@ _SAMPLES = 90
 """Samples of a waveform."""
 
 
-def _waveforms(padding: Padding, rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns waveforms of unequal lengths; a mask has the real samples first in any case."""
+def _sounds(
+    config: SpectrogramPatchesConfig | WaveformConfig,
+    padding: Padding,
+    rows: int,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Returns spectrograms, or waveforms of unequal lengths, whose samples come before padding."""
+    if isinstance(config, SpectrogramPatchesConfig):
+        size = (rows, *config.image_size[::-1])
+        return {"input_values": rng.standard_normal(size).astype(np.float32)}
     waveforms = rng.standard_normal((rows, _SAMPLES)).astype(np.float32)
     if padding == "none":
         return {"input_values": waveforms}
@@ -245,6 +254,20 @@ def _transcripts(task: CTCTask, rng, inputs, hf_config):
     labels = np.where(np.arange(5) < lengths[:, None], labels, IGNORED)
     labels[1, 0] = IGNORED
     return {"labels": labels}
+
+
+@_labels.register
+def _quantized_frames(task: QuantizedFramesTask, rng, inputs, hf_config):
+    """Masks half of the frames; the others that each is told from may have its codes."""
+    rows, samples = inputs["input_values"].shape
+    frames = samples
+    for size, stride in zip(
+        hf_config.take("conv_kernel"), hf_config.take("conv_stride"), strict=True
+    ):
+        frames = num_windows(frames, size, stride)
+    masked = np.arange(frames) % 2 == rng.integers(2, size=(rows, 1))
+    others = rng.integers(frames, size=(rows, frames, 4)) + np.arange(rows)[:, None, None] * frames
+    return {"mask_time_indices": masked.astype(np.int64), "sampled_negative_indices": others}
 
 
 @_labels.register

@@ -27,7 +27,6 @@ _CONVOLUTIONS = "a convolutional network, not a transformer"
 _LEFT_OUT = {
     "resnet": _CONVOLUTIONS,
     "regnet": _CONVOLUTIONS,
-    "wav2vec2": _SPEECH,
     "speech-encoder-decoder": _SPEECH,
 }
 """`model_type` -> why it is not supported."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxformer.parity.tiny_images import IMAGES, MLP, SIZES, VIT
+from jaxformer.parity.tiny_sounds import SOUNDS
 
 _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
 _BERT = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 20}
@@ -65,22 +66,10 @@ _PATCHES = {**SIZES, **MLP, "patch_size": 4, "num_channels": 2}
 _VISION_TOWER = _PATCHES | {"image_size": 13}
 _FLEXIBLE_TOWER = _PATCHES | {"num_patches": 9}
 
-_WAVEFORM = {
-    **SIZES,
-    **MLP,
-    "vocab_size": 23,
-    "conv_dim": [20, 16, 24],
-    "conv_kernel": [5, 3, 2],
-    "conv_stride": [3, 2, 1],
-    "num_conv_pos_embeddings": 6,
-    "num_conv_pos_embedding_groups": 4,
-    "classifier_proj_size": 28,
-    "pad_token_id": 3,
-}
-
 _CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
     **IMAGES,
+    **SOUNDS,
     "marian": _BART,
     "bert": _BERT,
     "big_bird": _BERT
@@ -368,33 +357,6 @@ TINY: dict[str, dict[str, Any]] = {
     "siglip_vision_model": _VISION_TOWER,
     "siglip2_text_model": _TEXT_TOWER | {"projection_size": 40},
     "siglip2_vision_model": _FLEXIBLE_TOWER,
-    "wav2vec2": _WAVEFORM
-    | {
-        "feat_extract_norm": "layer",
-        "conv_bias": True,
-        "do_stable_layer_norm": True,
-        "use_weighted_layer_sum": True,
-    },
-    "hubert": _WAVEFORM | {"feat_extract_activation": "relu", "hidden_act": "silu"},
-    "whisper": {
-        "vocab_size": 131,
-        "num_mel_bins": 20,
-        "d_model": 48,
-        "encoder_layers": 3,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 6,
-        "encoder_ffn_dim": 40,
-        "decoder_ffn_dim": 56,
-        "max_source_positions": 30,
-        "max_target_positions": 40,
-        "use_weighted_layer_sum": True,
-        "classifier_proj_size": 28,
-        "pad_token_id": 90,
-        "bos_token_id": 90,
-        "eos_token_id": 90,
-        "decoder_start_token_id": 91,
-    },
     "blenderbot": _BART,
     "blenderbot-small": _BART,
     "xglm": {

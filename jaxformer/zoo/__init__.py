@@ -3,6 +3,7 @@
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo import (
     albert,
+    audio_spectrogram_transformer,
     bart,
     beit,
     bert,
@@ -73,7 +74,7 @@ _MODULES = (
     composite, vision_text_dual_encoder,
     xlm_roberta_xl, eurobert, nomic_bert, esm,
     dinov3, vit_mae,
-    wav2vec2, hubert, whisper,
+    wav2vec2, hubert, audio_spectrogram_transformer, whisper,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -6,7 +6,8 @@ from jaxformer.hub.fields import ConfigMap, Expect
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.models import WaveformConfig
+from jaxformer.hub.tasks.speech import QuantizedFramesTask
+from jaxformer.models import QuantizedFrames, WaveformConfig
 from jaxformer.zoo.common.wav2vec2_like import (
     ALIASES,
     FIELDS,
@@ -20,18 +21,25 @@ from jaxformer.zoo.system import System
 _SOURCE = "Baevski et al., 2020, section 4.2, https://arxiv.org/abs/2006.11477"
 _XLS_R = "Babu et al., 2021, table 2, https://arxiv.org/abs/2111.09296"
 
+
+def _pre_trained(num_layers: int, model_dim: int, width: int) -> WaveformConfig:
+    """A large model with the head of pre-training, whose vectors have this width."""
+    head = QuantizedFrames(code_dim=width, width=width)
+    return waveform(num_layers, model_dim, 16, 4 * model_dim, stable=True, heads=(head,))
+
+
 SYSTEMS = (
-    System("wav2vec2-base", "wav2vec2.py:base", waveform(12, 768, 12, 3072), "95M", _SOURCE),
     System(
-        "wav2vec2-large",
-        "wav2vec2.py:large",
-        waveform(24, 1024, 16, 4096, stable=True),
-        "317M",
+        "wav2vec2-base",
+        "",
+        waveform(12, 768, 12, 3072, heads=(QuantizedFrames(),)),
+        "95M",
         _SOURCE,
     ),
-    System("xls-r-0.3b", "", waveform(24, 1024, 16, 4096, stable=True), "317M", _XLS_R),
-    System("xls-r-1b", "", waveform(48, 1280, 16, 5120, stable=True), "965M", _XLS_R),
-    System("xls-r-2b", "", waveform(48, 1920, 16, 7680, stable=True), "2162M", _XLS_R),
+    System("wav2vec2-large", "", _pre_trained(24, 1024, 768), "317M", _SOURCE),
+    System("xls-r-0.3b", "", _pre_trained(24, 1024, 768), "317M", _XLS_R),
+    System("xls-r-1b", "", _pre_trained(48, 1280, 1024), "965M", _XLS_R),
+    System("xls-r-2b", "", _pre_trained(48, 1920, 1024), "2162M", _XLS_R),
 )
 
 
@@ -51,7 +59,7 @@ FORMATS = (
         model_type="wav2vec2",
         config_map=ConfigMap(WaveformConfig, _FIELDS),
         weight_map=partial(weight_map, "wav2vec2"),
-        architectures=architectures("Wav2Vec2"),
+        architectures=architectures("Wav2Vec2", {"ForPreTraining": QuantizedFramesTask()}),
         prefix="wav2vec2.",
         aliases=ALIASES,
         harmless=(

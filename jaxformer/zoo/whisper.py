@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.schemes import Learned, SinusoidalTable
+from jaxformer.functional.positions.fixed_table import SinusoidalTable
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation, write_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat

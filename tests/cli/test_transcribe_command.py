@@ -6,7 +6,9 @@ import pytest
 import speech_models as speech
 from recordings import Recording
 
+from jaxformer.cli.inference.transcribe import Transcribe
 from jaxformer.cli.main import main
+from jaxformer.generation.speech.api import TEMPERATURES
 
 soundfile = pytest.importorskip("soundfile")
 QUICK = ("--max-new-tokens", "5", "--temperature", "0.0")
@@ -24,6 +26,12 @@ def folder(tmp_path_factory):
 
 def run(*arguments):
     return main(["transcribe", *map(str, arguments)])
+
+
+def test_the_options_are_those_of_the_function():
+    wanted = Transcribe("DIR", ("a.wav",))
+    assert wanted.temperature == TEMPERATURES
+    assert wanted.beams == 1
 
 
 def test_the_screen_shows_times_and_text(folder, capsys):

@@ -97,7 +97,7 @@ def case_of(name, folder):
     generates = writes and not fields and kind not in _SILENT
     inputs = example_inputs(checkpoint, "left" if writes else "right")
     (folder / name).mkdir()
-    apart = ("label", "_positions", "return_loss")
+    apart = ("label", "_positions", "return_loss", "sampled_negative")
     apart += ("token_type",) * (kind == "encoder-decoder")
     kept = {k: x for k, x in inputs.items() if not any(name in k for name in apart)}
     np.savez(folder / name / "inputs.npz", **kept)

@@ -28,7 +28,7 @@ def test_every_class_has_a_row_and_says_what_it_is():
     assert rows["FlaxGPT2LMHeadModel"][3:6] == [
         "`GPT2LMHeadModel`", "the next token at each position", "`jaxformer generate`",
     ]  # fmt: skip
-    assert rows["FlaxWhisperModel"][3:6] == ["", "a speech model; not yet supported", ""]
+    assert rows["FlaxWav2Vec2ForCTC"][3] == "`Wav2Vec2ForCTC`"
     assert rows["FlaxResNetModel"][4] == "a convolutional network, not a transformer"
     empty = [name for name, row in rows.items() if not row[4]]
     assert empty == missing()

@@ -69,6 +69,12 @@ def counted(system):
     if system.note.startswith("blocks and embeddings of the images"):
         image = system.config.parts.get("image", system.config)
         return sum(map(prod, shapes_of(replace(image, pooler=None)).values()))
+    if system.note.startswith("with the head that predicts units"):
+        # Codes of 500 clusters and four special symbols, and a projection to their width; the
+        # transcript's head is not counted.
+        width = {"hubert-large": 768, "hubert-xlarge": 1024}[system.name]
+        body = sum(map(prod, shapes_of(replace(system.config, heads=())).values()))
+        return body + (system.config.model_dim + 1) * width + 504 * width
     if system.name in COUNTED:
         return sum(map(prod, shapes_of(replace(system.config, **COUNTED[system.name])).values()))
     return parameters_of(system.name)

@@ -18,6 +18,7 @@ from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
 from jaxformer.generation.speech.features import Features
+from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
 from jaxformer.generation.speech.subtitles import (
     FORMATS,
     TIMED,
@@ -37,9 +38,10 @@ _LINES = ".jsonl"
 
 @dataclass(frozen=True)
 class Transcribe(ClassChoice):
-    """Writes what is said in sound files (.wav, .flac, .ogg, .mp3), with Whisper.
+    """Writes what is said in sound files (.wav, .flac, .ogg, .mp3), with Whisper or a CTC head.
 
-    Sounds of any length are read in windows of 30 seconds, which begin where the last segment ends.
+    Whisper reads sounds of any length in windows of 30 seconds, which begin where the last segment
+    ends. A CTC head (wav2vec 2.0, HuBERT) has the options --timestamps, --beams and --length-bonus.
     """
 
     folder: ModelDir
@@ -54,6 +56,8 @@ class Transcribe(ClassChoice):
     """The times to show and to write: none, those of segments, or those of words too."""
     beams: int = 1
     """Number of beams; 1 is greedy."""
+    length_bonus: float = 0.0
+    """What beams of a model with a CTC head add to the log-probability for each character."""
     temperature: tuple[float, ...] = TEMPERATURES
     """The temperatures at which a window is written, one after another, until its text passes the
     thresholds.
@@ -85,6 +89,8 @@ _SAME = (
     "seed",
 )  # fmt: skip
 """The options with the same name in `jaxformer.transcribe`."""
+_OF_WHISPER = ("max_new_tokens", "seed")
+"""Options that change nothing for a model with a CTC head."""
 
 
 def transcribe_files(arguments: Sequence[str], prog: str) -> None:
@@ -100,10 +106,16 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     model = with_stored_compute_dtype(
         load(wanted.folder, dtype=wanted.dtype, architecture=wanted.architecture)
     )
-    if not reads_sound(model):
-        raise ConfigError(f"transcribe: {wanted.folder} does not read sound: name a Whisper")
-    rate = Features.of(model).sampling_rate
+    if not (reads_sound(model) or writes_labels(model)):
+        raise ConfigError(
+            f"transcribe: {wanted.folder} does not write what it hears: name a Whisper, or a model "
+            "with a CTC head"
+        )
+    rate = (WaveformFeatures if writes_labels(model) else Features).of(model).sampling_rate
     options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
+    if writes_labels(model):
+        options = {name: x for name, x in options.items() if name not in _OF_WHISPER}
+    options |= {"length_bonus": wanted.length_bonus} if wanted.length_bonus else {}
     found = []
     for file in wanted.files:
         waveform = read_sound(file, rate)

@@ -56,9 +56,13 @@ def description(found) -> dict[str, Any]:
     added = {id_: token.__getstate__() for id_, token in sorted(found.added_tokens_decoder.items())}
     for id_ in added.keys() & {*found.all_special_ids}:
         added[id_]["special"] = True
+    delimiter = getattr(found, "word_delimiter_token", None)
+    for token in added.values():
+        token["special"] &= token["content"] != delimiter  # it is the blank between words
     return {
         "vocabulary": found.get_vocab() | getattr(found, "lang_token_to_id", {}),
         "unknown": found.unk_token,
+        "delimiter": delimiter,
         "lower": getattr(found, "do_lower_case", False),
         "added": added,
         "frames": frames,

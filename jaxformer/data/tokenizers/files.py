@@ -33,6 +33,10 @@ _MOVED = ("sentencepiece.bpe.model", "source.spm")
 """SentencePiece models whose ids always differ from those of their model."""
 _WITHOUT_FILES = ("ByT5Tokenizer",)
 """Classes of transformers that need only tokenizer_config.json."""
+_CHARACTERS = ("Wav2Vec2CTCTokenizer",)
+"""Classes whose vocab.json needs no merges.txt, since a token is a character."""
+_SPEECH = ("hubert", "wav2vec2")
+"""The types of models with such a class, for which its name may be missing."""
 _VOCABULARY = "vocab.json"
 _MERGES = "merges.txt"
 _WORDS = "vocab.txt"
@@ -52,13 +56,21 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
         if (file := small_file_in(folder, name)) is not None:
             return file
     vocabulary = small_file_in(folder, _VOCABULARY)
-    if vocabulary is not None and small_file_in(folder, _MERGES) is not None:
+    alone = small_file_in(folder, _MERGES) is None
+    if vocabulary is not None and (not alone or _of_characters(Path(folder))):
         return vocabulary
     named = sorted(path.name for path in Path(folder).glob("*.tiktoken"))
     file = small_file_in(folder, named[0] if named else _WORDS)
     if file is None and read_settings(Path(folder)).get("tokenizer_class") in _WITHOUT_FILES:
         return Path(folder, SETTINGS)
     return file
+
+
+def _of_characters(folder: Path) -> bool:
+    """Whether vocab.json needs no merges: its tokens are characters, as those of wav2vec 2.0."""
+    config = read_object(folder, _CONFIG) or {}
+    class_name = read_settings(folder).get("tokenizer_class")
+    return class_name in _CHARACTERS or config.get("model_type") in _SPEECH
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:

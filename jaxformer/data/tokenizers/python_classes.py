@@ -119,9 +119,24 @@ def _siglip(description: Description, files: Mapping[str, Path]) -> Tokenizer:
     return tokenizer
 
 
+def _wav2vec2(description: Description, files: Mapping[str, Path]) -> Tokenizer | None:
+    """A token for each character, and one for the blank between words (a "vocab.json" of CTC)."""
+    del files
+    words, delimiter = description["vocabulary"], description["delimiter"]
+    if description["lower"] or not isinstance(delimiter, str):
+        return None
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=description["unknown"]))
+    tokenizer.normalizer = normalizers.Replace(" ", delimiter)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    blank = decoders.Replace(delimiter, " ")
+    tokenizer.decoder = decoders.Sequence([blank, decoders.Fuse()])
+    return tokenizer
+
+
 _CLASSES: dict[str, Callable[[Description, Mapping[str, Path]], Tokenizer | None]] = {
     "ByT5Tokenizer": _byt5,
     "EsmTokenizer": _esm,
     "M2M100Tokenizer": _m2m100,
     "SiglipTokenizer": _siglip,
+    "Wav2Vec2CTCTokenizer": _wav2vec2,
 }

@@ -39,7 +39,7 @@ class Features:
     def of(cls, pretrained: Pretrained) -> "Features":
         """Returns the settings of a checkpoint; DataError if they do not fit the model."""
         encoder = pretrained.config.parts["encoder"]
-        name, values = _settings(pretrained)
+        name, values = preprocessor_settings(pretrained)
         found = {key: values.get(key, usual) for key, usual in _USUAL.items()}
         for key, value in found.items():
             if not at_least(1).allows(value):
@@ -106,7 +106,7 @@ class Features:
         }
 
 
-def _settings(pretrained: Pretrained) -> tuple[str, Mapping[str, Any]]:
+def preprocessor_settings(pretrained: Pretrained) -> tuple[str, Mapping[str, Any]]:
     """Returns the file with the settings and its values; empty if there is none."""
     if pretrained.folder is None:
         return PREPROCESSOR, {}

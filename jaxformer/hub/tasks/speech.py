@@ -1,13 +1,14 @@
 """The heads, outputs and losses of speech classes: transcripts, and labels of clips."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax.numpy as jnp
 
-from jaxformer.functional.losses.ctc import ctc_loss
 from jaxformer.hub.tasks.classes import Seq2SeqLMTask, SequenceClassificationTask, Task, scored
-from jaxformer.models import CTC, Dense
+from jaxformer.models import CTC, Dense, QuantizedFrames
 from jaxformer.models.heads.labels import Pooling
+from jaxformer.models.heads.transcript import ctc_loss
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,52 @@ class ClipClassificationTask(SequenceClassificationTask):
         mixes = bool(hf_config.take("use_weighted_layer_sum", False))
         heads = super().heads(hf_config)
         return tuple(replace(each, dense=dense, mixes_layers=mixes) for each in heads)
+
+
+@dataclass(frozen=True)
+class QuantizedFramesTask(Task):
+    """The quantized frame at each masked position, told from others of the clip (wav2vec 2.0)."""
+
+    head_types = (QuantizedFrames,)
+    pre_trains = True
+    FIELDS: ClassVar = {
+        "num_codebooks": "num_codevector_groups",
+        "codes": "num_codevectors_per_group",
+        "code_dim": "codevector_dim",
+        "width": "proj_codevector_dim",
+        "num_negatives": "num_negatives",
+        "temperature": "contrastive_logits_temperature",
+        "diversity_weight": "diversity_loss_weight",
+        "dropout": "feat_quantizer_dropout",
+    }
+    """The field of the head -> that of config.json."""
+
+    def heads(self, hf_config):
+        usual = QuantizedFrames()
+        values = {
+            ours: hf_config.number(theirs, getattr(usual, ours))
+            for ours, theirs in self.FIELDS.items()
+        }
+        return (QuantizedFrames(**values),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        head = model.heads["quantized_frames"]
+        masked = inputs.get("mask_time_indices")
+        masked = None if masked is None else masked > 0
+        compared = head.compared(states, masked)
+        outputs = {
+            "projected_states": compared.states,
+            "projected_quantized_states": compared.quantized,
+            "codevector_perplexity": jnp.sum(compared.perplexities),
+        }
+        sampled = inputs.get("sampled_negative_indices")
+        if sampled is None or masked is None:
+            return outputs
+        # Their numbers go on from row to row.
+        contrastive, diversity, _ = head.losses(compared, masked, sampled % masked.shape[1])
+        loss = contrastive + head.head.diversity_weight * diversity
+        return outputs | {
+            "loss": loss,
+            "contrastive_loss": contrastive,
+            "diversity_loss": diversity,
+        }

@@ -23,6 +23,11 @@ _AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 2, 0, 1)}
 _SCANNED = re.compile(r"(Scan|Flax)[A-Z]\w*")
 """The key of layers that are stacked along a leading axis, instead of their numbers."""
 _TABLE = "embedding"
+_WEIGHT_NORM = {
+    "parametrizations.weight.original0": "weight_g",
+    "parametrizations.weight.original1": "weight_v",
+}
+"""The tensors of a kernel with a weight norm -> their names in Flax."""
 
 
 class View(NamedTuple):
@@ -70,7 +75,10 @@ def view_for(placement: Placement, norm: str) -> View:
 
     `norm` is the name of a norm's scale: "scale" or "weight".
     """
-    *modules, last = placement.tensor.split(".")
+    tensor = placement.tensor
+    for theirs, ours in _WEIGHT_NORM.items():
+        tensor = tensor.replace(theirs, ours)
+    *modules, last = tensor.split(".")
     leaf = placement.places[0].parameter.rpartition(".")[2]
     if last == "weight":
         last = {"kernel": "kernel", "scale": norm}.get(leaf, _TABLE)

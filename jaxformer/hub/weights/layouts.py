@@ -152,6 +152,15 @@ class Taps(Single):
 
 
 @dataclass(frozen=True)
+class Codebooks(Single):
+    """`[1, codebooks codes, width]`: the vectors of all codebooks (wav2vec 2.0)."""
+
+    def shape_of(self, slot):
+        books, codes, width = slot.shape
+        return 1, books * codes, width
+
+
+@dataclass(frozen=True)
 class PixelShuffle(Single):
     """`[channels rows columns, inputs, 1, 1]`: the 1x1 convolution before PyTorch's `PixelShuffle`.
 

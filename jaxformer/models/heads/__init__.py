@@ -11,8 +11,9 @@ from jaxformer.models.heads.labels import (
     TokenClassification,
 )
 from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
-from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler, PrefixPooler
 from jaxformer.models.heads.projection import Projection
+from jaxformer.models.heads.quantized import QuantizedFrames
 from jaxformer.models.heads.span import Span
 from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -35,7 +36,9 @@ __all__ = [
     "NormPooler",
     "Pooler",
     "Predictions",
+    "PrefixPooler",
     "Projection",
+    "QuantizedFrames",
     "Regression",
     "ResidualMLP",
     "Span",

@@ -28,7 +28,7 @@ from jaxformer.nn.config import TransformerConfig
 
 Batch = Mapping[str, jax.Array]
 Shapes = dict[str, jax.ShapeDtypeStruct]
-Unit = Literal["row", "token", "span", "choice", "patch", "transcript"]
+Unit = Literal["row", "token", "span", "choice", "patch", "frame", "transcript"]
 
 
 class ModelOutput(NamedTuple):
@@ -163,7 +163,7 @@ class Head(abc.ABC):
     """The "problem_type" in config.json for this head."""
     unit: ClassVar[Unit] = "row"
     """The unit of prediction: a row, each token, a span of tokens, one of several texts in a row,
-    each masked patch, or a transcript of the row.
+    each masked patch or frame, or a transcript of the row.
     """
     predicts: ClassVar[bool] = False
     """Whether `predict` supports the head, see `prediction`."""

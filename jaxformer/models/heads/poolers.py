@@ -13,7 +13,7 @@ from jaxformer.checks import check_types
 from jaxformer.functional.arrays import assert_axes, place, spec_of
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import KeyPadding, Mask
-from jaxformer.functional.norms import Norm
+from jaxformer.functional.norms import NoNorm, Norm
 from jaxformer.functional.positions.base import NoPosition
 from jaxformer.models.heads.base import pool
 from jaxformer.nn.attention import Attention
@@ -58,6 +58,23 @@ class NormPooler(Pooler):
 
 
 @dataclass(frozen=True)
+class PrefixPooler(Pooler):
+    r"""The mean of the states before the patches: the class and the distillation token (AST).
+
+    .. math:: y = \tfrac{1}{P} \textstyle\sum_{i < P} h_i
+
+    References:
+        Gong et al., AST (https://arxiv.org/abs/2104.01778), section 2.2.
+    """
+
+    norm: bool = False
+    """Whether the model's norm is applied to the mean."""
+
+    def build(self, key, config):
+        return PrefixMean(key, config.norm if self.norm else NoNorm(), config)
+
+
+@dataclass(frozen=True)
 class AttentionPooler(Pooler):
     r"""Attention of a learned query to all states, and a feed-forward layer (SigLIP).
 
@@ -96,6 +113,21 @@ class MeanNorm(NormLayer):
         assert_axes(hidden=(hidden, "B T D"))
         real = None if real is None else real[:, self.prefix :]
         return super().__call__(pool(hidden[:, self.prefix :], real, "mean"))
+
+
+class PrefixMean(NormLayer):
+    """`PrefixPooler` with its parameters."""
+
+    def __init__(self, key: jax.Array, norm: Norm, config: TransformerConfig):
+        """Declares the norm's parameters."""
+        super().__init__(key, norm, config.model_dim)
+        self.prefix = config.num_prefix
+
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        del real
+        assert_axes(hidden=(hidden, "B T D"))
+        return super().__call__(pool(hidden[:, : self.prefix], None, "mean"))
 
 
 class FirstDense(Linear):

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from jaxformer.checks import check_field, check_fields
-from jaxformer.functional.arrays import assert_axes
+from jaxformer.checks import check_argument, check_field, check_fields
+from jaxformer.functional.alignments import collapsed, frames_needed
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.losses.cross_entropy import LossSums
-from jaxformer.functional.losses.ctc import collapsed, ctc_loss
 from jaxformer.functional.losses.terms import add_metric
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, Unit, array
 from jaxformer.nn.config import SIZE, TransformerConfig
@@ -128,6 +129,58 @@ class CTCHead(HeadModule):
         missing = max(length - found.shape[1], 0)
         found = jnp.pad(found, ((0, 0), (0, missing)), constant_values=self.blank)
         return found[:, :length], count
+
+
+def ctc_loss(
+    logits: jax.Array,
+    valid: jax.Array,
+    labels: jax.Array,
+    lengths: jax.Array,
+    *,
+    blank: int,
+) -> tuple[jax.Array, jax.Array]:
+    r"""Returns the negative log-likelihood of label sequences, summed over all alignments.
+
+    .. math:: -\log \sum_{\pi \in \mathcal{B}^{-1}(y)} \prod_t p_{t, \pi_t}
+
+    Args:
+        logits: float `[B, T, V]`.
+        valid: bool `[B, T]`, the frames of each row, which precede its padding.
+        labels: int `[B, U]`; the labels of a row may be none, then all frames are blank.
+        lengths: int `[B]`, the labels of each row.
+        blank: The id of the blank.
+
+    Returns:
+        The losses, float32 `[B]`, and bool `[B]`: whether the row has as many frames as its labels
+        need. The loss of other rows, and its gradient, is 0.
+
+    Raises:
+        AssertionError: Shapes do not fit together, or an array has the wrong dtype.
+        ArgumentError: The blank is not one of the classes.
+
+    References:
+        Graves et al., 2006 (https://www.cs.toronto.edu/~graves/icml_2006.pdf).
+    """
+    sizes = assert_axes(logits=(logits, "B T V"), labels=(labels, "B U"))
+    assert_axes(sizes, valid=(valid, "B T"), lengths=(lengths, "B"))
+    assert_floating(logits=logits)
+    assert_bool(valid=valid)
+    assert_integers(labels=labels, lengths=lengths)
+    known = 0 <= blank < sizes["V"]
+    check_argument("blank", blank, known, f"from 0 to {sizes['V'] - 1}")
+    real = jnp.arange(sizes["U"])[None, :] < lengths[:, None]
+    frames = jnp.sum(valid, axis=1, dtype=jnp.int32)
+    aligned = frames_needed(labels, lengths) <= frames
+    # Rows that cannot be aligned are computed without labels, so that their gradient is finite too.
+    real = real & aligned[:, None]
+    losses = optax.ctc_loss(
+        logits.astype(jnp.float32),
+        1.0 - valid.astype(jnp.float32),
+        jnp.where(real, labels, blank),
+        1.0 - real.astype(jnp.float32),
+        blank_id=blank,
+    )
+    return jnp.where(aligned, losses, 0.0), aligned
 
 
 def _valid(outputs):

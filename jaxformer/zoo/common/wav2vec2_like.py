@@ -17,10 +17,10 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks.classes import Task
-from jaxformer.hub.tasks.speech import ClipClassificationTask, CTCTask
-from jaxformer.hub.weights.layouts import Same, Taps
+from jaxformer.hub.tasks.speech import ClipClassificationTask, CTCTask, QuantizedFramesTask
+from jaxformer.hub.weights.layouts import Codebooks, Same, Taps
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import CTC, Classification, WaveformConfig
+from jaxformer.models import CTC, Classification, QuantizedFrames, WaveformConfig
 from jaxformer.nn import PostNorm, PreNorm
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
 
@@ -159,6 +159,9 @@ def _write_heads(config: WaveformConfig) -> dict[str, Any]:
     for head in config.heads:
         if isinstance(head, CTC):
             values |= {"vocab_size": head.vocab_size, "pad_token_id": head.blank}
+        if isinstance(head, QuantizedFrames):
+            fields = QuantizedFramesTask.FIELDS
+            values |= {theirs: getattr(head, ours) for ours, theirs in fields.items()}
         if isinstance(head, Classification) and head.dense is not None:
             values |= {
                 "classifier_proj_size": head.dense.output_width(config.model_dim),
@@ -228,6 +231,7 @@ _LAYOUTS = {
     "feature_encoder.convolutions.*.kernel": Taps(),
     "frame_positions.direction": Taps(),
     "frame_positions.magnitude": Same(leading=2),
+    "heads.quantized_frames.quantizer.codebooks": Codebooks(),
 }
 
 
@@ -252,6 +256,10 @@ def weight_map(name: str, config: WaveformConfig) -> WeightMap:
         "heads.label.dense.linear": "projector",
         "heads.label.output": "classifier",
         "heads.label.layer_weights": "layer_weights",
+        "heads.quantized_frames.quantizer.scores": "quantizer.weight_proj",
+        "heads.quantized_frames.quantizer.codebooks": "quantizer.codevectors",
+        "heads.quantized_frames.states": "project_hid",
+        "heads.quantized_frames.quantized": "project_q",
     }
     for place in range(len(config.features.channels)):
         names[f"feature_encoder.convolutions.{place}"] = f"{layer}.{place}.conv"

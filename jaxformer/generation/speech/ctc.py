@@ -1,0 +1,158 @@
+"""Labels from the scores of frames: the likeliest path, prefix beams, and when labels are said."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.checks import FINITE, at_least, check_argument
+
+_NEVER = -np.inf
+
+
+class Hypothesis(NamedTuple):
+    """Labels for some frames."""
+
+    labels: tuple[int, ...]
+    """Without blanks."""
+    score: float
+    """Their log-probability over all alignments, and the bonus of their number."""
+
+
+class Interval(NamedTuple):
+    """The frames of a label or a word."""
+
+    start: int
+    stop: int
+    """The frame after the last."""
+
+
+def best_path(log_probs: np.ndarray, *, blank: int) -> tuple[int, ...]:
+    """Returns the labels of the likeliest class of each frame.
+
+    Args:
+        log_probs: float `[T, V]`.
+        blank: The id of the blank.
+    """
+    _check(log_probs, blank)
+    path = log_probs.argmax(axis=1).tolist()
+    return tuple(label for label, _ in groupby(path) if label != blank)
+
+
+def prefix_beams(
+    log_probs: np.ndarray, *, blank: int, num_beams: int, length_bonus: float = 0.0
+) -> list[Hypothesis]:
+    r"""Searches for the label sequence with the largest score over all of its alignments.
+
+    .. math:: s(y) = \log \sum_{\pi \in \mathcal{B}^{-1}(y)} \prod_t p_{t, \pi_t} + \beta |y|
+
+    A prefix is kept with two probabilities: of the paths that end with a blank, and of those that
+    end with its last label.
+
+    Args:
+        log_probs: float `[T, V]`.
+        blank: The id of the blank.
+        num_beams: The prefixes that are kept at each frame.
+        length_bonus: β, which is added for each label.
+
+    Returns:
+        The kept sequences, the best one first.
+
+    References:
+        Graves, 2008, Supervised Sequence Labelling with Recurrent Neural Networks, section 7.5;
+        Hannun et al., 2014 (https://arxiv.org/abs/1408.2873), algorithm 1.
+    """
+    _check(log_probs, blank)
+    check_argument("num_beams", num_beams, at_least(1).allows(num_beams), at_least(1).expected)
+    allowed = FINITE.allows(length_bonus)
+    check_argument("length_bonus", length_bonus, allowed, FINITE.expected)
+    classes = log_probs.shape[1]
+    prefixes: list[tuple[int, ...]] = [()]
+    blanks, labels = np.zeros(1), np.full(1, _NEVER)
+    for frame in np.asarray(log_probs, np.float64):
+        total = np.logaddexp(blanks, labels)
+        last = np.array([prefix[-1] if prefix else -1 for prefix in prefixes])
+        # A label after itself is a new one only behind a blank.
+        extended = total[:, None] + frame[None, :]
+        rows = np.flatnonzero(last >= 0)
+        extended[rows, last[rows]] = blanks[rows] + frame[last[rows]]
+        extended[:, blank] = _NEVER
+        stays = np.where(last >= 0, labels + frame[last], _NEVER)
+        ends = total + frame[blank]
+        place = {prefix: number for number, prefix in enumerate(prefixes)}
+        for number, prefix in enumerate(prefixes):
+            parent = place.get(prefix[:-1]) if prefix else None
+            if parent is not None:
+                # This extension of the parent is a prefix that is kept already.
+                stays[number] = np.logaddexp(stays[number], extended[parent, prefix[-1]])
+                extended[parent, prefix[-1]] = _NEVER
+        lengths = np.array([len(prefix) for prefix in prefixes])
+        kept_scores = np.logaddexp(ends, stays) + length_bonus * lengths
+        new_scores = extended + length_bonus * (lengths[:, None] + 1)
+        scores = np.concatenate([kept_scores, new_scores.ravel()])
+        order = np.argsort(-scores, kind="stable")[:num_beams]
+        order = order[scores[order] > _NEVER]
+        count = len(prefixes)
+        new = order - count
+        prefixes = [
+            prefixes[index] if index < count else (*prefixes[n // classes], int(n % classes))
+            for index, n in zip(order.tolist(), new.tolist(), strict=True)
+        ]
+        is_new, inside = order >= count, np.minimum(order, count - 1)
+        blanks = np.where(is_new, _NEVER, ends[inside])
+        labels = np.where(is_new, extended.ravel()[np.maximum(new, 0)], stays[inside])
+    scores = np.logaddexp(blanks, labels) + length_bonus * np.array([len(p) for p in prefixes])
+    found = [Hypothesis(p, float(score)) for p, score in zip(prefixes, scores, strict=True)]
+    return sorted(found, key=lambda each: -each.score)
+
+
+def align(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> list[Interval]:
+    """Returns the frames of each label in the likeliest alignment (Viterbi).
+
+    Args:
+        log_probs: float `[T, V]`.
+        labels: The labels, without blanks.
+        blank: The id of the blank.
+
+    Returns:
+        The frames whose class is the label; blanks are between them.
+
+    Raises:
+        ArgumentError: There are fewer frames than an alignment needs.
+    """
+    _check(log_probs, blank)
+    frames = len(log_probs)
+    repeats = sum(a == b for a, b in zip(labels[1:], labels[:-1], strict=True)) if labels else 0
+    fits = len(labels) + repeats <= frames
+    check_argument("labels", tuple(labels), fits, f"labels that {frames} frames can hold")
+    if not labels:
+        return []
+    # States are blanks and labels in turn: a state follows itself, the one before it, or the one
+    # before that, unless this would skip a blank between equal labels.
+    states = np.full(2 * len(labels) + 1, blank)
+    states[1::2] = labels
+    skips = np.zeros(len(states), bool)
+    skips[3::2] = states[3::2] != states[1:-2:2]
+    score = np.full(len(states), _NEVER)
+    score[:2] = log_probs[0, states[:2]]
+    steps = np.zeros((frames, len(states)), np.int8)
+    for frame in range(1, frames):
+        before = np.concatenate([[_NEVER], score[:-1]])
+        skipped = np.where(skips, np.concatenate([[_NEVER] * 2, score[:-2]]), _NEVER)
+        choices = np.stack([score, before, skipped])
+        steps[frame] = choices.argmax(axis=0)
+        score = choices.max(axis=0) + log_probs[frame, states]
+    state = len(states) - 1 - int(score[-2] > score[-1])
+    path = np.zeros(frames, int)
+    for frame in range(frames - 1, -1, -1):
+        path[frame] = state
+        state -= int(steps[frame, state])
+    places = [np.flatnonzero(path == 2 * number + 1) for number in range(len(labels))]
+    return [Interval(int(own[0]), int(own[-1]) + 1) for own in places]
+
+
+def _check(log_probs: np.ndarray, blank: int) -> None:
+    shape = np.shape(log_probs)
+    check_argument("log_probs", shape, len(shape) == 2 and shape[0] > 0, "[T, V] with a frame")
+    check_argument("blank", blank, 0 <= blank < shape[1], f"from 0 to {shape[1] - 1}")

@@ -1,0 +1,133 @@
+"""The scores of the frames of a sound, from a model with a CTC head."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.checks import at_least
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.audio import normalize_waveform
+from jaxformer.generation.speech.features import preprocessor_settings
+from jaxformer.models import CTC, AbstractModel, WaveformConfig
+from jaxformer.pretrained.model import Pretrained
+
+WINDOW, OVERLAP = 30.0, 5.0
+"""The seconds of a window of a long sound, and those that it shares with each neighbour."""
+_PADDED = 2.5
+"""Sounds are padded to a multiple of these seconds, so that few programs are compiled."""
+_EPS = 1e-7
+
+
+def writes_labels(pretrained: Pretrained) -> bool:
+    """Whether a model has a CTC head on the frames of a waveform."""
+    heads = pretrained.config.heads
+    waveform = isinstance(pretrained.config, WaveformConfig)
+    return waveform and any(isinstance(head, CTC) for head in heads)
+
+
+@dataclass(frozen=True)
+class WaveformFeatures:
+    """How a model reads a waveform, as preprocessor_config.json says."""
+
+    sampling_rate: int = 16_000
+    """Samples per second."""
+    normalize: bool = True
+    """Whether each sound has mean 0 and variance 1."""
+
+    @classmethod
+    def of(cls, pretrained: Pretrained) -> "WaveformFeatures":
+        """Returns the settings of a checkpoint; DataError if they are invalid."""
+        name, values = preprocessor_settings(pretrained)
+        return cls.read(name, values)
+
+    @classmethod
+    def read(cls, name: str, values: Mapping[str, Any]) -> "WaveformFeatures":
+        """Returns the settings in the values of a file with this name."""
+        rate, normalize = values.get("sampling_rate", 16_000), values.get("do_normalize", True)
+        if not at_least(1).allows(rate):
+            raise DataError(f"{name}: sampling_rate = {rate!r}: must be an integer of at least 1")
+        if not isinstance(normalize, bool):
+            raise DataError(f"{name}: do_normalize = {normalize!r}: must be true or false")
+        return cls(rate, normalize)
+
+    def __call__(self, waveform: np.ndarray) -> np.ndarray:
+        """Returns a waveform float32 `[S]` as the model reads it."""
+        if not self.normalize:
+            return waveform
+        return np.asarray(normalize_waveform(waveform[None], eps=_EPS))[0]
+
+
+def frame_log_probs(
+    pretrained: Pretrained,
+    waveform: np.ndarray,
+    features: WaveformFeatures,
+    progress: Callable[[float, float], None] | None = None,
+) -> np.ndarray:
+    """Returns the log-probabilities of the classes of each frame of a sound.
+
+    A sound of more than 30 seconds is read in windows, whose first and last frames are left to
+    their neighbours.
+
+    Args:
+        pretrained: A model with a CTC head.
+        waveform: float32 `[S]` at the sampling rate of the model.
+        features: How the model reads it.
+        progress: Is called with the seconds that are done, and all seconds.
+
+    Returns:
+        float32 `[T, V]`.
+
+    Raises:
+        DataError: The sound is shorter than a frame.
+    """
+    convolutions, rate = pretrained.config.features, features.sampling_rate
+    if len(waveform) < convolutions.min_samples:
+        raise DataError(
+            f"waveform has {len(waveform)} samples: must have at least "
+            f"{convolutions.min_samples}, those of a frame"
+        )
+    step = convolutions.samples_per_frame
+    waveform, total = features(waveform), convolutions.num_frames(len(waveform))
+    window, overlap = (round(seconds * rate / step) for seconds in (WINDOW, OVERLAP))
+    if total <= window:
+        window, overlap = total, 0
+    parts, start = [], 0
+    while start < total:
+        first = max(start - overlap, 0)
+        last = min(first + window, total)
+        # From the first sample of the first frame to the last of the last.
+        samples = waveform[first * step : (last - 1) * step + convolutions.min_samples]
+        found = _log_probs(pretrained, samples, round(_PADDED * rate))
+        stop = total if last == total else last - overlap
+        parts.append(found[start - first : stop - first])
+        start = stop
+        if progress is not None:
+            progress(stop * step / rate, len(waveform) / rate)
+    return np.concatenate(parts)
+
+
+def _log_probs(pretrained: Pretrained, samples: np.ndarray, multiple: int) -> np.ndarray:
+    count = len(samples)
+    padded = np.pad(samples, (0, -count % multiple))[None]
+    batch = {"waveforms": padded, "num_samples": np.array([count], np.int32)}
+    scores = _scored(pretrained.abstract_model, pretrained.parameters, batch)
+    return np.asarray(scores)[0, : pretrained.config.features.num_frames(count)]
+
+
+@partial(jax.jit, static_argnums=0)
+def _scored(abstract_model: AbstractModel, parameters: Any, batch: Any) -> jax.Array:
+    return jax.nn.log_softmax(abstract_model.module(parameters).scores(batch)["ctc"])
+
+
+def check_writes_labels(pretrained: Pretrained) -> None:
+    """Raises ConfigError unless a model has a CTC head."""
+    if not writes_labels(pretrained):
+        raise ConfigError(
+            f"transcribe: {pretrained.folder} has the heads "
+            f"{', '.join(head.name for head in pretrained.config.heads) or 'none'}: must have a "
+            "CTC head, such as Wav2Vec2ForCTC"
+        )

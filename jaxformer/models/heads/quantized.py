@@ -1,0 +1,229 @@
+"""A head that tells the quantized frame at a masked position from others of the same clip."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import POSITIVE, RATE, check_field, check_fields
+from jaxformer.functional.arrays import assert_axes
+from jaxformer.functional.dropout import dropout, split
+from jaxformer.functional.losses.cross_entropy import LossSums
+from jaxformer.functional.losses.terms import add_metric
+from jaxformer.models.heads.base import Batch, Head, HeadModule, ModelOutput, Unit, array
+from jaxformer.nn.config import SIZE, TransformerConfig
+from jaxformer.nn.layers import Linear, normal, parameter
+
+_EPS = 1e-8
+
+
+@dataclass(frozen=True)
+class QuantizedFrames(Head):
+    r"""Tells the quantized frame at each masked position from K others of the clip (wav2vec 2.0).
+
+    .. math:: -\log \frac{\exp(\cos(c_t, q_t) / \kappa)}
+              {\sum_{q \in \{q_t\} \cup Q_t} \exp(\cos(c_t, q) / \kappa)}
+              + \alpha \frac{G V - \sum_g \exp(H(\bar p_g))}{G V}
+
+    Each frame is quantized to one vector of each of G codebooks, chosen by a Gumbel softmax in
+    training. Reads "masked", bool `[B, T]`, and "negatives", int `[B, T, K]`: other masked frames.
+
+    References:
+        Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), sections 2 and 3.2.
+    """
+
+    unit: ClassVar[Unit] = "frame"
+
+    num_codebooks: int = 2
+    """Codebooks (G)."""
+    codes: int = 320
+    """Vectors of a codebook (V)."""
+    code_dim: int = 256
+    """The width of a quantized frame, over all codebooks."""
+    width: int = 256
+    """The width in which states and quantized frames are compared."""
+    num_negatives: int = 100
+    """Other frames that a masked one is told from (K)."""
+    temperature: float = 0.1
+    """Divides the similarities (κ)."""
+    gumbel_temperature: float = 2.0
+    """The temperature of the Gumbel softmax."""
+    diversity_weight: float = 0.1
+    """The weight of the second term, which keeps all codes in use (α)."""
+    dropout: float = 0.0
+    """Dropout of the frames that are quantized."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        sizes = ("num_codebooks", "codes", "code_dim", "width", "num_negatives")
+        check_fields(self, "quantized_frames", **dict.fromkeys(sizes, SIZE))
+        factors = ("temperature", "gumbel_temperature")
+        check_fields(self, "quantized_frames", **dict.fromkeys(factors, POSITIVE), dropout=RATE)
+        divides = self.code_dim % self.num_codebooks == 0
+        wanted = f"divisible by num_codebooks = {self.num_codebooks}"
+        check_field(self, "code_dim", divides, wanted)
+
+    @property
+    def name(self) -> str:
+        return "quantized_frames"
+
+    def build(self, key, config):
+        return QuantizedFramesHead(key, config, self)
+
+    def reads(self, rows, length):
+        return {
+            "masked": array(rows, length, dtype=jnp.bool_),
+            "negatives": array(rows, length, self.num_negatives),
+        }
+
+
+class Compared(NamedTuple):
+    """States and quantized frames, projected to one width, and the use of the codebooks."""
+
+    states: jax.Array
+    """float32 `[B, T, W]`."""
+    quantized: jax.Array
+    """float32 `[B, T, W]`."""
+    codes: jax.Array
+    """int `[B, T, G]`: the chosen code of each codebook."""
+    perplexities: jax.Array
+    """float32 `[G]`: how many codes of each codebook are in use."""
+
+
+class Quantizer(nnx.Module):
+    """Replaces a frame by a vector of each codebook."""
+
+    def __init__(self, key: jax.Array, head: QuantizedFrames, width: int):
+        """Declares the scores of the codes and the codebooks `[G, V, C / G]`."""
+        keys = jax.random.split(key)
+        groups, codes = head.num_codebooks, head.codes
+        outputs = {"kinds": groups, "labels": codes}
+        self.scores = Linear(keys[0], {"features": width}, outputs, normal(1.0), bias=True)
+        shape, axes = (groups, codes, head.code_dim // groups), ("kinds", "labels", "pooled")
+        self.codebooks = parameter(
+            keys[1], shape, axes, lambda key, shape: jax.random.uniform(key, shape, jnp.float32)
+        )
+        self.temperature = head.gumbel_temperature
+
+    def __call__(
+        self, x: jax.Array, masked: jax.Array | None, key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Quantizes frames.
+
+        Args:
+            x: `[B, T, C]`.
+            masked: bool `[B, T]`, the frames over which the use of codes is measured; None: all.
+            key: The key of the Gumbel noise; None in evaluation, where the largest score counts.
+
+        Returns:
+            The vectors `[B, T, D]`, the codes int `[B, T, G]`, and the perplexities `[G]`.
+        """
+        logits = self.scores(x).astype(jnp.float32)
+        noisy = logits
+        if key is not None:
+            noisy = (logits + jax.random.gumbel(key, logits.shape)) / self.temperature
+        codes = jnp.argmax(noisy, axis=-1)
+        hard = jax.nn.one_hot(codes, logits.shape[-1])
+        chosen = hard
+        if key is not None:
+            soft = jax.nn.softmax(noisy, axis=-1)
+            chosen = hard + soft - jax.lax.stop_gradient(soft)
+        weights = jnp.ones(x.shape[:2]) if masked is None else masked.astype(jnp.float32)
+        measured = hard if key is None else jax.nn.softmax(logits, axis=-1)
+        total = jnp.sum(measured * weights[..., None, None], axis=(0, 1))
+        shares = total / jnp.maximum(jnp.sum(weights), 1.0)
+        logs = jnp.log(jnp.where(shares > 0, shares, 1.0))
+        perplexities = jnp.exp(-jnp.sum(shares * logs, axis=-1))
+        vectors = jnp.einsum("btgv,gvc->btgc", chosen, self.codebooks[...])
+        return vectors.reshape(*x.shape[:2], -1), codes, perplexities
+
+
+class QuantizedFramesHead(HeadModule):
+    """A quantizer, and projections of states and of quantized frames to one width."""
+
+    weights = "masked"
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: QuantizedFrames):
+        """Declares the layers."""
+        keys = jax.random.split(key, 3)
+        self.quantizer = Quantizer(keys[0], head, config.features.channels[-1])
+        width, std = {"labels": head.width}, normal(config.init_std)
+        self.states = Linear(keys[1], {"embed": config.output_width}, width, std, bias=True)
+        self.quantized = Linear(keys[2], {"pooled": head.code_dim}, width, std, bias=True)
+        self.head = head
+
+    def compared(
+        self, outputs: ModelOutput, masked: jax.Array | None, key: jax.Array | None = None
+    ) -> Compared:
+        """Returns the projected states and quantized frames; `key` is None in evaluation."""
+        drop_key, own_key = split(key, 2)
+        x = dropout(outputs.features, self.head.dropout, drop_key)
+        vectors, codes, perplexities = self.quantizer(x, masked, own_key)
+        states = self.states(outputs.hidden).astype(jnp.float32)
+        return Compared(states, self.quantized(vectors), codes, perplexities)
+
+    def similarities(self, compared: Compared, negatives: jax.Array) -> jax.Array:
+        """Returns the logits of the quantized frame at each position, and of K others.
+
+        Args:
+            compared: From `compared`.
+            negatives: int `[B, T, K]`: the positions of the others in the row.
+
+        Returns:
+            float32 `[B, T, 1 + K]`; another frame of the same codes has -inf.
+        """
+        sizes = assert_axes(quantized=(compared.quantized, "B T W"))
+        assert_axes(sizes, negatives=(negatives, "B T K"))
+
+        def at(x):
+            flat = negatives.reshape(negatives.shape[0], -1)
+            found = jnp.take_along_axis(x, flat[..., None], axis=1)
+            return found.reshape(*negatives.shape, -1)
+
+        unit = _unit(compared.quantized)
+        same = jnp.all(at(compared.codes) == compared.codes[:, :, None], axis=-1)
+        states = _unit(compared.states)
+        positive = jnp.sum(states * unit, axis=-1, keepdims=True)
+        others = jnp.einsum("btw,btkw->btk", states, at(unit))
+        others = jnp.where(same, -jnp.inf, others)
+        return jnp.concatenate([positive, others], axis=-1) / self.head.temperature
+
+    def losses(
+        self, compared: Compared, masked: jax.Array, negatives: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns the two terms of the loss, summed over masked frames, and the correct ones.
+
+        Args:
+            compared: From `compared`.
+            masked: bool `[B, T]`.
+            negatives: int `[B, T, K]`.
+
+        Returns:
+            The contrastive term, the diversity term before its weight, and the number of masked
+            frames that are most similar to their own quantized frame.
+        """
+        logits = self.similarities(compared, negatives)
+        losses = jax.nn.logsumexp(logits, axis=-1) - logits[..., 0]
+        count = jnp.sum(masked, dtype=jnp.float32)
+        codes = self.head.num_codebooks * self.head.codes
+        diversity = (codes - jnp.sum(compared.perplexities)) / codes
+        right = jnp.sum((jnp.argmax(logits, axis=-1) == 0) & masked, dtype=jnp.float32)
+        return jnp.sum(jnp.where(masked, losses, 0.0)), diversity * count, right
+
+    def loss(self, outputs: ModelOutput, batch: Batch, options, key):
+        del options
+        masked = batch["masked"]
+        compared = self.compared(outputs, masked, key)
+        contrastive, diversity, right = self.losses(compared, masked, batch["negatives"])
+        for number, perplexity in enumerate(compared.perplexities):
+            add_metric(f"perplexity_{number + 1}", perplexity)
+        total = contrastive + self.head.diversity_weight * diversity
+        return LossSums(total, self.loss_weight(batch), right, jnp.zeros((), jnp.float32))
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    """Vectors `[..., W]` of length 1."""
+    length = jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True))
+    return x / jnp.maximum(length, _EPS)

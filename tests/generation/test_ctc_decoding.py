@@ -1,0 +1,86 @@
+"""Labels from the scores of frames: prefix beams and alignments beside all paths."""
+
+from collections import defaultdict
+from itertools import groupby, product
+
+import numpy as np
+import pytest
+
+from jaxformer.errors import ArgumentError
+from jaxformer.generation.speech.ctc import Interval, align, best_path, prefix_beams
+
+
+def scores_of(frames, classes, seed=0):
+    logits = 2 * np.random.default_rng(seed).standard_normal((frames, classes))
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def labels_of(path, blank):
+    return tuple(label for label, _ in groupby(path) if label != blank)
+
+
+def all_labels(log_probs, blank):
+    """Every label sequence with its log-probability."""
+    frames, classes = log_probs.shape
+    found = defaultdict(lambda: -np.inf)
+    for path in product(range(classes), repeat=frames):
+        score = sum(log_probs[t, label] for t, label in enumerate(path))
+        labels = labels_of(path, blank)
+        found[labels] = np.logaddexp(found[labels], score)
+    return found
+
+
+@pytest.mark.parametrize("blank", [0, 2])
+@pytest.mark.parametrize("bonus", [0.0, 1.5, -2.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_enough_beams_find_the_best_of_all_sequences(seed, bonus, blank):
+    log_probs = scores_of(5, 3, seed)
+    expected = all_labels(log_probs, blank)
+    found = prefix_beams(log_probs, blank=blank, num_beams=200, length_bonus=bonus)
+    assert len(found) == len(expected) == len({each.labels for each in found})
+    for labels, score in found:
+        assert score == pytest.approx(expected[labels] + bonus * len(labels), abs=1e-9)
+    assert found == sorted(found, key=lambda each: -each.score)
+    best = max(expected, key=lambda labels: expected[labels] + bonus * len(labels))
+    assert found[0].labels == best
+
+
+def test_few_beams_keep_the_best_prefixes():
+    log_probs = scores_of(40, 9)
+    one, ten = (prefix_beams(log_probs, blank=0, num_beams=n) for n in (1, 10))
+    assert len(one) == 1
+    assert len(ten) == 10
+    assert ten[0].score >= one[0].score
+    # A path that is nearly certain is found by any search.
+    sure = np.log(np.full((6, 4), 0.01))
+    path = [1, 1, 0, 1, 3, 3]
+    sure[np.arange(6), path] = np.log(0.97)
+    assert best_path(sure, blank=0) == prefix_beams(sure, blank=0, num_beams=2)[0].labels
+    assert best_path(sure, blank=0) == (1, 1, 3)
+
+
+@pytest.mark.parametrize("labels", [(1,), (1, 2), (2, 2), (1, 2, 1), (2, 2, 2), ()])
+def test_an_alignment_is_the_likeliest_of_all(labels):
+    log_probs, blank = scores_of(5, 3, seed=7), 0
+    paths = [p for p in product(range(3), repeat=5) if labels_of(p, blank) == labels]
+    best = max(paths, key=lambda path: sum(log_probs[t, x] for t, x in enumerate(path)))
+    intervals = align(log_probs, labels, blank=blank)
+    groups = [(x, len(list(group))) for x, group in groupby(best)]
+    stops = np.cumsum([size for _, size in groups])
+    expected = [
+        Interval(int(stop - size), int(stop))
+        for (x, size), stop in zip(groups, stops, strict=True)
+        if x != blank
+    ]
+    assert intervals == expected
+
+
+def test_labels_need_frames():
+    log_probs = scores_of(3, 3)
+    assert len(align(log_probs, (1, 2, 1), blank=0)) == 3
+    with pytest.raises(ArgumentError, match=r"labels = \(1, 1, 2\).*that 3 frames can hold"):
+        align(log_probs, (1, 1, 2), blank=0)
+    with pytest.raises(ArgumentError, match="num_beams = 0"):
+        prefix_beams(log_probs, blank=0, num_beams=0)
+    with pytest.raises(ArgumentError, match="blank = 3: must be from 0 to 2"):
+        best_path(log_probs, blank=3)

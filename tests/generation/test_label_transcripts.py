@@ -1,0 +1,138 @@
+"""Transcripts of models with a CTC head: windows, times of words, beams, and the command."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+from speech_tokenizers import LETTERS, VOCABULARY, save_characters
+
+import jaxformer
+from jaxformer.cli.main import main
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.generation.speech import frames
+from jaxformer.generation.speech.ctc import Interval
+from jaxformer.generation.speech.frames import WaveformFeatures, frame_log_probs
+from jaxformer.generation.speech.transcripts import words_of
+from jaxformer.pretrained.auto import load
+
+
+def speaker(folder, kind="wav2vec2"):
+    """A small random model with 23 characters and their tokenizer."""
+    save_tiny(kind, folder)
+    (folder / "tokenizer.json").unlink()
+    save_characters(folder)
+    vocabulary = {token: number for token, number in VOCABULARY.items() if number < 23}
+    vocabulary["<unk>"], vocabulary["<pad>"] = 0, 3  # the blank of the small model
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return speaker(tmp_path_factory.mktemp("speaker"))
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load(folder)
+
+
+def noise(samples, seed=0):
+    return np.random.default_rng(seed).standard_normal(samples).astype(np.float32)
+
+
+@pytest.mark.torch
+def test_the_text_is_that_of_transformers(folder, model):
+    import torch
+    import transformers
+
+    wave = noise(400)
+    processor = transformers.Wav2Vec2FeatureExtractor()
+    theirs = transformers.Wav2Vec2ForCTC.from_pretrained(folder)
+    inputs = processor(wave, sampling_rate=16_000, return_tensors="pt")
+    with torch.no_grad():
+        ids = theirs(**inputs).logits.argmax(-1)
+    expected = transformers.Wav2Vec2CTCTokenizer.from_pretrained(folder).batch_decode(ids)[0]
+    # Special tokens, which a trained model never chooses, are left out here.
+    assert jaxformer.transcribe(model, wave)["text"] == re.sub("<[^>]*>", "", expected)
+
+
+@pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
+def test_padding_to_few_sizes_changes_nothing(kind, tmp_path):
+    model = load(speaker(tmp_path, kind))
+    features, wave = WaveformFeatures.of(model), noise(1001)
+    found = frame_log_probs(model, wave, features)
+    exact = jaxformer.forward(model, {"input_values": features(wave)[None]})["logits"][0]
+    exact = exact - np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5)
+
+
+def test_a_long_sound_is_read_in_windows(model, monkeypatch):
+    wave, features = noise(2000), WaveformFeatures(normalize=False)
+    monkeypatch.setattr(frames, "WINDOW", 500 / 16_000)
+    monkeypatch.setattr(frames, "OVERLAP", 100 / 16_000)
+    done = []
+    found = frame_log_probs(model, wave, features, lambda *times: done.append(times))
+    assert len(found) == model.config.features.num_frames(2000)
+    assert len(done) > 3
+    assert done[-1][0] <= done[-1][1] == 2000 / 16_000
+    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1, rtol=1e-5)
+    step, least = model.config.features.samples_per_frame, model.config.features.min_samples
+    window, overlap = round(500 / step), round(100 / step)
+    first = frame_log_probs(model, wave[: (window - 1) * step + least], features)
+    kept = window - overlap
+    np.testing.assert_allclose(found[:kept], first[:kept], rtol=1e-4, atol=1e-4)
+
+
+def test_words_and_their_times(model):
+    tokenizer = model.prompt_encoder.tokenizer
+    labels = [VOCABULARY[letter] for letter in "TO|A||ME"]
+    intervals = [Interval(2 * place, 2 * place + 1) for place in range(len(labels))]
+    found = words_of(tokenizer, labels, intervals, 0.02)
+    assert found == [
+        {"word": "TO", "start": 0.0, "end": 0.06},
+        {"word": "A", "start": 0.12, "end": 0.14},
+        {"word": "ME", "start": 0.24, "end": 0.3},
+    ]
+
+
+def test_times_are_those_of_frames_and_beams_score_their_labels(model):
+    wave = noise(3000)
+    plain = jaxformer.transcribe(model, wave, timestamps="words")
+    (segment,) = plain["segments"]
+    assert segment["words"]
+    assert set(plain["text"]) <= set(LETTERS.replace("|", " "))
+    times = [time for word in segment["words"] for time in (word["start"], word["end"])]
+    assert times == sorted(times)
+    assert times[-1] <= plain["duration"]
+    assert " ".join(word["word"] for word in segment["words"]) == " ".join(plain["text"].split())
+    (one,), (more,) = (jaxformer.transcribe(model, wave, num_beams=n)["segments"] for n in (2, 8))
+    assert one["score"] <= more["score"] < 0
+    long = jaxformer.transcribe(model, wave, num_beams=8, length_bonus=20.0)["segments"][0]
+    assert len(long["tokens"]) > len(more["tokens"])
+
+
+def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
+    soundfile = pytest.importorskip("soundfile")
+    for number in range(2):
+        soundfile.write(tmp_path / f"{number}.wav", noise(3000, number) / 5, 16_000)
+    files = [str(tmp_path / f"{number}.wav") for number in range(2)]
+    output = tmp_path / "out.jsonl"
+    assert main(["transcribe", str(folder), *files, "--output", str(output)]) == 0
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [each["file"] for each in found] == files
+    assert all(each["text"] and each["duration"] == 3000 / 16_000 for each in found)
+    again = main(["transcribe", str(folder), files[0], "--beams", "4", "--timestamps", "words"])
+    assert again == 0
+    assert main(["transcribe", str(folder), files[0], "--language", "en"]) != 0
+    assert "not an option of a model with a CTC head" in capsys.readouterr().err
+
+
+def test_bad_sounds_and_models_are_one_sentence(model, tmp_path):
+    with pytest.raises(DataError, match="16 samples: must have at least 17"):
+        jaxformer.transcribe(model, noise(16))
+    other = load(save_tiny("bert", tmp_path / "bert"))
+    with pytest.raises(ConfigError, match="must be 'whisper', or a model with a CTC head"):
+        jaxformer.transcribe(other, noise(100))

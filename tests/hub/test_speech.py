@@ -1,0 +1,165 @@
+"""Speech models of transformers: variants, files of older versions, and inputs that are refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from saved_folders import change_settings, change_tensors, save_tiny
+from variants import check_outputs
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.tasks.speech import CTCTask
+from jaxformer.parity.compare import beyond_rounding, gradient_errors
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.writing import save
+
+OLD_NAMES = {
+    ".parametrizations.weight.original0": ".weight_g",
+    ".parametrizations.weight.original1": ".weight_v",
+}
+GROUP = {"feat_extract_norm": "group", "conv_bias": False}
+POST = {"do_stable_layer_norm": False}
+STABLE = {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+VARIANTS = {
+    "wav2vec2 as the base models": ("wav2vec2", "CTC", GROUP | POST),
+    "wav2vec2 with a norm over time before stable layers": ("wav2vec2", "CTC", GROUP),
+    "wav2vec2 with layer norms before others": ("wav2vec2", "CTC", POST),
+    "wav2vec2 with the mean of losses": ("wav2vec2", "CTC", {"ctc_loss_reduction": "mean"}),
+    "wav2vec2 with an odd kernel": ("wav2vec2", "CTC", {"num_conv_pos_embeddings": 5}),
+    "wav2vec2 without masks": ("wav2vec2", "CTC", {"mask_time_prob": 0.0}),
+    "wav2vec2 pre-trained": ("wav2vec2", "PreTraining", GROUP | POST),
+    "wav2vec2 pre-trained, large": ("wav2vec2", "PreTraining", {}),
+    "wav2vec2 with the last layer": (
+        "wav2vec2", "SequenceClassification", {"use_weighted_layer_sum": False}
+    ),
+    "wav2vec2 with all layers": ("wav2vec2", "SequenceClassification", POST),
+    "hubert as the large models": ("hubert", "CTC", STABLE),
+    "hubert without a norm of frames": ("hubert", "CTC", {"feat_proj_layer_norm": False}),
+    "hubert with all layers": (
+        "hubert", "SequenceClassification", {"use_weighted_layer_sum": True}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "head", "changes"), VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick("wav2vec2 as the base models", "hubert as the large models")
+def test_variants(kind, head, changes, tmp_path):
+    ours = load(save_tiny(kind, tmp_path, head, **changes))
+    theirs = Reference(tmp_path, ours.checkpoint.architecture.name)
+    inputs = example_inputs(ours.checkpoint, "right")
+    check_outputs(ours, theirs, inputs)
+    actual, expected = gradients(ours, inputs), theirs.gradients(inputs)
+    exact = theirs.exact.gradients(inputs)
+    assert not beyond_rounding(gradient_errors(actual, expected, exact))
+
+
+@pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
+def test_a_weight_norm_has_two_spellings(kind, tmp_path):
+    folder = save_tiny(kind, tmp_path / "new")
+    inputs = example_inputs(load(folder).checkpoint)
+    expected = forward(load(folder), inputs)["logits"]
+    file = folder / "model.safetensors"
+    before = file.read_bytes()
+
+    def rename(tensors):
+        for name in list(tensors):
+            for new, old in OLD_NAMES.items():
+                if new in name:
+                    tensors[name.replace(new, old)] = tensors.pop(name)
+
+    change_tensors(folder, rename)
+    assert file.read_bytes() != before
+    np.testing.assert_array_equal(forward(load(folder), inputs)["logits"], expected)
+    save(load(folder, dtype=None), tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == file.read_bytes()
+
+
+REFUSED = {
+    "add_adapter": True,
+    "adapter_attn_dim": 16,
+    "feat_extract_norm": "batch",
+    "conv_kernel": "5",
+    "conv_stride": [3, 2],
+    "num_conv_pos_embedding_groups": 7,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED.items(), ids=REFUSED)
+def test_fields_that_change_the_outputs_are_refused(name, value, tmp_path):
+    change_settings(save_tiny("wav2vec2", tmp_path), **{name: value})
+    with pytest.raises(ConfigError):
+        load(tmp_path)
+
+
+def test_a_batch_norm_of_positions_is_refused(tmp_path):
+    change_settings(save_tiny("hubert", tmp_path), conv_pos_batch_norm=True)
+    with pytest.raises(ConfigError, match="conv_pos_batch_norm = True is not supported"):
+        load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return load(save_tiny("wav2vec2", tmp_path_factory.mktemp("wav2vec2")))
+
+
+BAD_INPUTS = {
+    "two channels": ({"input_values": np.zeros((2, 2, 90), np.float32)}, "one channel of each"),
+    "no frame": ({"input_values": np.zeros((2, 16), np.float32)}, "at least 17 samples, one frame"),
+    "an empty row": (
+        {
+            "input_values": np.zeros((2, 90), np.float32),
+            "attention_mask": np.repeat([[1], [0]], 90, axis=1),
+        },
+        "0 samples in row 1: must have at least 17",
+    ),
+    "labels beyond the vocabulary": (
+        {"input_values": np.zeros((2, 90), np.float32), "labels": np.full((2, 3), 23)},
+        "the model has 0 to 22",
+    ),
+    "a mask of samples": (
+        {
+            "input_values": np.zeros((2, 90), np.float32),
+            "mask_time_indices": np.ones((2, 90), int),
+        },
+        "one for each frame",
+    ),
+    "NaN": ({"input_values": np.full((2, 90), np.nan, np.float32)}, "NaN"),
+    "ids": ({"input_ids": np.zeros((2, 9), int)}, "not an input of this model"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "words"), BAD_INPUTS.values(), ids=BAD_INPUTS)
+def test_bad_inputs_are_one_sentence(model, inputs, words):
+    with pytest.raises(DataError, match=words):
+        forward(model, inputs)
+
+
+def test_a_blank_is_the_padding_id(model):
+    assert model.config.heads[0].blank == 3
+    assert isinstance(model.checkpoint.architecture.task, CTCTask)
+
+
+def test_padding_that_follows_a_clip_counts_in_a_norm_over_time_as_in_transformers(tmp_path):
+    """The base models were trained so; `model.outputs` with the samples leaves padding out."""
+    ours = load(save_tiny("hubert", tmp_path))
+    wave = np.random.default_rng(0).standard_normal((1, 60)).astype(np.float32)
+    padded = np.pad(wave, ((0, 0), (0, 30)))
+    mask = np.arange(90)[None, :] < 60
+    alone = forward(ours, {"input_values": wave})["logits"]
+    found = forward(ours, {"input_values": padded, "attention_mask": mask.astype(int)})["logits"]
+    assert np.abs(found[:, : alone.shape[1]] - alone).max() > 1e-2
+    batch = {"waveforms": padded, "num_samples": np.array([60])}
+    exact = ours.model.scores(batch)["ctc"][:, : alone.shape[1]]
+    np.testing.assert_allclose(exact, alone, rtol=2e-5, atol=2e-5)
+
+
+def test_a_spectrogram_has_one_size(tmp_path):
+    ours = load(save_tiny("audio-spectrogram-transformer", tmp_path))
+    with pytest.raises(DataError, match="frames before mel bins"):
+        forward(ours, {"input_values": np.zeros((1, 9, 14), np.float32)})
+    with pytest.raises(ConfigError, match="interpolate_positions"):
+        replace(ours.config, interpolate_positions=True)
