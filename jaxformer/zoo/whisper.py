@@ -137,13 +137,20 @@ def _read(hf_config: HFConfig) -> dict[str, Any]:
     decoder = shared | {
         "vocab_size": hf_config.number("vocab_size", 51865),
         "position": Learned(hf_config.number("max_target_positions", 448)),
-        "padding_id": hf_config.number("pad_token_id", None),
+        "padding_id": _padding_id(hf_config),
         "tie_embeddings": hf_config.take("tie_word_embeddings", True),
     }
     named = hf_config.take("architectures", None) or [""]
     if named[0] == _CLASSIFIES:
         return {"encoder": encoder | sizes["encoder"]}
     return {"encoder": encoder | sizes["encoder"], "decoder": decoder | sizes["decoder"]}
+
+
+def _padding_id(hf_config: HFConfig) -> int | None:
+    """Reads the padding token; the usual one lies beyond a small vocabulary."""
+    token = hf_config.number("pad_token_id", None)
+    size = hf_config.number("vocab_size", 51865)
+    return token if token is not None and token < size else None
 
 
 def _build(
@@ -178,6 +185,7 @@ def _write(config: CompositeConfig | SpectrogramConfig) -> dict[str, Any]:
         "vocab_size": decoder.vocab_size,
         "max_target_positions": decoder.position.max_length,
         "tie_word_embeddings": decoder.tie_embeddings,
+        **({} if decoder.padding_id is None else {"pad_token_id": decoder.padding_id}),
     }
 
 
