@@ -5,6 +5,8 @@ import json
 import numpy as np
 from tokenizers import Tokenizer, decoders, models
 
+from jaxformer.parity.tiny import TINY
+
 # Words, then the end, then what is special; the last 31 are timestamps from 0.00 to 0.60.
 END, START, ENGLISH, GERMAN, FRENCH = 90, 91, 92, 93, 94
 TRANSLATE, TRANSCRIBE, PREVIOUS, NO_SPEECH, NO_TIMESTAMPS = 95, 96, 97, 98, 99
@@ -15,23 +17,6 @@ FRAMES, HOP, RATE = 2 * STATES, 160, 16_000
 WINDOW = FRAMES * HOP
 """The samples of a window, 0.6 seconds."""
 
-CONFIG = {
-    "vocab_size": VOCABULARY,
-    "num_mel_bins": 20,
-    "d_model": 48,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 6,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 56,
-    "max_source_positions": STATES,
-    "max_target_positions": 40,
-    "pad_token_id": END,
-    "bos_token_id": END,
-    "eos_token_id": END,
-    "decoder_start_token_id": START,
-}
 GENERATION = {
     "begin_suppress_tokens": [3, END],
     "suppress_tokens": [START, TRANSLATE, TRANSCRIBE, PREVIOUS, NO_SPEECH],
@@ -85,7 +70,7 @@ def save_whisper(folder, seed=0, **changes):
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    model = WhisperForConditionalGeneration(WhisperConfig(**(CONFIG | changes))).eval()
+    model = WhisperForConditionalGeneration(WhisperConfig(**(TINY["whisper"] | changes))).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

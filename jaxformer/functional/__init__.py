@@ -74,6 +74,7 @@ from jaxformer.functional.positions.analysis import (
 )
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.functional.positions.distances import DistanceEmbedding, log_bucket
+from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias
 from jaxformer.functional.positions.patch_rope import RoPE2D, patch_angles
 from jaxformer.functional.positions.patch_table import Learned2D
@@ -101,7 +102,6 @@ from jaxformer.functional.positions.schemes import (
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
-    SinusoidalTable,
     T5Bias,
 )
 from jaxformer.functional.positions.sparse import T5GlobalBias

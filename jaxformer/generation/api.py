@@ -107,9 +107,8 @@ def generate(
         inputs = chats.prompts
         config = config.with_end_token(chats.end_of_turn, options)
     hooks = _checked_hooks(hooks, draft)
-    first = config.first_tokens(pretrained)
-    prepared = prepare_inputs(pretrained, inputs, config.padding, hooks, first)
-    ids, prompts, encoder_outputs = prepared
+    given = inputs, config.padding, hooks, config.first_tokens(pretrained)
+    ids, prompts, encoder_outputs = prepare_inputs(pretrained, *given)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
     config = config.for_width(prompts.tokens.shape[1])
     if slide and (config.num_beams > 1 or output_scores):
@@ -139,9 +138,8 @@ def generate(
             scores["scores"] = found.scores
     real = are_real(found.lengths, found.tokens.shape[1])
     new = np.where(real, found.tokens, config.padding)
-    given = np.repeat(ids, config.num_return_sequences, axis=0)
-    sequences = np.concatenate([given, new], axis=1)
-    outputs = {"sequences": sequences, **scores}
+    prefixes = np.repeat(ids, config.num_return_sequences, axis=0)
+    outputs = {"sequences": np.concatenate([prefixes, new], axis=1), **scores}
     if chats or reads_files(pretrained, inputs) or texts_of(inputs):
         rows = [row[:n] for row, n in zip(found.tokens, found.lengths, strict=True)]
         outputs["texts"] = [_text(pretrained, row, config.stop_strings) for row in rows]

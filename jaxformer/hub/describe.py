@@ -84,7 +84,8 @@ def describe(
         extra = _with_parts(config, formats, extra)
     except ConfigError as error:
         # A part may lack a format by itself although one format covers both (T5Gemma, Whisper).
-        formats = {kind: each for kind, each in formats.items() if each.bind is None}
+        known = formats.items()
+        formats = {kind: each for kind, each in known if each.bind is None or each.sections}
         lacking = error
     failures: list[tuple[int, str]] = []
 

@@ -16,7 +16,7 @@ from jaxformer.functional.feedforward import gelu
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
-from jaxformer.functional.positions.schemes import SinusoidalTable
+from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows

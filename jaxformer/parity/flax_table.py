@@ -15,6 +15,7 @@ from jaxformer.hub.tasks.classes import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
 from jaxformer.zoo import FORMATS
 
 BEGIN = "<!-- flax-classes: begin -->"
@@ -96,6 +97,16 @@ def _command(task: Task) -> str:
 @_command.register(Seq2SeqLMTask)
 def _generates(task):
     return "jaxformer generate"
+
+
+@_command.register(TranscriptTask)
+def _transcribes(task):
+    return "jaxformer transcribe"
+
+
+@_command.register(ClipClassificationTask)
+def _computes(task):
+    return "jaxformer forward"
 
 
 @_command.register(MaskedLMTask)

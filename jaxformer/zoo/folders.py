@@ -57,7 +57,7 @@ _RELATIVES = {
         ),
         "roberta": ("data2vec-text", "ibert", "longformer", "luke", "layoutlmv3", "xmod"),
         "big_bird": ("bigbird_pegasus",),
-        "bart": ("fsmt", "led", "mvp", "plbart", "prophetnet", "whisper", "speech_to_text"),
+        "bart": ("fsmt", "led", "mvp", "plbart", "prophetnet", "speech_to_text"),
         "pegasus": ("pegasus_x",),
         "t5": ("pix2struct", "pop2piano", "udop"),
         "vit": ("audio-spectrogram-transformer", "ijepa", "swin", "vit_msn", "videomae", "yolos"),

@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.schemes import Learned, SinusoidalTable
+from jaxformer.functional.positions.fixed_table import SinusoidalTable
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation, write_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks.classes import Seq2SeqLMTask, Task
-from jaxformer.hub.tasks.speech import ClipClassificationTask
+from jaxformer.hub.tasks.classes import Task
+from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
 from jaxformer.hub.weights.layouts import Taps
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import (
@@ -75,15 +76,17 @@ def _decoder(**fields: Any) -> DecoderConfig:
     )
 
 
-_SOURCE = "Radford et al., 2022, table 1, https://arxiv.org/abs/2212.04356"
+_CARDS = "Radford et al., 2022, https://arxiv.org/abs/2212.04356; the files of openai/whisper-*"
+_TABLE = "Radford et al., 2022, table 1, https://arxiv.org/abs/2212.04356"
 _RELEASES = "https://github.com/openai/whisper/blob/main/README.md; the released checkpoints"
 
+# Table 1 has 39M, 74M, 244M and 769M for the smaller models, more than their files hold.
 SYSTEMS = (
-    System("whisper-tiny", "whisper.py:tiny", whisper(4, 384, 6), "39M", _SOURCE),
-    System("whisper-base", "whisper.py:base", whisper(6, 512, 8), "74M", _SOURCE),
-    System("whisper-small", "whisper.py:small", whisper(12, 768, 12), "244M", _SOURCE),
-    System("whisper-medium", "whisper.py:medium", whisper(24, 1024, 16), "769M", _SOURCE),
-    System("whisper-large", "whisper.py:large", whisper(32, 1280, 20), "1550M", _SOURCE),
+    System("whisper-tiny", "", whisper(4, 384, 6), "37.8M", _CARDS),
+    System("whisper-base", "", whisper(6, 512, 8), "72.6M", _CARDS),
+    System("whisper-small", "", whisper(12, 768, 12), "242M", _CARDS),
+    System("whisper-medium", "", whisper(24, 1024, 16), "764M", _CARDS),
+    System("whisper-large", "", whisper(32, 1280, 20), "1550M", _TABLE),
     System(
         "whisper-large-v3",
         "",
@@ -134,13 +137,20 @@ def _read(hf_config: HFConfig) -> dict[str, Any]:
     decoder = shared | {
         "vocab_size": hf_config.number("vocab_size", 51865),
         "position": Learned(hf_config.number("max_target_positions", 448)),
-        "padding_id": hf_config.number("pad_token_id", None),
+        "padding_id": _padding_id(hf_config),
         "tie_embeddings": hf_config.take("tie_word_embeddings", True),
     }
     named = hf_config.take("architectures", None) or [""]
     if named[0] == _CLASSIFIES:
         return {"encoder": encoder | sizes["encoder"]}
     return {"encoder": encoder | sizes["encoder"], "decoder": decoder | sizes["decoder"]}
+
+
+def _padding_id(hf_config: HFConfig) -> int | None:
+    """Reads the padding token; the usual one lies beyond a small vocabulary."""
+    token = hf_config.number("pad_token_id", None)
+    size = hf_config.number("vocab_size", 51865)
+    return token if token is not None and token < size else None
 
 
 def _build(
@@ -175,6 +185,7 @@ def _write(config: CompositeConfig | SpectrogramConfig) -> dict[str, Any]:
         "vocab_size": decoder.vocab_size,
         "max_target_positions": decoder.position.max_length,
         "tie_word_embeddings": decoder.tie_embeddings,
+        **({} if decoder.padding_id is None else {"pad_token_id": decoder.padding_id}),
     }
 
 
@@ -251,7 +262,7 @@ FORMATS = (
         config_map=ConfigMap(_build, (Computed(_read, _write),)),
         weight_map=_weight_map,
         architectures=(
-            Architecture("WhisperForConditionalGeneration", Seq2SeqLMTask()),
+            Architecture("WhisperForConditionalGeneration", TranscriptTask()),
             Architecture(_CLASSIFIES, ClipClassificationTask(), prefix=""),
             Architecture("WhisperModel", Task()),
         ),

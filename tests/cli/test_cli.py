@@ -17,7 +17,7 @@ from jaxformer.cli import doctor, launch, plan
 from jaxformer.cli import main as cli
 from jaxformer.cli.hub import checkpoints as hub
 from jaxformer.cli.hub import flax, parity, zoo
-from jaxformer.cli.inference import embed, generate, inspection, predict, zero_shot
+from jaxformer.cli.inference import embed, generate, inspection, predict, transcribe, zero_shot
 from jaxformer.cli.lab import (
     attention,
     cache,
@@ -124,6 +124,7 @@ def test_every_command_is_a_function():
         "generate": generate.generate,
         "chat": generate.chat,
         "predict": predict.predict,
+        "transcribe": transcribe.transcribe_files,
         "glue": glue.glue,
         "tokenize": inspection.tokenize,
         "neighbours": inspection.neighbours,

@@ -22,11 +22,18 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.io.model_files import SIDE_FILES, copy_side_files
-from jaxformer.models import DecoderConfig, LanguageModel, TokenClassification
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    Dense,
+    LanguageModel,
+    TokenClassification,
+)
 from jaxformer.nn import PostNorm, PreNorm
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.common.bert_like import bert
 from jaxformer.zoo.common.llama_like import llama
+from jaxformer.zoo.whisper import whisper
 
 REST = {"vocab_size": 9, "model_dim": 8, "num_heads": 4, "mlp_dim": 8}
 SMALL = llama(2, 48, 6, 56, vocab_size=131, num_kv_heads=2, heads=(LanguageModel(),))
@@ -129,3 +136,16 @@ def test_what_travels_is_copied_as_it_is(tmp_path):
     copy_side_files(None, new)
     assert sorted(item.name for item in new.iterdir()) == sorted(SIDE_FILES)
     assert all((new / name).read_bytes() == (old / name).read_bytes() for name in SIDE_FILES)
+
+
+def test_a_whisper_of_ones_own_is_a_whisper():
+    # Neither half has a format alone.
+    config = whisper(2, 16, 2, num_decoder_layers=1, vocab_size=60, num_mel_bins=6)
+    values = describe(config, FORMATS.values(), {"eos_token_id": 5}).hf_config.values
+    assert values["model_type"] == "whisper"
+    assert (values["encoder_layers"], values["decoder_layers"]) == (2, 1)
+    head = Classification(num_labels=3, pooling="late", dense=Dense(None, width=7))
+    alone = config.encoder.with_fields(heads=(head,))
+    values = describe(alone, FORMATS.values()).hf_config.values
+    assert values["architectures"] == ["WhisperForAudioClassification"]
+    assert values["classifier_proj_size"] == 7

@@ -28,7 +28,7 @@ from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
-KINDS = ("bert", "gpt2", "t5", "pegasus", "llama", "clip_vision_model", "dinov2")
+KINDS = ("bert", "gpt2", "t5", "pegasus", "llama", "clip_vision_model", "dinov2", "whisper")
 
 
 @pytest.fixture(scope="module", params=KINDS)

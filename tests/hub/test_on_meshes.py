@@ -26,6 +26,8 @@ CASES = [
     ("vit_mae", "ForPreTraining"),
     ("esm", "ForMaskedLM"),
     ("eurobert", "ForSequenceClassification"),
+    ("whisper", "ForConditionalGeneration"),
+    ("whisper", "ForAudioClassification"),
 ]
 
 
@@ -37,8 +39,8 @@ def load_twice(kind, head, folder):
     return jaxformer.load(folder), jaxformer.load(folder, mesh=mesh)
 
 
-@pytest.mark.parametrize(("kind", "head"), CASES, ids=[kind for kind, _ in CASES])
-@pytest.mark.quick("llama")
+@pytest.mark.parametrize(("kind", "head"), CASES, ids=["-".join(case) for case in CASES])
+@pytest.mark.quick("llama-*")
 def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
     one, several = load_twice(kind, head, tmp_path)
     inputs = example_inputs(one.checkpoint, "right", rows=4)

@@ -113,19 +113,16 @@ def generate(arguments: Sequence[str], prog: str) -> None:
         raise ConfigError(
             "generate: give either --prompt TEXT, --prompts FILE or --images FILE_OR_FOLDER ..."
         )
+    prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
     if wanted.images:
         prompts = _image_files(wanted.images)
-    else:
-        prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
     if wanted.batch_size < 1:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
     output = _lines_so_far(wanted)
     done = _done(wanted, output, prompts)
     model = _model(wanted)
     if reads_sound(model):
-        raise ConfigError(
-            f"generate: {wanted.folder} reads sound: jaxformer transcribe {wanted.folder} FILE"
-        )
+        raise ConfigError(f"generate: {wanted.folder} reads sound: use jaxformer transcribe")
     if reads_images(model) != bool(wanted.images):
         reads, option = ("images", "--images") if reads_images(model) else ("text", "--prompt")
         raise ConfigError(f"generate: {wanted.folder} reads {reads}: give {option}")

@@ -234,23 +234,6 @@ class Learned(Position):
 
 
 @dataclass(frozen=True)
-class SinusoidalTable(Learned):
-    """Adds sines, then cosines, from a table that files contain and training keeps (Whisper)."""
-
-    learns: bool = False
-    """Whether the table is trained."""
-
-    def table_values(self, shape):
-        rows, width = shape
-        return sinusoidal_code(
-            jnp.arange(rows), model_dim=width, theta=10_000.0, layout="half", endpoint=True
-        )
-
-    def validate_sizes(self, *, model_dim, head_dim):
-        Sinusoidal.validate_sizes(self, model_dim=model_dim, head_dim=head_dim)
-
-
-@dataclass(frozen=True)
 class RoPE(Position):
     """Rotates queries and keys so that scores depend on distances (Su et al., 2021)."""
 

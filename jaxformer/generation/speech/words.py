@@ -21,6 +21,7 @@ def token_times(
     prompt: Sequence[int],
     new: Sequence[int],
     *,
+    ended: bool,
     frames: int,
     seconds: float,
 ) -> np.ndarray:
@@ -33,6 +34,8 @@ def token_times(
         features: The spectrogram of the window, float32 `[1, M, frames]`.
         prompt: The first tokens of the answer.
         new: The tokens after them, without the end token.
+        ended: Whether the end token followed. Otherwise the last token begins with the one before
+            it, as in transformers.
         frames: The frames of the window that belong to the sound.
         seconds: Seconds per state of the encoder.
 
@@ -42,6 +45,9 @@ def token_times(
     References:
         `whisper.timing` of OpenAI, and `_extract_token_timestamps` of transformers.
     """
+    count = len(new) if ended else len(new) - 1
+    if count < 1:
+        return np.zeros(len(new))
     layers, heads = pretrained.config.decoder_layers, pretrained.config.num_heads
     chosen = tokens.alignment_heads or tuple(
         (layer, head) for layer in range(layers // 2, layers) for head in range(heads)
@@ -54,13 +60,13 @@ def token_times(
     weights = np.stack(
         [np.asarray(cache[name.format(layer)], np.float64)[0, head] for layer, head in chosen]
     )
-    own = weights[:, len(prompt) :, : max(frames // 2, 1)]
+    own = weights[:, len(prompt) : len(prompt) + count, : max(frames // 2, 1)]
     spread = own.std(axis=1, keepdims=True)
     own = (own - own.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1)
     matrix = median_filter(own, _MEDIAN_WIDTH).mean(axis=0)
     rows, columns = warping_path(-matrix)
     begins = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
-    return columns[begins] * seconds
+    return np.pad(columns[begins] * seconds, (0, len(new) - count), mode="edge")
 
 
 def median_filter(x: np.ndarray, width: int) -> np.ndarray:
@@ -141,11 +147,11 @@ def words_of(
         if words and spaced and not text.startswith(" "):
             words[-1]["word"] += text
         else:
-            words.append({"word": text, "start": float(begin)})
+            words.append({"word": text, "start": round(float(begin), 3)})
         pending = []
     if pending:
-        words.append({"word": tokenizer.decode(pending), "start": float(begin)})
-    ends = [word["start"] for word in words[1:]] + [float(end)]
+        words.append({"word": tokenizer.decode(pending), "start": round(float(begin), 3)})
+    ends = [word["start"] for word in words[1:]] + [round(float(end), 3)]
     return [
         {**word, "end": max(last, word["start"])} for word, last in zip(words, ends, strict=True)
     ]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task, scored
+from jaxformer.hub.tasks.classes import Seq2SeqLMTask, SequenceClassificationTask, Task, scored
 from jaxformer.models import CTC, Dense, QuantizedFrames
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.heads.transcript import ctc_loss
@@ -37,6 +37,11 @@ class CTCTask(Task):
             return jnp.sum(losses)
 
         return scored(model.heads["ctc"].scores(states), inputs, loss)
+
+
+@dataclass(frozen=True)
+class TranscriptTask(Seq2SeqLMTask):
+    """The next token of a transcript at each position."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""`jaxformer transcribe`: sound files to text, subtitles and JSON."""
+
+import json
+
+import pytest
+import speech_models as speech
+from recordings import Recording
+
+from jaxformer.cli.inference.transcribe import Transcribe
+from jaxformer.cli.main import main
+from jaxformer.generation.speech.api import TEMPERATURES
+
+soundfile = pytest.importorskip("soundfile")
+QUICK = ("--max-new-tokens", "5", "--temperature", "0.0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = Recording.read("whisper").write(tmp_path_factory.mktemp("whisper"))
+    speech.write_files(folder)
+    for number in range(2):
+        wave = speech.sound(speech.WINDOW + 900, seed=number)
+        soundfile.write(folder / f"{number}.wav", wave, speech.RATE)
+    return folder
+
+
+def run(*arguments):
+    return main(["transcribe", *map(str, arguments)])
+
+
+def test_the_options_are_those_of_the_function():
+    wanted = Transcribe("DIR", ("a.wav",))
+    assert wanted.temperature == TEMPERATURES
+    assert wanted.beams == 1
+
+
+def test_the_screen_shows_times_and_text(folder, capsys):
+    assert run(folder, folder / "0.wav", folder / "1.wav", *QUICK) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("0.wav:")
+    assert "-->" in lines[1]
+
+
+@pytest.mark.parametrize("ending", ["txt", "srt", "vtt", "json"])
+def test_every_kind_of_file_is_written(folder, tmp_path, ending):
+    output = tmp_path / f"talk.{ending}"
+    timing = ("--timestamps", "words", "--language", "en")
+    assert run(folder, folder / "0.wav", "--output", output, *timing, *QUICK) == 0
+    text = output.read_text()
+    if ending == "json":
+        assert json.loads(text)["segments"][0]["words"]
+    else:
+        assert ("-->" in text) == (ending != "txt")
+
+
+def test_several_files_are_lines_of_one(folder, tmp_path):
+    output = tmp_path / "talks.jsonl"
+    assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["file"] for row in rows] == [str(folder / "0.wav"), str(folder / "1.wav")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "sound files"),
+        (("none.wav",), "none.wav"),
+        (("0.wav", "1.wav", "--output", "a.srt"), "a.srt"),
+        (("0.wav", "--output", "a.vtt", "--timestamps", "none"), "a.vtt"),
+        (("0.wav", "--output", "a.pdf"), "a.pdf"),
+        (("0.wav", "--language", "klingon"), "klingon"),
+        (("config.json",), "config.json"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(folder, tmp_path, monkeypatch, capsys, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    there = {path.name: path for path in folder.iterdir()}
+    assert run(folder, *(there.get(each, each) for each in arguments)) != 0
+    error = capsys.readouterr().err
+    assert named in error
+    assert "Traceback" not in error
