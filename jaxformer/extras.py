@@ -6,6 +6,7 @@ from types import ModuleType
 EXTRAS = {
     "PIL": ("pillow", "data"),
     "babel": ("babel", "data"),
+    "espeakng_loader": ("espeakng-loader", "speech"),
     "gcsfs": ("gcsfs", "gcs"),
     "grain": ("grain", "hub"),
     "huggingface_hub": ("huggingface_hub", "hub"),

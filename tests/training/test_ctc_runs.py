@@ -1,0 +1,97 @@
+"""Runs that learn to transcribe: fine-tuned from a checkpoint, resumed, exported and used."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+from speech_tokenizers import VOCABULARY, save_characters
+
+import jaxformer
+from jaxformer.cli.main import main
+from jaxformer.config import load_config
+from jaxformer.data import Characters
+from jaxformer.errors import ConfigError
+from jaxformer.training.loop import run
+
+soundfile = pytest.importorskip("soundfile")
+CONFIGS = Path(__file__).parents[2] / "configs"
+TEXTS = ["a tin", "no rest", "that is it", "tea", "she is on it", "all do", "near us", "one more"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A checkpoint with characters, and a table of clips whose texts have only these."""
+    home = tmp_path_factory.mktemp("clips")
+    save_tiny("wav2vec2", home / "model")
+    (home / "model" / "tokenizer.json").unlink()
+    save_characters(home / "model")
+    letters = {token: number for token, number in VOCABULARY.items() if number < 23}
+    letters["<unk>"], letters["<pad>"] = 0, 3
+    (home / "model" / "vocab.json").write_text(json.dumps(letters))
+    lines = ["path,text"]
+    for number, text in enumerate(TEXTS):
+        noise = np.random.default_rng(number).standard_normal(1200 + 100 * number) / 5
+        soundfile.write(home / f"{number}.wav", noise, 16_000)
+        lines.append(f"{number}.wav,{text}")
+    (home / "clips.csv").write_text("\n".join(lines) + "\n")
+    return home
+
+
+def options(home, run_dir, steps):
+    return [
+        "train", str(CONFIGS / "finetune_ctc.py"), "--init-from", str(home / "model"),
+        "--data.train", str(home / "clips.csv"), "--data.batch-size", "2", "--data.buckets", "2",
+        "--data.validation-fraction", "0.3", "--train.steps", str(steps), "--train.epochs", "None",
+        "--run-dir", str(run_dir),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_tuned_resumed_exported_and_transcribes(home, tmp_path, capsys):
+    assert main(options(home, tmp_path / "a", 4)) == 0
+    shown = capsys.readouterr().out
+    assert "wer" in shown
+    assert "unalignable" in shown
+    for steps in (2, 4):
+        assert main(options(home, tmp_path / "b", steps)) == 0
+    ours, resumed = (jaxformer.load(tmp_path / name, dtype=None) for name in "ab")
+    before = jaxformer.load(home / "model", dtype=None)
+    for name, array in ours.parameters.items():
+        np.testing.assert_array_equal(array, resumed.parameters[name], name)
+        same = np.array_equal(array, before.parameters[name])
+        assert same == name.startswith(("feature_encoder.", "mask_vector")) or "key.bias" in name
+    assert main(["export", str(tmp_path / "a"), str(tmp_path / "hf")]) == 0
+    exported = jaxformer.load(tmp_path / "hf")
+    wave = soundfile.read(home / "3.wav", dtype="float32")[0]
+    texts = [jaxformer.transcribe(model, wave)["text"] for model in (ours, exported)]
+    assert texts[0] == texts[1]
+    assert (tmp_path / "hf" / "vocab.json").exists()
+
+
+def test_the_head_must_fit_the_tokenizer(tmp_path):
+    config = load_config(str(CONFIGS / "tiny_speech_ctc.py"))
+    few = replace(config.data, tokenizer=Characters("abc"), sentences=4, validation_sentences=2)
+    head = replace(config.model.heads[0], vocab_size=8, blank=1)
+    config = replace(config, model=replace(config.model, heads=(head,)), data=few)
+    pytest.importorskip("espeakng_loader")
+    with pytest.raises(ConfigError, match="the padding id of the tokenizer, 0|does not"):
+        run(config, tmp_path)
+
+
+@pytest.mark.more
+def test_sentences_are_spoken_in_one_way():
+    pytest.importorskip("espeakng_loader")
+    data = load_config(str(CONFIGS / "tiny_speech_ctc.py")).data
+    few = replace(data, sentences=6, validation_sentences=4)
+    (train, held_out), (again, _) = few.split(), few.split()
+    assert [len(train), len(held_out)] == [6, 4]
+    assert not {clip.text for clip in train} & {clip.text for clip in held_out}
+    assert {clip.file.name for clip in held_out} - {clip.file.name for clip in train}
+    for one, other in zip(train, again, strict=True):
+        wave = few.waveform(one)
+        np.testing.assert_array_equal(wave, few.waveform(other))
+        assert len(wave) == one.samples
+        assert np.abs(wave).max() > 0.05
