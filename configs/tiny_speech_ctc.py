@@ -46,13 +46,12 @@ def get_config() -> Config:
             sampling_rate=8000,
             max_seconds=6.0,
             max_characters=80,
-            buckets=1,
-            validation_sentences=100,
+            buckets=2,
             batch_size=16,
             max_validation_batches=None,
         ),
         optimizer=AdamW(
             schedule=Cosine(learning_rate=2e-3, warmup_steps=100), weight_decay=0.01, beta2=0.98
         ),
-        train=TrainConfig(steps=1500, clip_norm=1.0, eval_interval=500, checkpoint_interval=500),
+        train=TrainConfig(steps=600, clip_norm=1.0, eval_interval=200, checkpoint_interval=200),
     )

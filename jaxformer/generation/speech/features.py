@@ -113,5 +113,7 @@ def preprocessor_settings(pretrained: Pretrained) -> tuple[str, Mapping[str, Any
     section = (read_object(pretrained.folder, _PROCESSOR) or {}).get(_SECTION)
     if isinstance(section, dict):
         return str(pretrained.folder / _PROCESSOR), section
-    file = str(pretrained.folder / PREPROCESSOR)
-    return file, read_object(pretrained.folder, PREPROCESSOR) or {}
+    # A run keeps it beside its tokenizer.
+    nested = pretrained.folder / "tokenizer"
+    folder = nested if (nested / PREPROCESSOR).is_file() else pretrained.folder
+    return str(folder / PREPROCESSOR), read_object(folder, PREPROCESSOR) or {}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import grain
 import numpy as np
@@ -16,6 +16,7 @@ from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
 from jaxformer.data.rows import TaskData
 from jaxformer.data.sound import read_sound, sound_length
+from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.images.sources import NamedImages, file_of
 from jaxformer.data.tasks.sequences import padded
 from jaxformer.data.tasks.sounds.spelling import LIKE_LIBRISPEECH, Spelling
@@ -142,10 +143,6 @@ class Clips(TaskData[Clip]):
 
         return read_rows(source, row, self.on_bad_row, partial(table_records, source))
 
-    def waveform(self, clip: Clip) -> np.ndarray:
-        """Returns the samples of a clip, float32 [S]."""
-        return read_sound(clip.file, self.sampling_rate)
-
     def examples(
         self, rows: Sequence[Clip], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> "ClipExamples":
@@ -186,8 +183,9 @@ class Clips(TaskData[Clip]):
         return BucketedDataset(examples, self.batch_size, plain.seed, options, lengths)
 
     def prepare(self, folder):
-        """Adds how much of the training batches is padding to the report."""
+        """Keeps how sounds are read beside the tokenizer, and says how much is padding."""
         found = super().prepare(folder)
+        keep_preprocessor(folder, self._preprocessor)
         seconds = ", ".join(f"{x / self.sampling_rate:.1f}" for x in found.train.lengths)
         padding = f"{found.train.padding:.0%} padding, in lengths of {seconds} seconds"
         lines = [
@@ -196,6 +194,19 @@ class Clips(TaskData[Clip]):
             ("error rates", f"of texts in {self.spelling}"),
         ]
         return replace(found, summary=tuple(lines))
+
+    @property
+    def _preprocessor(self) -> dict[str, Any]:
+        """The preprocessor_config.json that reads sounds in the same way."""
+        return {
+            "do_normalize": self.normalize,
+            "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+            "feature_size": 1,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "return_attention_mask": True,
+            "sampling_rate": self.sampling_rate,
+        }
 
 
 class ClipExamples(ExampleSource):
@@ -230,7 +241,7 @@ class ClipExamples(ExampleSource):
         """Returns a clip, padded to a length."""
         del rng
         config, clip, labels = self._config, self.clips[index], self._labels[index]
-        waveform = config.waveform(clip)[:length]
+        waveform = read_sound(clip.file, config.sampling_rate)[:length]
         if config.normalize:
             waveform = (waveform - waveform.mean()) / np.sqrt(waveform.var() + _EPS)
         return {

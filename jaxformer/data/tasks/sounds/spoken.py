@@ -1,18 +1,20 @@
 """Sentences that eSpeak NG speaks, for runs that need no recordings."""
 
 import ctypes
-import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields, check_types
+from jaxformer.checks import at_least, check_fields
 from jaxformer.data.sound import resampled
-from jaxformer.data.tasks.sounds.clips import Clip, Clips
+from jaxformer.data.tasks.sounds.clips import Clips
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
+from jaxformer.io.files import replacing
 
 VOICES = ("en-us", "en", "en-us+f2", "en+m3", "en-us+f4", "en+m7")
 """The voices of eSpeak NG that speak the training sentences."""
@@ -53,46 +55,55 @@ class Voice(NamedTuple):
 class SpokenSentences(Clips):
     """Random sentences in several voices of eSpeak NG; validation has others, and one more voice.
 
-    A sentence is spoken whenever it is read, always in the same way.
+    They are spoken once, into the folder of the run: eSpeak NG adds noise, so that a sentence is
+    never spoken twice in the same way.
     """
 
-    train: str = "sentences"
-    """Unused: the sentences are made up."""
+    train: str = "clips/train.csv"
+    """The table that is written, in the folder of the run."""
 
-    sentences: int = 4000
+    validation: str | None = "clips/validation.csv"
+    """The table that is written for validation."""
+
+    sentences: int = 2000
     """The training sentences."""
 
-    validation_sentences: int = 200
+    validation_sentences: int = 100
     """The sentences for validation, of which half have the unseen voice."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_types(self, "data")
         check_fields(self, "data", sentences=at_least(1), validation_sentences=at_least(2))
 
-    def split(self) -> tuple[list[Clip], list[Clip]]:
-        """Returns the clips for training and those for validation, without a common sentence."""
+    def prepare(self, folder):
+        """Speaks the sentences, unless an earlier start has, and reads them as `Clips` does."""
+        tables = [Path(folder, name) for name in (self.train, self.validation)]
+        if not all(table.exists() for table in tables):
+            self._speak(tables)
+        own = {field.name: getattr(self, field.name) for field in fields(Clips)}
+        paths = dict(zip(("train", "validation"), map(str, tables), strict=True))
+        return Clips(**(own | paths)).prepare(folder)
+
+    def _speak(self, tables: Sequence[Path]) -> None:
+        """Writes the sounds and the tables; a table is there once its sounds are."""
+        soundfile = optional_module("soundfile", "Writing sound files")
         rng = np.random.default_rng(self.split_seed)
         texts: dict[str, None] = {}
         while len(texts) < self.sentences + self.validation_sentences:
             texts[_sentence(rng)] = None
-        clips = []
+        lines: tuple[list[str], list[str]] = (["audio,text"], ["audio,text"])
         for number, text in enumerate(texts):
             held_out = number - self.sentences
-            voice = UNSEEN_VOICE if held_out >= 0 and held_out % 2 else rng.choice(VOICES)
-            spoken = Voice(str(voice), int(rng.integers(150, 190)), int(rng.integers(35, 66)))
-            samples = len(_spoken(text, spoken, self.sampling_rate))
-            if samples > self.lengths["inputs"]:
-                raise DataError(
-                    f"{text!r}: {samples / self.sampling_rate:.1f} seconds, more than "
-                    f"data.max_seconds = {self.max_seconds:g}: set a larger one"
-                )
-            where = f"sentence {number}"
-            clips.append(Clip(where, spoken, where, self.spelling(text), samples))
-        return clips[: self.sentences], clips[self.sentences :]
-
-    def waveform(self, clip):
-        return _spoken(clip.text.lower(), clip.file, self.sampling_rate)
+            voice = UNSEEN_VOICE if held_out >= 0 and held_out % 2 else str(rng.choice(VOICES))
+            spoken = Voice(voice, int(rng.integers(150, 190)), int(rng.integers(35, 66)))
+            side = int(held_out >= 0)
+            file = tables[side].parent / f"{number}.flac"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            soundfile.write(file, say(text, spoken, self.sampling_rate), self.sampling_rate)
+            lines[side].append(f"{file.name},{text}")
+        for table, own in zip(tables, lines, strict=True):
+            with replacing(table) as aside:
+                aside.write_text("\n".join(own) + "\n", encoding="utf-8")
 
 
 def _sentence(rng: np.random.Generator) -> str:
@@ -102,22 +113,30 @@ def _sentence(rng: np.random.Generator) -> str:
     return " ".join([subject, verb, more, thing])
 
 
-def _spoken(text: str, voice: Voice, sampling_rate: int) -> np.ndarray:
-    """Returns a sentence as samples, float32 [S]."""
-    library, rate, lock = _espeak()
-    with lock:
-        return resampled(_said(library, text, voice), rate, sampling_rate)
+def say(text: str, voice: Voice, sampling_rate: int) -> np.ndarray:
+    """Returns a sentence as samples between -1 and 1, float32 [S].
+
+    Args:
+        text: What is said.
+        voice: The voice.
+        sampling_rate: Samples per second.
+
+    Raises:
+        DataError: eSpeak NG has no such voice.
+    """
+    library, rate = _espeak()
+    return np.clip(resampled(_said(library, text, voice), rate, sampling_rate), -1, 1)
 
 
 @cache
-def _espeak() -> tuple[Any, int, threading.Lock]:
-    """Returns eSpeak NG, its sampling rate, and the lock under which it speaks."""
+def _espeak() -> tuple[Any, int]:
+    """Returns eSpeak NG and its sampling rate."""
     loader = optional_module("espeakng_loader", "Speaking sentences")
     library = ctypes.CDLL(loader.get_library_path())
     rate = library.espeak_Initialize(_RETRIEVAL, 0, loader.get_data_path().encode(), 0)
     if rate < 1:
         raise DataError("eSpeak NG cannot be started: install espeakng-loader again")
-    return library, rate, threading.Lock()
+    return library, rate
 
 
 def _said(library: Any, text: str, voice: Voice) -> np.ndarray:
