@@ -1,7 +1,7 @@
 """A small wav2vec 2.0 that learns to transcribe from nothing, in minutes on a CPU.
 
-eSpeak NG speaks made-up sentences in six voices (pip install 'jaxformer[speech]'); validation has
-other sentences, half of them in a seventh voice. Sounds have 8,000 samples per second, and a frame
+eSpeak NG speaks made-up sentences in twelve voices (pip install 'jaxformer[speech]'); validation has
+other sentences, half of them in one more voice. Sounds have 8,000 samples per second, and a frame
 is 20 milliseconds as in wav2vec 2.0 (Baevski et al., https://arxiv.org/abs/2006.11477). The sizes
 and the rates are choices. Transcribe with the result: jaxformer export RUN_DIR OUT_DIR, then
 jaxformer transcribe OUT_DIR clip.wav
@@ -37,7 +37,7 @@ def get_config() -> Config:
             residual=PreNorm(),
             embedding_norm=None,
             self_attention=DotProductAttention(bias=True, output_bias=True),
-            dropout=0.0,
+            dropout=0.1,
             heads=(CTC(vocab_size=5 + len(ALPHABET), blank=0),),
         ),
         data=SpokenSentences(
@@ -53,5 +53,5 @@ def get_config() -> Config:
         optimizer=AdamW(
             schedule=Cosine(learning_rate=2e-3, warmup_steps=100), weight_decay=0.01, beta2=0.98
         ),
-        train=TrainConfig(steps=600, clip_norm=1.0, eval_interval=200, checkpoint_interval=200),
+        train=TrainConfig(steps=600, clip_norm=1.0, eval_interval=300, checkpoint_interval=300),
     )

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
-from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import diff, json_round_trip
-from jaxformer.models import CTC, Classification, Head, ModelConfig, MultiLabel
+from jaxformer.models import Classification, Head, ModelConfig, MultiLabel
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.optim.optimizers import AdamW, Optimizer
@@ -156,29 +155,6 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
         abstract_model = AbstractModel(model.build)
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
         parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
-
-
-def check_transcripts(heads: Sequence[Head], tokenizer: Tokenizer) -> None:
-    """Checks that a CTC head has a class for each token, and that the blank is the padding.
-
-    Args:
-        heads: The heads of the model.
-        tokenizer: The loaded tokenizer.
-
-    Raises:
-        ConfigError: It has not; the message says what to set.
-    """
-    for head in heads:
-        if isinstance(head, CTC) and head.vocab_size < tokenizer.vocab_size:
-            raise ConfigError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens, more than the vocab_size = "
-                f"{head.vocab_size} of the CTC head: set it to {tokenizer.vocab_size}"
-            )
-        if isinstance(head, CTC) and head.blank != tokenizer.pad_id:
-            raise ConfigError(
-                f"the CTC head has blank = {head.blank}: must be the padding id of the tokenizer, "
-                f"{tokenizer.pad_id}"
-            )
 
 
 def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:

@@ -26,7 +26,6 @@ from jaxformer.config.experiment import (
     Config,
     check_heads,
     check_labels,
-    check_transcripts,
     check_vocabulary,
     load_config,
     writes_samples,
@@ -65,6 +64,7 @@ from jaxformer.training.logging.throughput import RunWork, StepProfiler
 from jaxformer.training.resolve import ResolvedConfig, resolve
 from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
+from jaxformer.training.transcripts import check_transcripts
 
 if TYPE_CHECKING:
     from jaxformer.pretrained.checkpoint import Checkpoint

@@ -116,7 +116,8 @@ def test_a_run_has_both_sides_and_says_what_is_padded(folder, tmp_path):
     assert "padding" in report["clips"]
     assert "upper case" in report["error rates"]
     kept = json.loads((tmp_path / "run" / "tokenizer" / "preprocessor_config.json").read_text())
-    assert kept["sampling_rate"] == 16_000 and kept["do_normalize"] is True
+    assert kept["sampling_rate"] == 16_000
+    assert kept["do_normalize"] is True
     batch = next(iter(found.train.iterate(0)))
     assert batch["waveforms"].shape[1] in found.train.lengths
 

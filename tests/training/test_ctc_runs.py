@@ -12,10 +12,10 @@ from speech_tokenizers import VOCABULARY, save_characters
 import jaxformer
 from jaxformer.cli.main import main
 from jaxformer.config import load_config
-from jaxformer.config.experiment import check_transcripts
 from jaxformer.data import Characters
 from jaxformer.errors import ConfigError
 from jaxformer.models import CTC
+from jaxformer.training.transcripts import check_transcripts
 
 soundfile = pytest.importorskip("soundfile")
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -16,9 +16,12 @@ from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.files import replacing
 
-VOICES = ("en-us", "en", "en-us+f2", "en+m3", "en-us+f4", "en+m7")
+VOICES = (
+    "en-us", "en-us+f1", "en-us+f2", "en-us+f4", "en-us+m1", "en-us+m3", "en-us+m4", "en-us+m7",
+    "en", "en+f2", "en+f3", "en+m2",
+)  # fmt: skip
 """The voices of eSpeak NG that speak the training sentences."""
-UNSEEN_VOICE = "en-gb-scotland+f3"
+UNSEEN_VOICE = "en-us+f3"
 """The voice that speaks for validation alone."""
 _SUBJECTS = (
     "the old farmer", "a young doctor", "my little sister", "the tall captain", "her best friend",
@@ -95,7 +98,7 @@ class SpokenSentences(Clips):
         for number, text in enumerate(texts):
             held_out = number - self.sentences
             voice = UNSEEN_VOICE if held_out >= 0 and held_out % 2 else str(rng.choice(VOICES))
-            spoken = Voice(voice, int(rng.integers(150, 190)), int(rng.integers(35, 66)))
+            spoken = Voice(voice, int(rng.integers(145, 195)), int(rng.integers(25, 76)))
             side = int(held_out >= 0)
             file = tables[side].parent / f"{number}.flac"
             file.parent.mkdir(parents=True, exist_ok=True)
