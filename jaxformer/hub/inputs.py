@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.hub.families import FAMILIES, PATCHES, SEGMENTS, family_of
 from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
 from jaxformer.hub.tasks.classes import IGNORED
@@ -99,9 +99,12 @@ def _is_floating(array: np.ndarray) -> bool:
 
 
 def _check_name(name: str, config: ModelConfig) -> None:
-    if name not in _KNOWN:
-        raise DataError(f"inputs: {name} is not known: must be one of {', '.join(_KNOWN)}")
     names = family_of(config).names_of_inputs(config)
+    if name not in _KNOWN:
+        raise DataError(
+            f"inputs: {name} is not known: this model has {', '.join(names)} and labels"
+            f"{did_you_mean(name, (*names, *_LABELS))}"
+        )
     if name not in (*names, *_LABELS):
         raise DataError(
             f"inputs: {name} is not an input of this model, which has {', '.join(names)}"

@@ -397,5 +397,4 @@ TINY: dict[str, dict[str, Any]] = {
 
 LENGTHS = {"big_bird": 33, "BigBirdForCausalLM": 11}
 """`model_type` or class -> row length, if the default is too short to use every part. As a decoder
-BigBird has full attention, which transformers uses only for short rows.
-"""
+BigBird has full attention, which transformers uses only for short rows."""

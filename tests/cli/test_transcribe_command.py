@@ -79,3 +79,21 @@ def test_what_cannot_be_is_one_sentence(folder, tmp_path, monkeypatch, capsys, a
     error = capsys.readouterr().err
     assert named in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (("generate", "--prompt", "hello"), "jaxformer transcribe"),
+        (("predict", "--task", "embeddings", "--output", "b.csv", "--input"), "jaxformer.forward"),
+    ],
+)
+def test_a_command_for_texts_says_what_reads_sound(folder, tmp_path, capsys, command, named):
+    table = tmp_path / "a.csv"
+    table.write_text("text\nhello\n")
+    name, *options = command
+    options += [str(table)] * (name == "predict")
+    assert main([name, str(folder), *options]) != 0
+    error = capsys.readouterr().err
+    assert "reads sound" in error
+    assert named in error

@@ -187,3 +187,26 @@ def test_a_model_of_texts_transcribes_nothing(tmp_path):
     folder = Recording.read("bart").write(tmp_path)
     with pytest.raises(ConfigError, match=r"bart.*whisper"):
         jaxformer.transcribe(jaxformer.load(folder), speech.sound(1000))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "match"),
+    [
+        (np.zeros((2, speech.FRAMES, 20), np.float32), r"input_features.*\[B, 20, 60\]"),
+        (np.zeros((2, 20, 40), np.float32), r"input_features.*\[B, 20, 60\]"),
+        (np.zeros((2, 20, speech.FRAMES), np.int32), "input_features.*floats"),
+        (np.full((2, 20, speech.FRAMES), np.nan, np.float32), "input_features.*NaN"),
+    ],
+    ids=["transposed", "short", "integers", "nan"],
+)
+def test_a_spectrogram_that_cannot_be_is_refused(model, inputs, match):
+    with pytest.raises(DataError, match=match):
+        jaxformer.generate(model, {"input_features": inputs})
+
+
+def test_a_mask_of_frames_changes_nothing(model):
+    spectrograms = np.random.default_rng(0).normal(size=(2, 20, speech.FRAMES)).astype(np.float32)
+    inputs = {"input_features": spectrograms, "decoder_input_ids": np.array([[91, 3], [91, 4]])}
+    mask = {"attention_mask": np.arange(speech.FRAMES)[None] < np.array([[30], [60]])}
+    plain, masked = (jaxformer.forward(model, inputs | more)["logits"] for more in ({}, mask))
+    np.testing.assert_array_equal(masked, plain)

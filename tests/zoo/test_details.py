@@ -94,3 +94,10 @@ def test_a_name_that_is_not_there(capsys):
 def test_short_counts():
     counts = (7, 999, 999_499, 999_500, 8_030_261_248, 405_853_388_800)
     assert [_short(count) for count in counts] == ["7", "999", "999k", "1M", "8.03B", "406B"]
+
+
+def test_a_decoder_without_a_recipe_has_rows_of_its_positions(capsys):
+    status, text = printed(capsys, "whisper-tiny", "--details")
+    assert status == 0
+    assert "1500+448" in text
+    assert "37,760,640" in text

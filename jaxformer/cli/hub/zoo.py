@@ -92,8 +92,10 @@ def _recipe(system: System) -> Config | None:
 
 def _details(system: System, recipe: Config | None) -> ModelDetails:
     """Describes the sizes of a system, with rows as long as in its recipe or its maximum length."""
-    longest = system.config.position.max_length or 512
-    return model_details(system.config, recipe.data.lengths if recipe else {"inputs": longest})
+    config, lengths = system.config, {"inputs": system.config.position.max_length or 512}
+    if config.is_encoder_decoder:
+        lengths["decoder_inputs"] = config.decoder_position.max_length or 512
+    return model_details(config, recipe.data.lengths if recipe else lengths)
 
 
 def _print_details(systems: Iterable[System]) -> None:

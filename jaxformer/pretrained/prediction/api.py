@@ -129,6 +129,11 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
 def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
     if "images" in pretrained.config.required:
         return HFImageReader(pretrained)
+    if "spectrograms" in pretrained.config.required:
+        raise ConfigError(
+            f"{pretrained.folder} reads sound, and predict reads texts and images: compute its "
+            'scores by jaxformer.forward(model, {"input_features": spectrograms})'
+        )
     return HFReader(pretrained, max_length)
 
 
