@@ -60,7 +60,7 @@ _RELATIVES = {
         "bart": ("fsmt", "led", "mvp", "plbart", "prophetnet", "speech_to_text"),
         "pegasus": ("pegasus_x",),
         "t5": ("pix2struct", "pop2piano", "udop"),
-        "vit": ("audio-spectrogram-transformer", "ijepa", "swin", "vit_msn", "videomae", "yolos"),
+        "vit": ("ijepa", "swin", "vit_msn", "videomae", "yolos"),
         "dinov2": ("dinov2_with_registers",),
         "clip": ("align", "altclip", "blip", "chinese_clip", "clipseg", "groupvit", "owlvit"),
     },

@@ -52,7 +52,7 @@ def _vector(hf_config: HFConfig, architecture: str) -> dict[str, tuple[int, ...]
     return {f"{prefix}masked_spec_embed": (config.model_dim,)}
 
 
-_FIELDS = (*FIELDS, Expect("add_adapter", False), Expect("adapter_attn_dim", None))
+_FIELDS = (*FIELDS, Expect("add_adapter", False))
 
 FORMATS = (
     ModelFormat(

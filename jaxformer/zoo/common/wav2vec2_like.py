@@ -8,6 +8,7 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.fields import (
     Activation,
     Computed,
+    Expect,
     Flag,
     Number,
     numbers,
@@ -193,6 +194,7 @@ FIELDS = (
     Computed(_read_norms, _write_norms),
     Computed(_read_spans, _write_spans),
     Computed(lambda hf_config: {}, _write_heads),
+    Expect("adapter_attn_dim", None),
 )
 """The fields of config.json that both have."""
 
