@@ -52,5 +52,5 @@ def get_config() -> Config:
         optimizer=AdamW(
             schedule=Cosine(learning_rate=2e-3, warmup_steps=100), weight_decay=0.01, beta2=0.98
         ),
-        train=TrainConfig(steps=600, clip_norm=1.0, eval_interval=300, checkpoint_interval=300),
+        train=TrainConfig(steps=1000, clip_norm=1.0, eval_interval=250, checkpoint_interval=250),
     )

@@ -11,7 +11,10 @@ from tiny_models import (
     tiny_composite,
     tiny_encoder,
     tiny_encoder_decoder,
+    tiny_spectrogram,
+    tiny_spectrogram_patches,
     tiny_vision,
+    tiny_waveform,
 )
 
 from jaxformer.config import Config, TrainConfig
@@ -73,6 +76,9 @@ EXAMPLES = {
         tiny_encoder(),
         tiny_encoder_decoder(),
         tiny_vision(),
+        tiny_waveform(),
+        tiny_spectrogram(),
+        tiny_spectrogram_patches(),
         tiny_composite(tiny_encoder()),
         DualEncoderConfig(tiny_encoder(heads=HEADS), tiny_vision(heads=HEADS)),
         MIXED,
@@ -107,14 +113,15 @@ RANGES = {
     task_types num_random_blocks offset prefix mask_id padding_id register_tokens min_length
     SpanText.sequence_length min_new_tokens GenerationConfig.top_k no_repeat_ngram_size
     encoder_no_repeat_ngram_size eos_token_id pad_token_id forced_bos_token_id forced_eos_token_id
-    count start token""": [-1],
+    count start token blank min_time_spans min_channel_spans""": [-1],
     "data fsdp tensor": [0, -2],
     "word tag": [],  # columns are counted from either end
     """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
     learning_rate mscale_all_dim soft_weight hard_weight cosine_weight
-    GenerationConfig.temperature""": [-1.0, NAN, INF],
+    GenerationConfig.temperature diversity_weight""": [-1.0, NAN, INF],
     """label_smoothing dropout beta1 beta2 momentum deletion embedding_dropout attention_dropout
-    TokenDropout.rate VisionConfig.mask_ratio""": [-0.1, 1.0, NAN],
+    TokenDropout.rate VisionConfig.mask_ratio SpectrogramPatchesConfig.mask_ratio feature_dropout
+    time_probability channel_probability""": [-0.1, 1.0, NAN],
     "ema_decay validation_fraction noise_density": [0.0, 1.0, NAN],
     """warmup_fraction final_fraction probability min_fraction max_fraction mask_share top_p min_p
     Denoising.mask_ratio typical_p epsilon_cutoff eta_cutoff epsilon""": [-0.1, 1.1, NAN],

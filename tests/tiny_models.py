@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.functional import ALiBi, Binary, Integer, Learned, RoPE, Sinusoidal, T5Bias
+from jaxformer.functional.positions.base import NoPosition
+from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.hub.fields import build_with
 from jaxformer.models import (
+    CTC,
     AbstractModel,
     Classification,
     CompositeConfig,
@@ -18,9 +21,13 @@ from jaxformer.models import (
     MaskedLanguageModel,
     ModelConfig,
     Parameters,
+    SpectrogramConfig,
+    SpectrogramPatchesConfig,
     VisionConfig,
+    WaveformConfig,
 )
 from jaxformer.nn import DotProductCrossAttention
+from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution
 
 SCHEMES = {
     "integer": Integer(max_length=8),
@@ -93,6 +100,35 @@ def tiny_vision(**changes) -> VisionConfig:
         "heads": (Classification(num_labels=3),),
     }
     return build_with(VisionConfig, STACK | fields | changes)
+
+
+def tiny_waveform(**changes) -> WaveformConfig:
+    """Transcribes waveforms by frames of 17 samples."""
+    fields = {
+        "features": ConvolutionalFeatures((12, 16, 20), (5, 3, 2), (3, 2, 1)),
+        "position_convolution": PositionalConvolution(5, 2),
+        "position": NoPosition(),
+        "heads": (CTC(vocab_size=7),),
+    }
+    return build_with(WaveformConfig, STACK | fields | changes)
+
+
+def tiny_spectrogram(**changes) -> SpectrogramConfig:
+    """Reads spectrograms of 26 frames."""
+    fields = {"num_mel_bins": 5, "position": SinusoidalTable(max_length=13)}
+    return build_with(SpectrogramConfig, STACK | fields | changes)
+
+
+def tiny_spectrogram_patches(**changes) -> SpectrogramPatchesConfig:
+    """A classifier of spectrograms by patches that overlap."""
+    fields = {
+        "image_size": (9, 14),
+        "patch_size": (4, 4),
+        "patch_stride": (2, 3),
+        "position": Learned(max_length=14),
+        "heads": (Classification(num_labels=3),),
+    }
+    return build_with(SpectrogramPatchesConfig, STACK | fields | changes)
 
 
 def tiny_composite(encoder: EncoderConfig | VisionConfig, **changes) -> CompositeConfig:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxformer.checks import check_field
+from jaxformer.checks import check_field, check_types
 from jaxformer.functional.patches import overlapping_patches
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
@@ -38,6 +38,7 @@ class SpectrogramPatchesConfig(VisionConfig):
     """The heads on the hidden states."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "patch_stride", min(self.patch_stride) >= 1, "positive numbers")
         super().__post_init__()
         fixed = not self.interpolate_positions

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import RATE, check_field, check_fields, check_types
+from jaxformer.checks import RATE, at_least, check_field, check_fields, check_types
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.convolution import (
     channel_norm,
@@ -138,7 +138,8 @@ class SpanMasking:
     def __post_init__(self):
         check_types(self)
         rates = {"time_probability": RATE, "channel_probability": RATE}
-        check_fields(self, "span_masking", time_span=SIZE, channel_span=SIZE, **rates)
+        fewest = dict.fromkeys(("min_time_spans", "min_channel_spans"), at_least(0))
+        check_fields(self, "span_masking", time_span=SIZE, channel_span=SIZE, **rates, **fewest)
 
     @property
     def has_vector(self) -> bool:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import POSITIVE, RATE, check_field, check_fields
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, check_field, check_fields
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.losses.cross_entropy import LossSums
@@ -61,6 +61,7 @@ class QuantizedFrames(Head):
         check_fields(self, "quantized_frames", **dict.fromkeys(sizes, SIZE))
         factors = ("temperature", "gumbel_temperature")
         check_fields(self, "quantized_frames", **dict.fromkeys(factors, POSITIVE), dropout=RATE)
+        check_fields(self, "quantized_frames", diversity_weight=NOT_NEGATIVE)
         divides = self.code_dim % self.num_codebooks == 0
         wanted = f"divisible by num_codebooks = {self.num_codebooks}"
         check_field(self, "code_dim", divides, wanted)
