@@ -69,6 +69,7 @@ def test_padding_to_few_sizes_changes_nothing(kind, tmp_path):
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.more
 def test_a_long_sound_is_read_in_windows(model, monkeypatch):
     wave, features = noise(2000), WaveformFeatures(normalize=False)
     monkeypatch.setattr(frames, "WINDOW", 500 / 16_000)
@@ -98,6 +99,7 @@ def test_words_and_their_times(model):
     ]
 
 
+@pytest.mark.more
 def test_times_are_those_of_frames_and_beams_score_their_labels(model):
     wave = noise(3000)
     plain = jaxformer.transcribe(model, wave, timestamps="words")

@@ -72,6 +72,7 @@ def test_padding_changes_nothing(config):
     np.testing.assert_allclose(found, alone.hidden[0], rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.more
 @each_config
 def test_every_parameter_has_a_gradient(config):
     config = replace(config, heads=(*config.heads, QuantizedFrames(num_negatives=3)))
@@ -91,6 +92,7 @@ def test_every_parameter_has_a_gradient(config):
     assert all(jnp.isfinite(gradient).all() for gradient in gradients.values())
 
 
+@pytest.mark.more
 def test_spans_are_masked_in_training_alone():
     spans = SpanMasking(time_probability=0.5, time_span=4, min_time_spans=1)
     # Without dropout only spans depend on the key.
