@@ -77,7 +77,7 @@ def example_inputs(
         size = (rows, encoder.num_mel_bins, encoder.num_frames)
         inputs["input_features"] = rng.standard_normal(size).astype(np.float32)
     if "input_values" in names:
-        inputs |= _sounds(config, padding, rows, rng)
+        inputs |= _sounds(config.parts.get("encoder", config), padding, rows, rng)
     hf_config = checkpoint.hf_config
     if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
         size = family_of(config).vocab_size(config, "decoder_input_ids")
