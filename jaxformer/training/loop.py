@@ -263,7 +263,7 @@ def _with_data(resolved: ResolvedConfig, folder: AnyPath) -> tuple[Config, Datas
     config, origin = resolved.config, resolved.origin
     data = prepared_data(config.data, folder)
     model = config.model
-    if config.data.has_sounds:
+    if data.tokenizer is not None and config.data.has_sounds:
         check_transcripts(model.heads, data.tokenizer)
     elif data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
