@@ -94,6 +94,14 @@ class Config:
         """Row lengths in tokens, including the tokens that the model makes from an image."""
         return self.model.row_lengths(self.data.lengths)
 
+    @property
+    def batch_lengths(self) -> Mapping[str, int]:
+        """The lengths for `ModelConfig.batch_spec`: `row_lengths`, and those that the data have.
+
+        They differ where a model makes tokens of a longer input, such as frames of samples.
+        """
+        return {**self.row_lengths, **self.data.lengths}
+
 
 def validate(config: Config, num_devices: int) -> None:
     """Checks the consistency of a configuration before anything is compiled.
@@ -288,8 +296,8 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     for array, (words, there) in made.items():
         if there and array not in model.required:
             raise ConfigError(f"{kind} does not read {words}, which {name} provides")
-    of_images = (*model.input_fields, "patch_size") if data.has_images else ()
-    for field in (name for name in of_images if hasattr(data, name) and hasattr(model, name)):
+    shared = (*model.input_fields, "patch_size") if data.has_images or data.has_sounds else ()
+    for field in (name for name in shared if hasattr(data, name) and hasattr(model, name)):
         there = getattr(data, field)
         here = getattr(model, field)
         if there != here:

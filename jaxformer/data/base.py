@@ -55,8 +55,8 @@ class Data(abc.ABC):
     head: ClassVar[str] = "language_model"
     """The head that the data train: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
-    "span", "masked_pixels", "ctc" or "contrastive". A subclass whose fields decide it defines a
-    property. A model from a checkpoint gets this head."""
+    "span", "masked_pixels", "ctc", "quantized_frames" or "contrastive". A subclass whose fields
+    decide it defines a property. A model from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from jaxformer.checks import RATE, check_argument, check_field, check_fields
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import tap, with_cache
-from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_bool,
+    assert_floating,
+    assert_integers,
+    place,
+    spec_of,
+)
 from jaxformer.functional.audio import span_mask
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.masks import KeyPadding, Mask
@@ -244,8 +251,8 @@ class Waveform(Model):
                 min_spans=own.min_time_spans,
             )
         if masked is not None:
-            vector = self.mask_vector[...].astype(x.dtype)
-            x = jnp.where(masked[..., None], vector[None, None], x)
+            vector = jnp.broadcast_to(self.mask_vector[...].astype(x.dtype), x.shape)
+            x = jnp.where(masked[..., None], place(vector, spec_of(x)), x)
         if channel_key is not None and own.channel_probability > 0:
             channels = span_mask(
                 channel_key,

@@ -166,7 +166,7 @@ def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
     with _environment():
         mesh = make_mesh(config.mesh, topology_devices(slice_))
         program = train_program(config, mesh)
-        lowered = program.lower(config.data.batch_size, config.row_lengths)
+        lowered = program.lower(config.data.batch_size, config.batch_lengths)
         # jaxlib cannot parse the programs of newer compilers, and a program that does not fit
         # exists only in the dump.
         options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}

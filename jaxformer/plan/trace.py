@@ -47,7 +47,7 @@ class TracedStep:
         """The shapes of a batch with their shardings."""
         program = self.train_program
         rows = self.config.data.batch_size
-        spec = program.loss.batch_spec(program.model, rows, self.config.row_lengths)
+        spec = program.loss.batch_spec(program.model, rows, self.config.batch_lengths)
         return {name: x.update(sharding=program.batch_sharding) for name, x in spec.items()}
 
     @cached_property

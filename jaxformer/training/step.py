@@ -155,7 +155,7 @@ class TrainProgram:
 
         Args:
             rows: Number of rows of the batch.
-            lengths: Tokens per row, see `ModelConfig.row_lengths`.
+            lengths: The lengths of a row, see `Config.batch_lengths`.
             options: Options of `jax.stages.Traced.lower`.
 
         Returns:
@@ -211,7 +211,7 @@ class TrainProgram:
     def _loss(
         self,
         learning: Parameters,
-        fixed: tuple[Parameters, Parameters],
+        fixed: tuple[Parameters, Parameters, jax.Array],
         batch: Batch,
         key: jax.Array,
         weights: dict[str, jax.Array],
@@ -220,9 +220,10 @@ class TrainProgram:
         """Computes the loss of a micro-batch, given the rows and weights of the whole batch, and
         its sums.
         """
-        params, others = fixed
+        params, others, step = fixed
         train = self.train
-        options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk, train.loss)
+        smoothing, z_loss = train.label_smoothing, train.z_loss
+        options = LossOptions(smoothing, z_loss, train.loss_chunk, train.loss, step)
         model = self.abstract_model.module(params | learning, key)
         sums, terms = collect_terms(self.loss)(model, others, batch, options, key)
         share = next(iter(batch.values())).shape[0] / rows
@@ -232,7 +233,7 @@ class TrainProgram:
         return sum(added, start=total), (sums, terms)
 
     def _gradients(
-        self, params: Parameters, others: Parameters, batch: Batch, key
+        self, params: Parameters, others: Parameters, batch: Batch, key, step: jax.Array
     ) -> tuple[Parameters, tuple[Sums, Terms]]:
         """Accumulates the gradient of the whole batch's loss, and its sums, over micro-batches."""
         self.loss.check_batch(self.model, batch)
@@ -242,7 +243,7 @@ class TrainProgram:
         learning = self._learning(params)
         differentiate = jax.grad(loss, has_aux=True)
         parts = self.train.gradient_accumulation
-        fixed = (params, others)
+        fixed = (params, others, step)
         if parts == 1:
             return differentiate(learning, fixed, batch, key, weights)
 
@@ -266,7 +267,9 @@ class TrainProgram:
         self, state: TrainState, batch: Batch, others: Parameters | None = None
     ) -> tuple[TrainState, dict]:
         key = jax.random.fold_in(state.rng, state.step)
-        gradients, (sums, terms) = self._gradients(state.params, others or {}, batch, key)
+        gradients, (sums, terms) = self._gradients(
+            state.params, others or {}, batch, key, state.step
+        )
         norm = optax.tree.norm(gradients)
         if self.train.clip_norm is not None:
             factor = jnp.minimum(1.0, self.train.clip_norm / jnp.maximum(norm, 1e-30))

@@ -24,6 +24,7 @@ from jaxformer.cli.lab import (
     diagram,
     experiments,
     positions,
+    speech,
     studies,
 )
 from jaxformer.cli.training import evaluate, glue, goodput, rows, runs, train
@@ -144,6 +145,7 @@ def test_every_command_is_a_function():
         "launch tpu-vm": launch.tpu_vm,
         "lab diagram": diagram.diagram,
         "lab attention": attention.attention,
+        "lab speech": speech.speech,
         "lab two-dogs": experiments.two_dogs,
         "lab softmax": experiments.softmax,
         "lab mask": experiments.mask,

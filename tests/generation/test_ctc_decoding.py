@@ -1,13 +1,20 @@
 """Labels from the scores of frames: prefix beams and alignments beside all paths."""
 
 from collections import defaultdict
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 
 import numpy as np
 import pytest
 
 from jaxformer.errors import ArgumentError
-from jaxformer.generation.speech.ctc import Interval, align, best_path, prefix_beams
+from jaxformer.generation.speech.ctc import (
+    Interval,
+    align,
+    alignment_path,
+    best_path,
+    occupancy,
+    prefix_beams,
+)
 
 
 def scores_of(frames, classes, seed=0):
@@ -84,3 +91,28 @@ def test_labels_need_frames():
         prefix_beams(log_probs, blank=0, num_beams=0)
     with pytest.raises(ArgumentError, match="blank = 3: must be from 0 to 2"):
         best_path(log_probs, blank=3)
+
+
+@pytest.mark.parametrize("labels", [(), (1,), (1, 1), (1, 2), (2, 1, 2), (1, 1, 2)])
+def test_the_lattice_is_that_of_all_paths(labels):
+    log_probs, blank = scores_of(5, 3), 0
+    states = [blank, *(state for label in labels for state in (label, blank))]
+    expected, best = np.zeros((5, len(states))), (-np.inf, None)
+    for path in product(range(len(states)), repeat=5):
+        if labels_of([states[s] for s in path], blank) != labels or not _advances(path, states):
+            continue
+        score = sum(log_probs[t, states[s]] for t, s in enumerate(path))
+        best = max(best, (score, path))
+        expected[np.arange(5), path] += np.exp(score)
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(occupancy(log_probs, labels, blank=blank), expected, atol=1e-12)
+    assert tuple(alignment_path(log_probs, labels, blank=blank)) == best[1]
+
+
+def _advances(path, states):
+    """Whether a path begins and ends at an end, and leaves out nothing but blanks."""
+    ends = path[0] < 2 and path[-1] >= len(states) - 2
+    steps = pairwise(path)
+    return ends and all(
+        b - a in (0, 1) or (b - a == 2 and b % 2 == 1 and states[a] != states[b]) for a, b in steps
+    )

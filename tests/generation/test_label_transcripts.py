@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from saved_folders import save_tiny
-from speech_tokenizers import LETTERS, VOCABULARY, save_characters
+from speech_tokenizers import LETTERS, VOCABULARY, save_speaker
 
 import jaxformer
 from jaxformer.cli.main import main
@@ -18,20 +18,9 @@ from jaxformer.generation.speech.transcripts import words_of
 from jaxformer.pretrained.auto import load
 
 
-def speaker(folder, kind="wav2vec2"):
-    """A small random model with 23 characters and their tokenizer."""
-    save_tiny(kind, folder)
-    (folder / "tokenizer.json").unlink()
-    save_characters(folder)
-    vocabulary = {token: number for token, number in VOCABULARY.items() if number < 23}
-    vocabulary["<unk>"], vocabulary["<pad>"] = 0, 3  # the blank of the small model
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return speaker(tmp_path_factory.mktemp("speaker"))
+    return save_speaker(tmp_path_factory.mktemp("speaker"))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +50,7 @@ def test_the_text_is_that_of_transformers(folder, model):
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
 def test_padding_to_few_sizes_changes_nothing(kind, tmp_path):
-    model = load(speaker(tmp_path, kind))
+    model = load(save_speaker(tmp_path, kind))
     features, wave = WaveformFeatures.of(model), noise(1001)
     found = frame_log_probs(model, wave, features)
     exact = jaxformer.forward(model, {"input_values": features(wave)[None]})["logits"][0]

@@ -28,6 +28,10 @@ CASES = [
     ("eurobert", "ForSequenceClassification"),
     ("whisper", "ForConditionalGeneration"),
     ("whisper", "ForAudioClassification"),
+    ("wav2vec2", "ForCTC"),
+    ("wav2vec2", "ForPreTraining"),
+    ("hubert", "ForSequenceClassification"),
+    ("audio-spectrogram-transformer", "ForAudioClassification"),
 ]
 
 

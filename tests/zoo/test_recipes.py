@@ -11,7 +11,7 @@ from PIL import Image
 
 from jaxformer.config import load_config, validate
 from jaxformer.data import Bytes, JsonLines
-from jaxformer.data.tasks import ImageFolder, Images, ParallelText
+from jaxformer.data.tasks import ImageFolder, Images, MaskedSounds, ParallelText
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import diff
 from jaxformer.training.logging.throughput import RunWork
@@ -28,6 +28,7 @@ each_recipe = pytest.mark.parametrize("file", FILES)
 # What training adds to an architecture.
 ADDED = {
     *("vocab_size", "dropout", "self_attention.dropout", "init_std", "depth_scaled_init", "remat"),
+    *("feature_dropout", "span_masking.time_probability", "heads"),
 }
 
 
@@ -119,6 +120,13 @@ def small(data, folder):
                 Image.new("RGB", (16, 16)).save(folder / label / f"{number}.png")
         source = ImageFolder(str(folder))
         return replace(data, source=source, validation_source=None, batch_size=2)
+    if isinstance(data, MaskedSounds):
+        soundfile = pytest.importorskip("soundfile")
+        for number in range(8):
+            noise = np.random.default_rng(number).standard_normal(32_000) / 5
+            soundfile.write(folder / f"{number}.wav", noise, 16_000)
+        fields = {"max_seconds": 2.0, "batch_size": 2, "validation_fraction": 0.3}
+        return replace(data, train=str(folder), **fields)
     texts = [f"Text {number}. " + "abc def. " * number for number in range(40)]
     if isinstance(data, ParallelText):
         (folder / "lines").write_text("\n".join(texts))
@@ -143,7 +151,7 @@ def test_the_data_make_the_batch_that_the_lowered_step_reads(file, tmp_path):
     config = replace(config, data=small(config.data, tmp_path / "corpus"))
     batch = config.data.prepare(tmp_path / "run").train.batch(0)
     made = {name: (x.shape, np.dtype(x.dtype)) for name, x in batch.items()}
-    shapes = config.model.batch_spec(config.data.batch_size, config.row_lengths)
+    shapes = config.model.batch_spec(config.data.batch_size, config.batch_lengths)
     read = {name: (x.shape, np.dtype(x.dtype)) for name, x in shapes.items()}
     # Kinds that an objective does not tell apart are 0 throughout.
     silent = {"token_types", "task_types"} - made.keys()

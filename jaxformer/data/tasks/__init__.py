@@ -12,8 +12,9 @@ from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.sounds.clips import Clips
+from jaxformer.data.tasks.sounds.masked import MaskedSounds
 from jaxformer.data.tasks.sounds.spelling import Spelling
-from jaxformer.data.tasks.sounds.spoken import SpokenSentences
+from jaxformer.data.tasks.sounds.spoken import MaskedSpokenSentences, SpokenSentences
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tags.conllu import ConllU
 from jaxformer.data.tasks.tags.sources import ColumnFile, PythonTokens, TagSource
@@ -47,6 +48,8 @@ __all__ = [
     "LabelledText",
     "LocalePairs",
     "MaskedImages",
+    "MaskedSounds",
+    "MaskedSpokenSentences",
     "Mixup",
     "Number",
     "ParallelText",

@@ -121,35 +121,116 @@ def align(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> list[I
     Raises:
         ArgumentError: There are fewer frames than an alignment needs.
     """
+    if not labels:
+        _check(log_probs, blank)
+        return []
+    path = alignment_path(log_probs, labels, blank=blank)
+    places = [np.flatnonzero(path == 2 * number + 1) for number in range(len(labels))]
+    return [Interval(int(own[0]), int(own[-1]) + 1) for own in places]
+
+
+def alignment_path(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> np.ndarray:
+    """Returns the state of each frame in the likeliest alignment (Viterbi).
+
+    States are blanks and labels in turn: state 2u + 1 is label u, and the others are blanks.
+
+    Args:
+        log_probs: float `[T, V]`.
+        labels: The labels, without blanks.
+        blank: The id of the blank.
+
+    Returns:
+        int `[T]`, from 0 to twice the number of labels.
+
+    Raises:
+        ArgumentError: There are fewer frames than an alignment needs.
+    """
+    scores, skips = _lattice(log_probs, labels, blank)
+    score = _first(scores)
+    steps = np.zeros(scores.shape, np.int8)
+    for frame in range(1, len(scores)):
+        choices = _arrivals(score, skips)
+        steps[frame] = choices.argmax(axis=0)
+        score = choices.max(axis=0) + scores[frame]
+    state = len(score) - 1
+    if labels:
+        state -= int(score[-2] > score[-1])
+    path = np.zeros(len(scores), int)
+    for frame in range(len(scores) - 1, -1, -1):
+        path[frame] = state
+        state -= int(steps[frame, state])
+    return path
+
+
+def occupancy(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> np.ndarray:
+    r"""Returns how likely an alignment of the labels is in each state at each frame.
+
+    .. math:: \gamma_{t s} = \frac{\alpha_{t s} \beta_{t s}}{\sum_{s'} \alpha_{t s'} \beta_{t s'}}
+
+    Args:
+        log_probs: float `[T, V]`.
+        labels: The labels, without blanks.
+        blank: The id of the blank.
+
+    Returns:
+        float64 `[T, 2 U + 1]`, the states of `alignment_path`; each row sums to 1.
+
+    Raises:
+        ArgumentError: There are fewer frames than an alignment needs.
+
+    References:
+        Graves et al., 2006 (https://www.cs.toronto.edu/~graves/icml_2006.pdf), section 4.1.
+    """
+    scores, skips = _lattice(log_probs, labels, blank)
+    forward = _forward(scores, skips)
+    # The states in reverse order are a lattice too, in which a skip leaves where it arrived.
+    reverse_skips = np.concatenate([skips[2:], np.zeros(min(2, len(skips)), bool)])[::-1]
+    backward = _forward(scores[::-1, ::-1], reverse_skips)[::-1, ::-1]
+    joint = forward + backward - scores
+    return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+
+
+def _forward(scores: np.ndarray, skips: np.ndarray) -> np.ndarray:
+    """Returns the log-probability of all ways to each state at each frame, `[T, 2 U + 1]`."""
+    total = np.empty(scores.shape)
+    total[0] = _first(scores)
+    for frame in range(1, len(scores)):
+        arrivals = np.logaddexp.reduce(_arrivals(total[frame - 1], skips), axis=0)
+        total[frame] = arrivals + scores[frame]
+    return total
+
+
+def _lattice(
+    log_probs: np.ndarray, labels: Sequence[int], blank: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the score of each state at each frame, and which states the one before last leads to.
+
+    A state follows itself, the one before it, or the one before that, unless this would skip a
+    blank between equal labels.
+    """
     _check(log_probs, blank)
     frames = len(log_probs)
     repeats = sum(a == b for a, b in zip(labels[1:], labels[:-1], strict=True)) if labels else 0
     fits = len(labels) + repeats <= frames
     check_argument("labels", tuple(labels), fits, f"labels that {frames} frames can hold")
-    if not labels:
-        return []
-    # States are blanks and labels in turn: a state follows itself, the one before it, or the one
-    # before that, unless this would skip a blank between equal labels.
     states = np.full(2 * len(labels) + 1, blank)
     states[1::2] = labels
     skips = np.zeros(len(states), bool)
     skips[3::2] = states[3::2] != states[1:-2:2]
-    score = np.full(len(states), _NEVER)
-    score[:2] = log_probs[0, states[:2]]
-    steps = np.zeros((frames, len(states)), np.int8)
-    for frame in range(1, frames):
-        before = np.concatenate([[_NEVER], score[:-1]])
-        skipped = np.where(skips, np.concatenate([[_NEVER] * 2, score[:-2]]), _NEVER)
-        choices = np.stack([score, before, skipped])
-        steps[frame] = choices.argmax(axis=0)
-        score = choices.max(axis=0) + log_probs[frame, states]
-    state = len(states) - 1 - int(score[-2] > score[-1])
-    path = np.zeros(frames, int)
-    for frame in range(frames - 1, -1, -1):
-        path[frame] = state
-        state -= int(steps[frame, state])
-    places = [np.flatnonzero(path == 2 * number + 1) for number in range(len(labels))]
-    return [Interval(int(own[0]), int(own[-1]) + 1) for own in places]
+    return np.asarray(log_probs, np.float64)[:, states], skips
+
+
+def _first(scores: np.ndarray) -> np.ndarray:
+    """Returns the scores of the first frame, which is in one of the first two states."""
+    return np.where(np.arange(scores.shape[1]) < 2, scores[0], _NEVER)
+
+
+def _arrivals(score: np.ndarray, skips: np.ndarray) -> np.ndarray:
+    """Returns the scores with which a state is reached from itself and the two before it."""
+    never = np.full(2, _NEVER)
+    before = np.concatenate([never[:1], score[:-1]])
+    skipped = np.where(skips, np.concatenate([never, score])[: len(score)], _NEVER)
+    return np.stack([score, before, skipped])
 
 
 def _check(log_probs: np.ndarray, blank: int) -> None:

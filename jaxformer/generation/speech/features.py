@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.checks import at_least
+from jaxformer.checks import FINITE, POSITIVE, at_least
 from jaxformer.errors import DataError
-from jaxformer.functional.audio import compressed, log_mel, log_mel_power
+from jaxformer.functional.audio import compressed, kaldi_filter_banks, log_mel, log_mel_power
 from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.model import Pretrained
 
@@ -18,6 +18,8 @@ PREPROCESSOR = "preprocessor_config.json"
 _PROCESSOR, _SECTION = "processor_config.json", "feature_extractor"
 """The file of a processor of sounds and texts, and its field with the settings for sounds."""
 _USUAL = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
+_NORMALISATION = {"mean": (-4.2677393, FINITE), "std": (4.5689974, POSITIVE)}
+"""The settings of AST, with those of AudioSet."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,74 @@ class Features:
             "fft_length": self.fft_length,
             "hop": self.hop,
         }
+
+
+@dataclass(frozen=True)
+class FilterBankFeatures:
+    """How an Audio Spectrogram Transformer reads a waveform."""
+
+    sampling_rate: int
+    """Samples per second."""
+    num_mel_bins: int
+    """Frequencies."""
+    num_frames: int
+    """Frames, 10 ms apart; longer sounds are cut, and shorter ones padded."""
+    mean: float
+    """The mean of the log filter banks of the training data; 0 if they are not normalised."""
+    std: float
+    """Their standard deviation; 0.5 if they are not normalised."""
+
+    @classmethod
+    def of(cls, pretrained: Pretrained) -> "FilterBankFeatures":
+        """Returns the settings of a checkpoint; DataError if they are invalid."""
+        name, values = preprocessor_settings(pretrained)
+        numbers = {"sampling_rate": (16_000, at_least(100)), **_NORMALISATION}
+        found = {key: values.get(key, usual) for key, (usual, _) in numbers.items()}
+        for key, (_, rule) in numbers.items():
+            if not rule.allows(found[key]):
+                raise DataError(f"{name}: {key} = {found[key]!r}: must be {rule.expected}")
+        rate, mean, std = found.values()
+        if not values.get("do_normalize", True):
+            mean, std = 0.0, 0.5  # the filter banks are divided by twice the deviation
+        return cls(rate, *pretrained.config.image_size, mean, std)
+
+    @property
+    def hop(self) -> int:
+        """Samples from the start of a frame to that of the next."""
+        return self.sampling_rate // 100
+
+    @property
+    def frame_length(self) -> int:
+        """Samples of a frame."""
+        return self.sampling_rate * 25 // 1000
+
+    def frames_of(self, samples: int) -> int:
+        """Returns how many frames are wholly within a sound."""
+        return min(1 + (samples - self.frame_length) // self.hop, self.num_frames)
+
+    def spectrogram(self, waveform: np.ndarray) -> np.ndarray:
+        """Returns the filter banks of a waveform.
+
+        Args:
+            waveform: float32 `[S]`.
+
+        Returns:
+            float32 `[T, M]`.
+
+        Raises:
+            DataError: The sound is shorter than a frame.
+        """
+        if len(waveform) < self.frame_length:
+            raise DataError(
+                f"waveform has {len(waveform)} samples: must have at least {self.frame_length}, "
+                "those of a frame"
+            )
+        most = (self.num_frames - 1) * self.hop + self.frame_length
+        own = waveform[:most]
+        padded = np.pad(own, (0, most - len(own)))[None]
+        sizes = {"num_mel_bins": self.num_mel_bins, "sampling_rate": self.sampling_rate}
+        read = partial(kaldi_filter_banks, **sizes, mean=self.mean, std=self.std)
+        return np.asarray(jax.jit(read)(padded, np.array([len(own)], np.int32)))[0]
 
 
 def preprocessor_settings(pretrained: Pretrained) -> tuple[str, Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """The times of words: cross-attention and dynamic time warping."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -12,6 +12,23 @@ from jaxformer.pretrained.model import Pretrained
 _WITHOUT_SPACES = ("zh", "ja", "th", "lo", "my", "yue")
 """Languages whose words are not separated by spaces."""
 _MEDIAN_WIDTH = 7
+
+
+class Alignment(NamedTuple):
+    """Tokens of a window beside the states of the encoder."""
+
+    attention: np.ndarray
+    """float64 `[tokens, S]`: the mean of the chosen heads, each normalised over the tokens."""
+    rows: np.ndarray
+    """int `[K]`: the token of each step of the cheapest path."""
+    columns: np.ndarray
+    """int `[K]`: the state of each step."""
+
+    @property
+    def begins(self) -> np.ndarray:
+        """The state at which each token begins, int `[tokens]`."""
+        first = np.pad(np.diff(self.rows), (1, 0), constant_values=1).astype(bool)
+        return self.columns[first]
 
 
 def token_times(
@@ -29,8 +46,7 @@ def token_times(
 
     Args:
         pretrained: The model.
-        tokens: Its special tokens; those heads are read that follow the sound, or all heads of the
-            second half of the layers.
+        tokens: Its special tokens, see `aligned`.
         features: The spectrogram of the window, float32 `[1, M, frames]`.
         prompt: The first tokens of the answer.
         new: The tokens after them, without the end token.
@@ -48,25 +64,48 @@ def token_times(
     count = len(new) if ended else len(new) - 1
     if count < 1:
         return np.zeros(len(new))
+    ids = [*prompt, *new]
+    found = aligned(pretrained, tokens, features, ids, len(prompt), count, frames)
+    return np.pad(found.begins * seconds, (0, len(new) - count), mode="edge")
+
+
+def aligned(
+    pretrained: Pretrained,
+    tokens: SpeechTokens,
+    features: np.ndarray,
+    ids: Sequence[int],
+    start: int,
+    count: int,
+    frames: int,
+) -> Alignment:
+    """Aligns tokens of a window with the states of the encoder by dynamic time warping.
+
+    Args:
+        pretrained: The model.
+        tokens: Its special tokens; those heads are read that follow the sound, or all heads of the
+            second half of the layers.
+        features: The spectrogram of the window, float32 `[1, M, frames]`.
+        ids: All tokens that the decoder reads.
+        start: The first of them that is aligned.
+        count: The tokens that are aligned.
+        frames: The frames of the window that belong to the sound.
+    """
     layers, heads = pretrained.config.decoder_layers, pretrained.config.num_heads
     chosen = tokens.alignment_heads or tuple(
         (layer, head) for layer in range(layers // 2, layers) for head in range(heads)
     )
     name = "decoder.blocks.{}.cross_attn.hook_pattern"
     names = tuple({name.format(layer): None for layer, _ in chosen})
-    ids = np.array([[*prompt, *new]], np.int32)
-    inputs = {"input_features": features, "decoder_input_ids": ids}
+    inputs = {"input_features": features, "decoder_input_ids": np.array([ids], np.int32)}
     _, cache = pretrained.activations(inputs, names)
     weights = np.stack(
         [np.asarray(cache[name.format(layer)], np.float64)[0, head] for layer, head in chosen]
     )
-    own = weights[:, len(prompt) : len(prompt) + count, : max(frames // 2, 1)]
+    own = weights[:, start : start + count, : max(frames // 2, 1)]
     spread = own.std(axis=1, keepdims=True)
     own = (own - own.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1)
     matrix = median_filter(own, _MEDIAN_WIDTH).mean(axis=0)
-    rows, columns = warping_path(-matrix)
-    begins = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
-    return np.pad(columns[begins] * seconds, (0, len(new) - count), mode="edge")
+    return Alignment(matrix, *warping_path(-matrix))
 
 
 def median_filter(x: np.ndarray, width: int) -> np.ndarray:

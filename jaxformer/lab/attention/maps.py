@@ -53,6 +53,8 @@ class AttentionMaps:
     """The number of each head."""
     grid: PatchGrid | None = None
     """The image, where keys are patches."""
+    times: tuple[bool, bool] = (False, False)
+    """Whether the queries are times rather than tokens, and whether the keys are."""
 
     def select(
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None

@@ -10,6 +10,7 @@ from jaxformer.lab.drawing import canvas
 
 MOST_LABELS = 48
 """Maximum number of token labels along an axis; of longer texts, every n-th token is labelled."""
+_MOST_TIMES = 15
 _WIDEST = 16.0
 _MOST_COLUMNS = 4
 _LOOKS = {"cmap": "Blues", "interpolation": "nearest"}
@@ -82,13 +83,16 @@ def _token_page(maps: AttentionMaps, layer: int, weights: np.ndarray) -> Any:
     columns = math.ceil(len(weights) / math.ceil(len(weights) / columns))
     title = f"{maps.name}, layer {layer}: queries down, keys across"
     figure, panels = _panels(title, len(weights), columns, size)
-    # The square root makes small weights visible, and 1 is the same color on every page.
-    scale = PowerNorm(0.5, vmin=0.0, vmax=1.0)
+    # The square root makes small weights visible, and 1 is the same color on every page; over time
+    # attention is spread over so many keys that the largest weight of a layer is chosen instead.
+    largest = float(weights.max()) if maps.times[1] else 1.0
+    scale = PowerNorm(0.5, vmin=0.0, vmax=largest)
     for number, (axes, values) in enumerate(zip(panels, weights, strict=False)):
         image = axes.imshow(values, aspect="auto", norm=scale, **_LOOKS)
         axes.set_title(f"head {maps.heads[number]}", fontsize=10)
         _name_tokens(axes, maps, left=number % columns == 0)
-    bar = {"label": "attention weight", "ticks": (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1), "aspect": 40}
+    ticks = None if maps.times[1] else (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
+    bar = {"label": "attention weight", "ticks": ticks, "aspect": 40}
     figure.colorbar(image, ax=list(panels), **bar, format="%g")
     return figure
 
@@ -145,13 +149,21 @@ def _who(maps: AttentionMaps) -> str:
 
 
 def _panel_size(maps: AttentionMaps) -> tuple[float, float]:
-    sides = [0.16 * min(len(names), MOST_LABELS) + 1.0 for names in (maps.keys, maps.queries)]
-    return max(sides[0], 2.4), max(sides[1], 2.2)
+    counts = zip((maps.queries, maps.keys), _most_labels(maps), strict=True)
+    height, width = (0.16 * min(len(names), most) + 1.0 for names, most in counts)
+    return max(width, 2.4), max(height, 2.2)
+
+
+def _most_labels(maps: AttentionMaps) -> list[int]:
+    """Returns the maximum number of labels of queries and of keys."""
+    return [_MOST_TIMES if time else MOST_LABELS for time in maps.times]
 
 
 def _name_tokens(axes: Any, maps: AttentionMaps, left: bool) -> None:
-    for axis, names, shown in ((axes.xaxis, maps.keys, True), (axes.yaxis, maps.queries, left)):
-        step = math.ceil(len(names) / MOST_LABELS)
+    of_queries, of_keys = _most_labels(maps)
+    sides = (axes.xaxis, maps.keys, of_keys, True), (axes.yaxis, maps.queries, of_queries, left)
+    for axis, names, most, shown in sides:
+        step = math.ceil(len(names) / most)
         places = list(range(0, len(names), step)) if shown else []
         turn = 90 if axis is axes.xaxis else 0
         axis.set_ticks(places, [_short(names[n]) for n in places], rotation=turn, fontsize=8)

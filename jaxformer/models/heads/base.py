@@ -81,13 +81,15 @@ class LossFunction(abc.ABC):
 
 
 class LossOptions(NamedTuple):
-    """Options of classification losses, see `functional.losses`."""
+    """Options of losses, see `functional.losses`."""
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     chunk_size: int | None = None
     function: LossFunction | None = None
     """A replacement for the cross-entropy, which ignores the other options."""
+    step: jax.Array | None = None
+    """int32: the updates before this one, for schedules; None in evaluation."""
 
 
 DEFAULT_OPTIONS = LossOptions()

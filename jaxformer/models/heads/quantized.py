@@ -49,7 +49,11 @@ class QuantizedFrames(Head):
     temperature: float = 0.1
     """Divides the similarities (κ)."""
     gumbel_temperature: float = 2.0
-    """The temperature of the Gumbel softmax."""
+    """The temperature of the Gumbel softmax at the first update."""
+    gumbel_decay: float = 0.999995
+    """The factor by which an update lowers it."""
+    min_gumbel_temperature: float = 0.5
+    """The lowest temperature: 0.5 for base models, 0.1 for large ones."""
     diversity_weight: float = 0.1
     """The weight of the second term, which keeps all codes in use (α)."""
     dropout: float = 0.0
@@ -59,7 +63,7 @@ class QuantizedFrames(Head):
         super().__post_init__()
         sizes = ("num_codebooks", "codes", "code_dim", "width", "num_negatives")
         check_fields(self, "quantized_frames", **dict.fromkeys(sizes, SIZE))
-        factors = ("temperature", "gumbel_temperature")
+        factors = ("temperature", "gumbel_temperature", "gumbel_decay", "min_gumbel_temperature")
         check_fields(self, "quantized_frames", **dict.fromkeys(factors, POSITIVE), dropout=RATE)
         check_fields(self, "quantized_frames", diversity_weight=NOT_NEGATIVE)
         divides = self.code_dim % self.num_codebooks == 0
@@ -70,8 +74,25 @@ class QuantizedFrames(Head):
     def name(self) -> str:
         return "quantized_frames"
 
+    def temperature_at(self, step: jax.Array) -> jax.Array:
+        r"""Returns the temperature of the Gumbel softmax after some updates.
+
+        .. math:: \tau_n = \max(\tau_0 d^n, \tau_{\min})
+
+        References:
+            Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), section 4.2.
+        """
+        lowered = self.gumbel_temperature * self.gumbel_decay ** step.astype(jnp.float32)
+        return jnp.maximum(lowered, self.min_gumbel_temperature)
+
     def build(self, key, config):
         return QuantizedFramesHead(key, config, self)
+
+    def products(self, config):
+        features = config.features.channels[-1]
+        quantized = features * self.num_codebooks * self.codes + self.code_dim * self.width
+        states = config.output_width * self.width
+        return states + quantized + (1 + self.num_negatives) * self.width
 
     def reads(self, rows, length):
         return {
@@ -106,10 +127,13 @@ class Quantizer(nnx.Module):
         self.codebooks = parameter(
             keys[1], shape, axes, lambda key, shape: jax.random.uniform(key, shape, jnp.float32)
         )
-        self.temperature = head.gumbel_temperature
 
     def __call__(
-        self, x: jax.Array, masked: jax.Array | None, key: jax.Array | None
+        self,
+        x: jax.Array,
+        masked: jax.Array | None,
+        key: jax.Array | None,
+        temperature: jax.Array | float = 1.0,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Quantizes frames.
 
@@ -117,6 +141,7 @@ class Quantizer(nnx.Module):
             x: `[B, T, C]`.
             masked: bool `[B, T]`, the frames over which the use of codes is measured; None: all.
             key: The key of the Gumbel noise; None in evaluation, where the largest score counts.
+            temperature: That of the Gumbel softmax.
 
         Returns:
             The vectors `[B, T, D]`, the codes int `[B, T, G]`, and the perplexities `[G]`.
@@ -124,7 +149,7 @@ class Quantizer(nnx.Module):
         logits = self.scores(x).astype(jnp.float32)
         noisy = logits
         if key is not None:
-            noisy = (logits + jax.random.gumbel(key, logits.shape)) / self.temperature
+            noisy = (logits + jax.random.gumbel(key, logits.shape)) / temperature
         codes = jnp.argmax(noisy, axis=-1)
         hard = jax.nn.one_hot(codes, logits.shape[-1])
         chosen = hard
@@ -156,12 +181,16 @@ class QuantizedFramesHead(HeadModule):
         self.head = head
 
     def compared(
-        self, outputs: ModelOutput, masked: jax.Array | None, key: jax.Array | None = None
+        self,
+        outputs: ModelOutput,
+        masked: jax.Array | None,
+        key: jax.Array | None = None,
+        temperature: jax.Array | float = 1.0,
     ) -> Compared:
         """Returns the projected states and quantized frames; `key` is None in evaluation."""
         drop_key, own_key = split(key, 2)
         x = dropout(outputs.features, self.head.dropout, drop_key)
-        vectors, codes, perplexities = self.quantizer(x, masked, own_key)
+        vectors, codes, perplexities = self.quantizer(x, masked, own_key, temperature)
         states = self.states(outputs.hidden).astype(jnp.float32)
         return Compared(states, self.quantized(vectors), codes, perplexities)
 
@@ -214,9 +243,11 @@ class QuantizedFramesHead(HeadModule):
         return jnp.sum(jnp.where(masked, losses, 0.0)), diversity * count, right
 
     def loss(self, outputs: ModelOutput, batch: Batch, options, key):
-        del options
-        masked = batch["masked"]
-        compared = self.compared(outputs, masked, key)
+        masked, temperature = batch["masked"], self.head.gumbel_temperature
+        if options.step is not None:
+            temperature = self.head.temperature_at(options.step)
+            add_metric("gumbel_temperature", temperature)
+        compared = self.compared(outputs, masked, key, temperature)
         contrastive, diversity, right = self.losses(compared, masked, batch["negatives"])
         for number, perplexity in enumerate(compared.perplexities):
             add_metric(f"perplexity_{number + 1}", perplexity)

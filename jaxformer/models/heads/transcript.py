@@ -1,15 +1,25 @@
 """A head that writes the labels of frames by connectionist temporal classification."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from jaxformer.checks import check_argument, check_field, check_fields
 from jaxformer.functional.alignments import collapsed, frames_needed
-from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_bool,
+    assert_floating,
+    assert_integers,
+    per_device,
+    place,
+    spec_of,
+)
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.terms import add_metric
@@ -168,17 +178,21 @@ def ctc_loss(
     assert_integers(labels=labels, lengths=lengths)
     known = 0 <= blank < sizes["V"]
     check_argument("blank", blank, known, f"from 0 to {sizes['V'] - 1}")
+    rows = spec_of(logits)
+    if rows is not None:
+        labels = place(labels, PartitionSpec(rows[0], None))
+        lengths = place(lengths, PartitionSpec(rows[0]))
     real = jnp.arange(sizes["U"])[None, :] < lengths[:, None]
     frames = jnp.sum(valid, axis=1, dtype=jnp.int32)
     aligned = frames_needed(labels, lengths) <= frames
     # Rows that cannot be aligned are computed without labels, so that their gradient is finite too.
     real = real & aligned[:, None]
-    losses = optax.ctc_loss(
+    losses = per_device(
+        partial(optax.ctc_loss, blank_id=blank),
         logits.astype(jnp.float32),
         1.0 - valid.astype(jnp.float32),
         jnp.where(real, labels, blank),
         1.0 - real.astype(jnp.float32),
-        blank_id=blank,
     )
     return jnp.where(aligned, losses, 0.0), aligned
 

@@ -93,7 +93,7 @@ def open_predictor(
         reader = _run_reader(kept, run, pretrained, head, config.max_length)
         labels = load_labels(kept)
         text = getattr(run.data, "text", None)
-    labels = labels or _label_names(pretrained)
+    labels = labels or label_names(pretrained)
     text = config.text or text
     subject = Subject(pretrained, reader, text, config.batch_size)
     return _predictor(head, subject, config, labels)
@@ -152,7 +152,7 @@ def _run_reader(
     return RunReader(data, load_tokenizer(home), pretrained.config, name, max_length)
 
 
-def _label_names(pretrained: Pretrained) -> tuple[str, ...]:
+def label_names(pretrained: Pretrained) -> tuple[str, ...]:
     """Returns the labels in config.json, or LABEL_0, ... as in transformers."""
     names = pretrained.checkpoint.hf_config.values.get("id2label") or {}
     names = {int(key): str(name) for key, name in names.items()}

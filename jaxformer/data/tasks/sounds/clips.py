@@ -185,7 +185,7 @@ class Clips(TaskData[Clip]):
     def prepare(self, folder):
         """Keeps how sounds are read beside the tokenizer, and says how much is padding."""
         found = super().prepare(folder)
-        keep_preprocessor(folder, self._preprocessor)
+        keep_preprocessor(folder, waveform_preprocessor(self.sampling_rate, self.normalize))
         seconds = ", ".join(f"{x / self.sampling_rate:.1f}" for x in found.train.lengths)
         padding = f"{found.train.padding:.0%} padding, in lengths of {seconds} seconds"
         lines = [
@@ -194,19 +194,6 @@ class Clips(TaskData[Clip]):
             ("error rates", f"of texts in {self.spelling}"),
         ]
         return replace(found, summary=tuple(lines))
-
-    @property
-    def _preprocessor(self) -> dict[str, Any]:
-        """The preprocessor_config.json that reads sounds in the same way."""
-        return {
-            "do_normalize": self.normalize,
-            "feature_extractor_type": "Wav2Vec2FeatureExtractor",
-            "feature_size": 1,
-            "padding_side": "right",
-            "padding_value": 0.0,
-            "return_attention_mask": True,
-            "sampling_rate": self.sampling_rate,
-        }
 
 
 class ClipExamples(ExampleSource):
@@ -243,7 +230,7 @@ class ClipExamples(ExampleSource):
         config, clip, labels = self._config, self.clips[index], self._labels[index]
         waveform = read_sound(clip.file, config.sampling_rate)[:length]
         if config.normalize:
-            waveform = (waveform - waveform.mean()) / np.sqrt(waveform.var() + _EPS)
+            waveform = normalized(waveform)
         return {
             "waveforms": padded(waveform.astype(np.float32), length, 0.0),
             "num_samples": np.int32(len(waveform)),
@@ -264,6 +251,24 @@ class ClipExamples(ExampleSource):
 
 _EPS = 1e-7
 """Added to the variance, as in transformers."""
+
+
+def normalized(waveform: np.ndarray) -> np.ndarray:
+    """Scales a waveform `[S]` to mean 0 and variance 1."""
+    return (waveform - waveform.mean()) / np.sqrt(waveform.var() + _EPS)
+
+
+def waveform_preprocessor(sampling_rate: int, normalize: bool) -> dict[str, Any]:
+    """Returns the preprocessor_config.json of a model that reads waveforms."""
+    return {
+        "do_normalize": normalize,
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "feature_size": 1,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": True,
+        "sampling_rate": sampling_rate,
+    }
 
 
 def _is_known(tokenizer: Tokenizer, character: str) -> bool:

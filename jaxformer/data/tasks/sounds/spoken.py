@@ -12,6 +12,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.sound import resampled
 from jaxformer.data.tasks.sounds.clips import Clips
+from jaxformer.data.tasks.sounds.masked import MaskedSounds
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.files import replacing
@@ -80,33 +81,64 @@ class SpokenSentences(Clips):
 
     def prepare(self, folder):
         """Speaks the sentences, unless an earlier start has, and reads them as `Clips` does."""
-        tables = [Path(folder, name) for name in (self.train, self.validation)]
-        if not all(table.exists() for table in tables):
-            self._speak(tables)
-        own = {field.name: getattr(self, field.name) for field in fields(Clips)}
-        paths = dict(zip(("train", "validation"), map(str, tables), strict=True))
-        return Clips(**(own | paths)).prepare(folder)
+        return _spoken(self, Clips, folder).prepare(folder)
 
-    def _speak(self, tables: Sequence[Path]) -> None:
-        """Writes the sounds and the tables; a table is there once its sounds are."""
-        soundfile = optional_module("soundfile", "Writing sound files")
-        rng = np.random.default_rng(self.split_seed)
-        texts: dict[str, None] = {}
-        while len(texts) < self.sentences + self.validation_sentences:
-            texts[_sentence(rng)] = None
-        lines: tuple[list[str], list[str]] = (["audio,text"], ["audio,text"])
-        for number, text in enumerate(texts):
-            held_out = number - self.sentences
-            voice = UNSEEN_VOICE if held_out >= 0 and held_out % 2 else str(rng.choice(VOICES))
-            spoken = Voice(voice, int(rng.integers(145, 195)), int(rng.integers(25, 76)))
-            side = int(held_out >= 0)
-            file = tables[side].parent / f"{number}.flac"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            soundfile.write(file, say(text, spoken, self.sampling_rate), self.sampling_rate)
-            lines[side].append(f"{file.name},{text}")
-        for table, own in zip(tables, lines, strict=True):
-            with replacing(table) as aside:
-                aside.write_text("\n".join(own) + "\n", encoding="utf-8")
+
+@dataclass(frozen=True)
+class MaskedSpokenSentences(MaskedSounds):
+    """The sounds of `SpokenSentences`, without what is said in them."""
+
+    train: str = "clips/train.csv"
+    """The table that is written, in the folder of the run."""
+
+    validation: str | None = "clips/validation.csv"
+    """The table that is written for validation."""
+
+    sentences: int = 2000
+    """The training sentences."""
+
+    validation_sentences: int = 100
+    """The sentences for validation, of which half have another voice."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "data", sentences=at_least(1), validation_sentences=at_least(2))
+
+    def prepare(self, folder):
+        """Speaks the sentences, unless an earlier start has, and reads them."""
+        return _spoken(self, MaskedSounds, folder).prepare(folder)
+
+
+def _spoken(data: Any, plain: type[Any], folder: Any) -> Any:
+    """Speaks the sentences into a folder; returns the plain data that read them."""
+    tables = [Path(folder, name) for name in (data.train, data.validation)]
+    if not all(table.exists() for table in tables):
+        _speak(data, tables)
+    own = {field.name: getattr(data, field.name) for field in fields(plain)}
+    paths = dict(zip(("train", "validation"), map(str, tables), strict=True))
+    return plain(**(own | paths))
+
+
+def _speak(data: Any, tables: Sequence[Path]) -> None:
+    """Writes the sounds and the tables; a table is there once its sounds are."""
+    soundfile = optional_module("soundfile", "Writing sound files")
+    rng = np.random.default_rng(data.split_seed)
+    texts: dict[str, None] = {}
+    while len(texts) < data.sentences + data.validation_sentences:
+        texts[_sentence(rng)] = None
+    lines: tuple[list[str], list[str]] = (["audio,text"], ["audio,text"])
+    for number, text in enumerate(texts):
+        held_out = number - data.sentences
+        voice = UNSEEN_VOICE if held_out >= 0 and held_out % 2 else str(rng.choice(VOICES))
+        spoken = Voice(voice, int(rng.integers(145, 195)), int(rng.integers(25, 76)))
+        side = int(held_out >= 0)
+        file = tables[side].parent / f"{number}.flac"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(file, say(text, spoken, data.sampling_rate), data.sampling_rate)
+        lines[side].append(f"{file.name},{text}")
+    for table, own in zip(tables, lines, strict=True):
+        with replacing(table) as aside:
+            aside.write_text("\n".join(own) + "\n", encoding="utf-8")
 
 
 def _sentence(rng: np.random.Generator) -> str:

@@ -1,0 +1,86 @@
+"""``jaxformer lab speech``: what a speech model hears in a sound."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, check_argument
+from jaxformer.cli.options import ModelChoice, ModelDir
+from jaxformer.config.overrides import parse
+from jaxformer.data.sound import read_sound
+from jaxformer.errors import ArgumentError
+from jaxformer.generation.inputs import reads_sound
+from jaxformer.io.files import ordinary_file
+from jaxformer.lab.speech.report import SpeechReport, sampling_rate_of
+from jaxformer.lab.speech.sound import Sound
+from jaxformer.pretrained.auto import load
+
+MOST_SECONDS = 30.0
+
+SoundFile = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech(ModelChoice):
+    """Draws what a speech model hears in a sound.
+
+    Writes a page with the spectrogram, the words where they are said, and attention over time. For
+    Whisper also cross-attention with the path of dynamic time warping; for a CTC head (wav2vec 2.0,
+    HuBERT) the lattice of frames and tokens with the likeliest path; for a classifier (AST) the
+    likeliest classes.
+    """
+
+    folder: ModelDir
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
+    file: SoundFile
+    """The sound file (.wav, .flac, .ogg, .mp3)."""
+    start: float = 0.0
+    """Where the shown part begins, in seconds."""
+    seconds: float = 10.0
+    """How many seconds are shown, at most 30."""
+    text: str | None = None
+    """What is said, to be aligned (default: what the model writes)."""
+    language: str | None = None
+    """The language that is told to Whisper, en or english (default: it is detected)."""
+    layers: tuple[int, ...] | None = None
+    """The layers whose attention to show, from 0 (default: all)."""
+    heads: tuple[int, ...] | None = None
+    """The heads to show, from 0 (default: all)."""
+    out: Path = Path("runs/lab-speech")
+    """The output folder for speech.html, attention.html and the figures."""
+
+
+def speech(arguments: Sequence[str], prog: str) -> None:
+    """Writes the page of a model and a sound."""
+    wanted = parse(Speech, arguments, prog)
+    check_argument("--start", wanted.start, NOT_NEGATIVE.allows(wanted.start), "at least 0")
+    allowed = POSITIVE.allows(wanted.seconds) and wanted.seconds <= MOST_SECONDS
+    check_argument("--seconds", wanted.seconds, allowed, f"above 0 and at most {MOST_SECONDS:g}")
+    ordinary_file(wanted.file)
+    model = load(wanted.folder, **wanted.how)
+    if wanted.language is not None and not reads_sound(model):
+        raise ArgumentError("--language: must be left out, since the model is no Whisper")
+    sound = _part(wanted, sampling_rate_of(model))
+    chosen = {name: getattr(wanted, name) for name in ("text", "language", "layers", "heads")}
+    page = SpeechReport(wanted.out, model, sound, **chosen).write()
+    pictures = len(list(wanted.out.glob("*.png")))
+    print(f"written: {page}, and {pictures} figures next to it")
+
+
+def _part(wanted: Speech, rate: int) -> Sound:
+    """Reads the part of the file that is shown."""
+    waveform = read_sound(wanted.file, rate)
+    first = round(wanted.start * rate)
+    if first >= len(waveform):
+        raise ArgumentError(
+            f"--start {wanted.start:g}: must be less than {len(waveform) / rate:,.2f}, the seconds "
+            f"of {wanted.file}"
+        )
+    part = waveform[first : first + round(wanted.seconds * rate)]
+    where = f" from {wanted.start:g} s" if wanted.start else ""
+    return Sound(f"{wanted.file.name}{where}", part, rate)

@@ -1,0 +1,291 @@
+"""Sounds with masked spans of frames, for pre-training without texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import grain
+import numpy as np
+
+from jaxformer.checks import POSITIVE, PROBABILITY, at_least, check_field, check_fields
+from jaxformer.data.bad_rows import read_rows, table_records
+from jaxformer.data.base import Datasets
+from jaxformer.data.buckets import BucketedDataset, bucket_lengths
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.files.find import is_folder
+from jaxformer.data.files.record import EmbeddedFile, Record
+from jaxformer.data.files.text_columns import recognised
+from jaxformer.data.rows import RowData
+from jaxformer.data.sound import read_sound, sound_length
+from jaxformer.data.tasks.images.pixels import keep_preprocessor
+from jaxformer.data.tasks.images.sources import NamedImages, file_of
+from jaxformer.data.tasks.sequences import padded
+from jaxformer.data.tasks.sounds.clips import AUDIO_COLUMNS, normalized, waveform_preprocessor
+from jaxformer.errors import DataError
+from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.nn.waveform import ConvolutionalFeatures
+
+ENDINGS = frozenset({".flac", ".mp3", ".ogg", ".opus", ".wav"})
+"""The sounds in a folder."""
+
+
+class Recording(NamedTuple):
+    """One sound."""
+
+    file: AnyPath | EmbeddedFile
+    name: str
+    samples: int
+    """At the sampling rate of the model."""
+
+
+@dataclass(frozen=True)
+class MaskedSounds(RowData[Recording]):
+    """Sounds whose masked frames are told from others of the same sound (wav2vec 2.0).
+
+    A row of a batch has "waveforms" float32 [S], "num_samples" int32, "masked" bool [T] and
+    "negatives" int32 [T, K]: for each masked frame K other masked frames of the row. A longer sound
+    is cut at random, and in training S is one of a few lengths.
+
+    References:
+        Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), sections 3.1, 3.2 and 4.2;
+        `_compute_mask_indices` and `_sample_negative_indices` of transformers.
+    """
+
+    head: ClassVar[str] = "quantized_frames"
+    has_text: ClassVar[bool] = False
+    has_sounds: ClassVar[bool] = True
+
+    train: str = "sounds"
+    """The training sounds: a folder, in which they may be nested, or a table (.csv, .tsv, .jsonl,
+    .parquet) with a column of sounds or their paths, which may be relative to its folder."""
+
+    validation: str | None = None
+    """Those for validation; None holds out a share of the training sounds."""
+
+    audio: str | None = None
+    """The column of a table; None: recognised by its name ("audio", "file", "path", ...)."""
+
+    sampling_rate: int = 16_000
+    """Samples per second; sounds of other rates are resampled."""
+
+    normalize: bool = True
+    """Whether each sound is scaled to mean 0 and variance 1."""
+
+    min_seconds: float = 2.0
+    """A shorter sound cannot be used."""
+
+    max_seconds: float = 15.6
+    """A longer sound is cut to this length, at random."""
+
+    buckets: int = 6
+    """The number of lengths to which sounds are padded in training; each is compiled once."""
+
+    features: ConvolutionalFeatures = ConvolutionalFeatures()
+    """The convolutions of the model, which say how many frames a sound has."""
+
+    mask_probability: float = 0.65
+    """The share of frames that would be masked if no spans overlapped."""
+
+    mask_span: int = 10
+    """The frames of a span."""
+
+    min_masks: int = 2
+    """The spans of each sound, at least."""
+
+    num_negatives: int = 100
+    """The other frames that a masked one is told from (K), those of the head."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(
+            self,
+            "data",
+            sampling_rate=at_least(1),
+            min_seconds=POSITIVE,
+            max_seconds=POSITIVE,
+            buckets=at_least(1),
+            mask_probability=PROBABILITY,
+            mask_span=at_least(1),
+            min_masks=at_least(1),
+            num_negatives=at_least(1),
+        )
+        longer = self.max_seconds >= self.min_seconds
+        check_field(self, "max_seconds", longer, f"at least min_seconds = {self.min_seconds:g}")
+        frames = self.features.num_frames(self._samples(self.min_seconds))
+        fits = frames >= self.mask_span + 1
+        wanted = f"long enough for more than the {self.mask_span} frames of a masked span"
+        check_field(self, "min_seconds", fits, wanted)
+
+    def _samples(self, seconds: float) -> int:
+        return round(seconds * self.sampling_rate)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self._samples(self.max_seconds)}
+
+    def side_of(self, row: Recording) -> str:
+        return row.name
+
+    def texts(self, row: Recording) -> tuple[str, ...]:
+        del row
+        return ()
+
+    def read(self, source: str) -> list[Recording]:
+        """Returns the sounds of a folder or a table; one that cannot be opened is a bad row."""
+        place = any_path(source, "data.train")
+        if is_folder(place):
+            files = sorted(f for f in place.rglob("*") if f.suffix.lower() in ENDINGS)
+            if not files:
+                raise DataError(f"{place} has no sounds: expected {', '.join(sorted(ENDINGS))}")
+
+            def recording(file: AnyPath) -> Recording:
+                return self._recording(file, str(file.relative_to(place)), str(file))
+
+            return read_rows(source, recording, self.on_bad_row, lambda _: files, "sounds")
+        named = NamedImages(place.parent)
+        columns: list[str] = []
+
+        def row(record: Record) -> Recording:
+            if not columns:
+                own = (self.audio,) if self.audio else None
+                columns.extend(own or recognised(record, AUDIO_COLUMNS, "--data.audio", ()))
+            file, name = file_of(record, columns[0], named)
+            return self._recording(file, name, record.where)
+
+        return read_rows(source, row, self.on_bad_row, partial(table_records, source))
+
+    def _recording(self, file: AnyPath | EmbeddedFile, name: str, where: str) -> Recording:
+        samples = sound_length(file, self.sampling_rate)
+        if samples < self._samples(self.min_seconds):
+            raise DataError(
+                f"{where}: {samples / self.sampling_rate:,.2f} seconds, less than "
+                f"data.min_seconds = {self.min_seconds:g}: leave it out, or set a smaller one"
+            )
+        return Recording(file, name, samples)
+
+    def dataset(self, examples, name, cut=()):
+        """Returns the batches of sounds; those of training have sounds of similar length."""
+        plain = super().dataset(examples, name)
+        if name != "train":
+            return plain
+        options = grain.ReadOptions(self.prefetch_threads, self.prefetch_batches)
+        lengths = bucket_lengths(examples.sizes, self.buckets)
+        return BucketedDataset(examples, self.batch_size, plain.seed, options, lengths)
+
+    def prepare(self, folder):
+        """Finds the sounds, and keeps how they are read for the exports of the run."""
+        train, validation = self.split()
+        keep_preprocessor(folder, waveform_preprocessor(self.sampling_rate, self.normalize))
+        found = Datasets(
+            self.dataset(MaskedSoundExamples(self, train), "train"),
+            self.dataset(MaskedSoundExamples(self, validation), "validation"),
+        )
+        hours = found.train.examples.sizes.sum() / self.sampling_rate / 3600
+        read = f"{hours:,.2f} hours, {found.train.padding:.0%} padding"
+        return replace(found, summary=(*found.sides(), ("sounds", read)))
+
+    def validation_examples(self, tokenizer, labels):
+        del tokenizer, labels
+        rows = self.validation_rows()
+        return None if rows is None else MaskedSoundExamples(self, rows)
+
+
+class MaskedSoundExamples(ExampleSource):
+    """Sounds, cut at random to the longest that is allowed, with masked spans.
+
+    Args:
+        config: How sounds are read.
+        recordings: The sounds.
+    """
+
+    def __init__(self, config: MaskedSounds, recordings: Sequence[Recording]):
+        self.recordings = recordings
+        longest = config.lengths["inputs"]
+        self.sizes = np.array([min(each.samples, longest) for each in recordings])
+        self._config = config
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns a sound, padded to the longest."""
+        return self.read_padded(index, rng, int(self.sizes.max()))
+
+    def read_padded(self, index: int, rng: np.random.Generator, length: int) -> Batch:
+        """Returns a sound, padded to a length."""
+        config, size = self._config, int(self.sizes[index])
+        waveform = read_sound(self.recordings[index].file, config.sampling_rate)
+        start = int(rng.integers(max(len(waveform) - size, 0) + 1))
+        waveform = waveform[start : start + size]
+        if config.normalize:
+            waveform = normalized(waveform)
+        frames = config.features.num_frames(length)
+        masked = masked_spans(
+            rng,
+            config.features.num_frames(len(waveform)),
+            probability=config.mask_probability,
+            span=config.mask_span,
+            min_spans=config.min_masks,
+        )
+        masked = padded(masked, frames, False)
+        return {
+            "waveforms": padded(waveform.astype(np.float32), length, 0.0),
+            "num_samples": np.int32(len(waveform)),
+            "masked": masked,
+            "negatives": sampled_negatives(rng, masked, config.num_negatives),
+        }
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes without masked frames."""
+        row = self.read(0, np.random.default_rng(0))
+        return row | {"masked": np.zeros_like(row["masked"])}
+
+
+def masked_spans(
+    rng: np.random.Generator, frames: int, *, probability: float, span: int, min_spans: int
+) -> np.ndarray:
+    r"""Draws spans of equal length that may overlap, as `functional.span_mask` does.
+
+    Of a row with T frames, :math:`\lfloor p T / s + u \rfloor` different starts are drawn, with u
+    between 0 and 1: at least `min_spans`, and at most T / s.
+
+    Args:
+        rng: The random generator.
+        frames: T, at least s.
+        probability: p, the share that is covered if no spans overlap.
+        span: s, the frames of a span.
+        min_spans: The spans, at least.
+
+    Returns:
+        bool `[T]`, True where a span lies.
+    """
+    starts = frames - span + 1
+    count = max(int(probability * frames / span + rng.random()), min_spans)
+    count = min(count, starts, frames // span)
+    masked = np.zeros(frames, bool)
+    for start in rng.choice(starts, count, replace=False):
+        masked[start : start + span] = True
+    return masked
+
+
+def sampled_negatives(rng: np.random.Generator, masked: np.ndarray, count: int) -> np.ndarray:
+    """Draws other masked frames of a row for each masked frame, uniformly and with replacement.
+
+    Args:
+        rng: The random generator.
+        masked: bool `[T]`.
+        count: K, the frames that are drawn for each.
+
+    Returns:
+        int32 `[T, K]`; 0 for frames that are not masked, and the frame itself if it is the only
+        one.
+    """
+    found = np.zeros((len(masked), count), np.int32)
+    places = np.flatnonzero(masked)
+    others = max(len(places) - 1, 1)
+    drawn = rng.integers(others, size=(len(places), count))
+    own = np.arange(len(places))[:, None]
+    drawn = np.minimum(drawn + (drawn >= own), max(len(places) - 1, 0))
+    found[places] = places[drawn]
+    return found

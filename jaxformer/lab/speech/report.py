@@ -1,0 +1,224 @@
+"""The output files of `lab speech`: a page, its pictures, and interactive maps of attention."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.inputs import reads_sound
+from jaxformer.generation.speech.features import Features, FilterBankFeatures
+from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
+from jaxformer.lab.attention.maps import AttentionMaps
+from jaxformer.lab.attention.report import write_maps
+from jaxformer.lab.drawing import save
+from jaxformer.lab.page import Page
+from jaxformer.lab.speech.alignment import alignment_picture, answer_maps, answer_of
+from jaxformer.lab.speech.attention import layers_of, patterns, time_maps
+from jaxformer.lab.speech.classes import (
+    classes_picture,
+    filter_banks_of,
+    patch_weights,
+    patches_picture,
+    top_classes,
+)
+from jaxformer.lab.speech.lattice import (
+    MOST_PARTS,
+    emissions_picture,
+    labelled,
+    lattice_pictures,
+)
+from jaxformer.lab.speech.sound import Sound, sound_picture, spectrogram_of
+from jaxformer.models import SpectrogramPatchesConfig, WaveformConfig
+from jaxformer.models.heads.labels import Classification
+from jaxformer.pretrained.model import Pretrained
+
+PAGE = "speech.html"
+
+
+class SpeechReport:
+    """Writes what a model hears in a sound.
+
+    Args:
+        folder: The output folder.
+        pretrained: Whisper, wav2vec 2.0, HuBERT or an Audio Spectrogram Transformer.
+        sound: The sound, at the model's sampling rate.
+        text: What is said, for the alignment; None: what the model writes.
+        language: What Whisper is told; None: it detects the language.
+        layers: The layers whose attention is shown; None: all.
+        heads: The heads; None: all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        pretrained: Pretrained,
+        sound: Sound,
+        *,
+        text: str | None = None,
+        language: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ):
+        self._folder, self._pretrained, self._sound = folder, pretrained, sound
+        self._text, self._language = text, language
+        self._layers = None if layers is None else tuple(layers)
+        self._heads = heads
+        self._page = Page(f"{Path(pretrained.folder).name} hears {sound.name}")
+
+    def write(self) -> Path:
+        """Writes the page and its pictures; returns the page."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = self._pretrained.config
+        if reads_sound(self._pretrained):
+            self._whisper()
+        elif isinstance(config, SpectrogramPatchesConfig):
+            self._patches()
+        else:
+            self._waveform()
+        return self._page.write(self._folder / PAGE)
+
+    def _whisper(self) -> None:
+        answer, spectrogram = answer_of(self._pretrained, self._sound, self._text, self._language)
+        self._spectrogram(spectrogram, answer.words, "The log-mel spectrogram that Whisper reads")
+        self._page.section("Text and alignment")
+        if answer.alignment is None:
+            self._page.text("The model writes no text.")
+        else:
+            self._said(answer.text, answer.words, answer.language)
+            self._figure(
+                "alignment",
+                alignment_picture(answer),
+                "Each row is a token: where the heads that follow the sound attend to, less the "
+                "mean over the tokens. The red path is the cheapest one that moves forward through "
+                "both; a token begins where the path enters its row.",
+            )
+        self._attention(answer_maps(self._pretrained, answer, self._layers))
+
+    def _waveform(self) -> None:
+        pretrained, config = self._pretrained, self._pretrained.config
+        features = WaveformFeatures.of(pretrained)
+        found = labelled(pretrained, self._sound, self._text) if writes_labels(pretrained) else None
+        words = [] if found is None else found.words
+        about = "A log-mel spectrogram for the eye; the model reads the waveform"
+        self._spectrogram(spectrogram_of(self._sound), words, about)
+        inputs = {"input_values": features(self._sound.waveform)[None]}
+        if found is not None:
+            self._page.section("Text and lattice")
+            self._said(found.text, found.words)
+            self._lattice(found)
+        self._classes(inputs)
+        chosen = layers_of(self._layers, config.num_layers)
+        weights = patterns(pretrained, inputs, "blocks.{}.attn.hook_pattern", chosen)
+        seconds = config.features.samples_per_frame / features.sampling_rate
+        maps = time_maps("self-attention", weights, chosen, seconds, weights.shape[-1])
+        self._attention([maps])
+
+    def _lattice(self, found: Any) -> None:
+        """Adds the pictures of a CTC head."""
+        self._figure(
+            "emissions",
+            emissions_picture(found),
+            "What the head gives: a probability for each token and frame. Without repetitions and "
+            "blanks, the red path is the greedy transcript.",
+        )
+        pictures = lattice_pictures(found)
+        for number, picture in enumerate(pictures):
+            self._figure(
+                f"lattice-{number:02d}",
+                picture,
+                "The rows are the labels of the text with blanks between them. An alignment stays "
+                "in a row, goes to the next, or skips a blank. Blue is the share of all "
+                "alignments, weighted by probability, that pass there; the red path is the "
+                "likeliest.",
+            )
+        if len(pictures) == MOST_PARTS:
+            self._page.text(f"A long text is drawn in at most {MOST_PARTS} parts.")
+
+    def _patches(self) -> None:
+        pretrained, config = self._pretrained, self._pretrained.config
+        spectrogram = filter_banks_of(pretrained, self._sound)
+        about = "The filter banks that the Audio Spectrogram Transformer reads"
+        self._spectrogram(spectrogram, [], about)
+        inputs = {"input_values": spectrogram.values[None]}
+        self._classes(inputs)
+        chosen = layers_of(self._layers, config.num_layers)
+        weights = patch_weights(pretrained, inputs, chosen)
+        heads = range(weights.shape[1]) if self._heads is None else self._heads
+        second = spectrogram.seconds_per_frame
+        times = config.patch_stride[1] * second, config.patch_size[1] * second
+        self._page.section("Attention over time")
+        drawn = spectrogram, times
+        names = [f"layer {layer}" for layer in chosen]
+        title = "What the class token attends to: the mean over heads"
+        self._figure(
+            "attention-layers",
+            patches_picture(title, weights.mean(axis=1), names, *drawn),
+            "A cell is a patch. Blue is relative to the largest weight of a map within the sound.",
+        )
+        for layer, own in zip(chosen, weights, strict=True):
+            title = f"What the class token attends to in layer {layer}"
+            names = [f"head {head}" for head in heads]
+            picture = patches_picture(title, own[list(heads)], names, *drawn)
+            self._figure(f"attention-layer-{layer:02d}", picture, title)
+
+    def _spectrogram(self, spectrogram: Any, words: Sequence[Mapping[str, Any]], about: str):
+        self._page.section("Sound")
+        picture = sound_picture(self._sound, spectrogram, words)
+        where = ", with each word where it is said" if words else ""
+        self._figure("spectrogram", picture, f"{about}{where}.")
+
+    def _said(
+        self, text: str, words: Sequence[Mapping[str, Any]], language: str | None = None
+    ) -> None:
+        given = "Given" if self._text is not None else "The model writes"
+        where = "" if language is None else f" (language: {language})"
+        self._page.text(f"{given}{where}: {text}" if text else f"{given}{where} no text.")
+        if words:
+            rows = [(word["word"].strip(), word["start"], word["end"]) for word in words]
+            self._page.table(rows, ("word", "start (s)", "end (s)"))
+
+    def _classes(self, inputs: Mapping[str, Any]) -> None:
+        if any(isinstance(head, Classification) for head in self._pretrained.config.heads):
+            self._page.section("Classes")
+            classes = top_classes(self._pretrained, inputs)
+            caption = "The probabilities of the likeliest classes, over all classes."
+            self._figure("classes", classes_picture(classes), caption)
+
+    def _attention(self, maps: Sequence[AttentionMaps]) -> None:
+        """Adds an overview of each kind of attention; all heads are on a page beside this one."""
+        maps = [each.select(heads=self._heads) for each in maps]
+        title = f"Attention over time: {self._sound.name}"
+        viewer, *pictures = write_maps(self._folder, title, maps)
+        self._page.section("Attention over time")
+        self._page.html(
+            f'<p><a href="{viewer.name}">{viewer.name}</a> shows every head; the files beside it '
+            "have a figure of each layer.</p>"
+        )
+        for picture in pictures:
+            if picture.stem.endswith("overview"):
+                kind = picture.stem.removesuffix("-overview").replace("-", " ")
+                self._page.figure(
+                    picture,
+                    f"{kind}: a map for each head. Time goes to the right, and for self-attention "
+                    "also down, without the padding after the sound; neighbours are joined to at "
+                    "most 120 steps.",
+                )
+
+    def _figure(self, name: str, figure: Any, caption: str) -> None:
+        self._page.figure(save(figure, self._folder / f"{name}.png"), caption)
+
+
+def sampling_rate_of(pretrained: Pretrained) -> int:
+    """Returns the sampling rate of a model that reads sound; ConfigError for another model."""
+    config = pretrained.config
+    if reads_sound(pretrained) and config.is_encoder_decoder:
+        return Features.of(pretrained).sampling_rate
+    if isinstance(config, WaveformConfig):
+        return WaveformFeatures.of(pretrained).sampling_rate
+    if isinstance(config, SpectrogramPatchesConfig):
+        return FilterBankFeatures.of(pretrained).sampling_rate
+    raise ConfigError(
+        f"lab speech: {pretrained.folder} has the model_type "
+        f"{pretrained.checkpoint.model_format.model_type!r}: must be a Whisper that transcribes, a "
+        "wav2vec 2.0, a HuBERT or an Audio Spectrogram Transformer"
+    )
