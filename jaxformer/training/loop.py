@@ -263,7 +263,7 @@ def _with_data(resolved: ResolvedConfig, folder: AnyPath) -> tuple[Config, Datas
     config, origin = resolved.config, resolved.origin
     data = prepared_data(config.data, folder)
     model = config.model
-    if config.data.has_sounds:
+    if config.data.head == "ctc":
         check_transcripts(model.heads, data.tokenizer)
     elif data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
@@ -305,7 +305,7 @@ def _announce(
         rows.append(("few updates", f"{steps} in all, which hardly changes a model: {advice}"))
     rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
     print_table(folder.name, rows)
-    if config.data.has_text and not (config.data.has_images or config.data.has_sounds):
+    if config.data.has_text and config.data.sounds_as is None and not config.data.has_images:
         reader = RowReader(config.data.head, data.tokenizer, data.labels)
         row = reader.example(next(data.train.rows()))
         print_row("an example", reader, row, most=_SHOWN_CHARACTERS)
