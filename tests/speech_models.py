@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from jaxformer.parity.tiny import TINY
 
@@ -80,3 +80,15 @@ def save_whisper(folder, seed=0, **changes):
     model.save_pretrained(folder)
     write_files(folder)
     return type(model).from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def write_words(folder):
+    """Writes a tokenizer that cuts a text at its blanks: "w1 w2"."""
+    words = {f"w{number}": number for number in range(END)}
+    words |= {f"<|{number}|>": number for number in range(END, VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([f"<|{number}|>" for number in range(END, VOCABULARY)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": f"<|{END}|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -286,9 +286,10 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     name = type(objective).__name__
     decodes = "decoder_inputs" in data.lengths
     made = {
-        "inputs": ("text", data.has_text and not data.has_sounds),
-        "images": ("images", data.has_images),
-        "waveforms": ("sounds", data.has_sounds),
+        "inputs": ("text", data.has_text and data.sounds_as is None),
+        "images": ("images", data.has_images or data.sounds_as == "images"),
+        "waveforms": ("sounds as waveforms", data.sounds_as == "waveforms"),
+        "spectrograms": ("sounds as spectrograms", data.sounds_as == "spectrograms"),
     }
     for array, (words, there) in made.items():
         if array in model.required and not there:
@@ -296,7 +297,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     for array, (words, there) in made.items():
         if there and array not in model.required:
             raise ConfigError(f"{kind} does not read {words}, which {name} provides")
-    shared = (*model.input_fields, "patch_size") if data.has_images or data.has_sounds else ()
+    shared = (*model.input_fields, "patch_size") if data.has_images or data.sounds_as else ()
     for field in (name for name in shared if hasattr(data, name) and hasattr(model, name)):
         there = getattr(data, field)
         here = getattr(model, field)

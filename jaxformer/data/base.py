@@ -64,8 +64,9 @@ class Data(abc.ABC):
     has_images: ClassVar[bool] = False
     """Whether a row has an image, as pixels."""
 
-    has_sounds: ClassVar[bool] = False
-    """Whether a row has a sound, as samples, which the model reads instead of the text."""
+    sounds_as: ClassVar[str | None] = None
+    """The array of a row's sound, which the model reads instead of the text: "waveforms",
+    "spectrograms" or "images"; None: a row has no sound."""
 
     _fraction: ClassVar[Rule] = FRACTION
 

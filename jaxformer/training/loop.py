@@ -301,7 +301,7 @@ def _announce(
         rows.append(("few updates", f"{steps} in all, which hardly changes a model: {advice}"))
     rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
     print_table(folder.name, rows)
-    if config.data.has_text and not (config.data.has_images or config.data.has_sounds):
+    if config.data.has_text and config.data.sounds_as is None and not config.data.has_images:
         reader = RowReader(config.data.head, data.tokenizer, data.labels)
         row = reader.example(next(data.train.rows()))
         print_row("an example", reader, row, most=_SHOWN_CHARACTERS)

@@ -191,7 +191,7 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
                 f"batch: {name}, which {reader} reads, is missing; the batch contains "
                 f"{', '.join(batch)}"
             )
-    sides = [name for name in config.required if name != "images"]
+    sides = [name for name in config.required if name not in ("images", "spectrograms")]
     if sides:
         assert_axes(**{name: (batch[name], f"B {name}") for name in sides})
     lengths = config.batch_lengths(batch)

@@ -16,6 +16,7 @@ from jaxformer.config.experiment import Config, validate
 from jaxformer.config.loggers import check_loggers
 from jaxformer.data import Datasets
 from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, DataError
@@ -135,6 +136,11 @@ def _alone(config: Config) -> Config:
         )
     if config.model is None:
         return config
+    if isinstance(data, SpeechToText) and not data.prefix:
+        raise ConfigError(
+            "data.prefix = (): must be the first tokens of every transcript; set them, or name a "
+            "checkpoint with --init-from DIR"
+        )
     if isinstance(data, Images) and data.form_is_open:
         raise ConfigError(
             "data.image_size, channels, mean, std, scaling = None: set them, or name a "

@@ -9,7 +9,7 @@ import speech_models as speech
 import jaxformer
 from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.timestamps import Timestamps
-from jaxformer.generation.speech.features import Features
+from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.segments import compression_ratio, split
 from jaxformer.generation.speech.words import median_filter, warping_path
 
@@ -106,7 +106,7 @@ def test_timestamps_are_allowed_where_transformers_allows_them(latest_start):
 def test_the_spectrogram_in_parts_is_that_of_transformers(models, samples):
     ours, _ = models
     wave = speech.sound(samples)
-    found = Features.of(ours).spectrogram(wave)
+    found = log_mel_of(ours).spectrogram(wave)
     padded = np.pad(wave, (0, max(speech.WINDOW - samples, 0)))
     np.testing.assert_allclose(found.T, their_features(ours, padded).input_features[0], atol=1e-5)
 

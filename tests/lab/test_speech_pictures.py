@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import jaxformer
 from jaxformer.cli.main import main
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.generation.speech.features import FilterBankFeatures
+from jaxformer.generation.speech.features import filter_banks_of
 from jaxformer.lab.speech.alignment import answer_maps, answer_of
 from jaxformer.lab.speech.attention import layers_of, over_time, steps_of, time_maps
-from jaxformer.lab.speech.classes import filter_banks_of, patch_weights, top_classes
+from jaxformer.lab.speech.classes import classified_spectrogram, patch_weights, top_classes
 from jaxformer.lab.speech.lattice import emissions_picture, labelled, lattice_pictures
 from jaxformer.lab.speech.report import PAGE, SpeechReport, sampling_rate_of
 from jaxformer.lab.speech.sound import Sound, mel_centres, sound_picture, spectrogram_of
@@ -167,9 +167,9 @@ def classifier(tmp_path):
 
 
 def test_the_patches_and_classes_of_a_spectrogram_transformer(classifier):
-    features = FilterBankFeatures.of(classifier)
+    features = filter_banks_of(classifier)
     bins, frames = classifier.config.image_size
-    spectrogram = filter_banks_of(classifier, Sound("clip.wav", speech.sound(1200), RATE))
+    spectrogram = classified_spectrogram(classifier, Sound("clip.wav", speech.sound(1200), RATE))
     assert spectrogram.values.shape == (frames, bins)
     assert spectrogram.frames == 1 + (1200 - 400) // 160
     assert features.frames_of(10**6) == frames
@@ -190,7 +190,7 @@ def test_the_patches_and_classes_of_a_spectrogram_transformer(classifier):
 def test_filter_banks_are_those_of_transformers(classifier, samples):
     import transformers
 
-    features = FilterBankFeatures.of(classifier)
+    features = filter_banks_of(classifier)
     sizes = {"num_mel_bins": features.num_mel_bins, "max_length": features.num_frames}
     theirs = transformers.ASTFeatureExtractor(**sizes)
     wave = speech.sound(samples)

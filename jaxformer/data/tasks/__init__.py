@@ -12,7 +12,9 @@ from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.sounds.clips import Clips
+from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.data.tasks.sounds.masked import MaskedSounds
+from jaxformer.data.tasks.sounds.speech_to_text import ErrorRates, SpeechToText
 from jaxformer.data.tasks.sounds.spelling import Spelling
 from jaxformer.data.tasks.sounds.spoken import MaskedSpokenSentences, SpokenSentences
 from jaxformer.data.tasks.span_text import SpanText
@@ -36,6 +38,7 @@ __all__ = [
     "ColumnFile",
     "ConllU",
     "Digits",
+    "ErrorRates",
     "Fit",
     "Glue",
     "HorizontalFlip",
@@ -47,6 +50,7 @@ __all__ = [
     "LabelSet",
     "LabelledText",
     "LocalePairs",
+    "LogMel",
     "MaskedImages",
     "MaskedSounds",
     "MaskedSpokenSentences",
@@ -57,6 +61,7 @@ __all__ = [
     "RandomCrop",
     "Resize",
     "SpanText",
+    "SpeechToText",
     "Spelling",
     "SpokenSentences",
     "SummaryText",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -114,14 +114,24 @@ class TextToText(TaskData[TextPair]):
         return TextToTextExamples(self, rows, *sides, start, tokenizer.pad_id)
 
 
-class TextToTextExamples(ExampleSource):
-    """Tokenised pairs.
+class WritingExamples(ExampleSource):
+    """Examples for which a model writes texts.
 
     Attributes:
-        pairs: The texts themselves, (source, target).
-        references: All correct texts for each source.
-        config: The configuration of the data.
+        pairs: The source, or its name, and the target of each.
+        references: All correct texts for each.
+        config: The configuration of the data, with `product` and `metric`.
+        given: The number of decoder inputs of a row that are given; the model writes the others.
     """
+
+    pairs: Sequence[tuple[str, str]]
+    references: Sequence[tuple[str, ...]]
+    config: Any
+    given: int = 1
+
+
+class TextToTextExamples(WritingExamples):
+    """Tokenised pairs of texts."""
 
     def __init__(
         self,

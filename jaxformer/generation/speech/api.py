@@ -23,7 +23,7 @@ from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.config import (
     SpeechGenerationConfig,
 )
-from jaxformer.generation.speech.features import Features
+from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
 from jaxformer.generation.speech.transcripts import label_options, transcribe_labels
 from jaxformer.generation.speech.windows import Progress, Thresholds, Timing, Transcriber
@@ -117,7 +117,7 @@ def transcribe(
         check_argument(name, value, optional(FINITE).allows(value), optional(FINITE).expected)
     own = condition_on_prev_tokens
     check_argument("condition_on_prev_tokens", own, SWITCH.allows(own), SWITCH.expected)
-    features = Features.of(pretrained)
+    features = log_mel_of(pretrained)
     waveform = _checked(waveform, sampling_rate, features.sampling_rate)
     config = _generation_config(pretrained, {"language": language, "task": task} | options)
     long = len(waveform) > features.num_samples and config.tokens.no_timestamps is not None

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from jaxformer.checks import at_least
+from jaxformer.data.tasks.sounds.features import preprocessor_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.audio import normalize_waveform
-from jaxformer.generation.speech.features import preprocessor_settings
 from jaxformer.models import CTC, AbstractModel, WaveformConfig
 from jaxformer.pretrained.model import Pretrained
 
@@ -41,7 +41,7 @@ class WaveformFeatures:
     @classmethod
     def of(cls, pretrained: Pretrained) -> "WaveformFeatures":
         """Returns the settings of a checkpoint; DataError if they are invalid."""
-        name, values = preprocessor_settings(pretrained)
+        name, values = preprocessor_settings(pretrained.folder)
         return cls.read(name, values)
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import engine_for, row_keys
 from jaxformer.generation.inputs import Prompts
@@ -15,7 +16,6 @@ from jaxformer.generation.speech.config import (
     detected_languages,
     next_logits,
 )
-from jaxformer.generation.speech.features import Features
 from jaxformer.generation.speech.segments import (
     STRIDE,
     Segment,
@@ -73,7 +73,7 @@ class Transcriber:
 
     pretrained: Pretrained
     config: SpeechGenerationConfig
-    features: Features
+    features: LogMel
     temperatures: tuple[float, ...]
     thresholds: Thresholds
     conditions: bool

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.generation.api import generate, generation_config_for
-from jaxformer.generation.speech.features import Features
+from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.segments import STRIDE
 from jaxformer.generation.speech.words import Alignment, aligned, words_of
 from jaxformer.lab.attention.maps import AttentionMaps
@@ -60,7 +60,7 @@ def answer_of(
     Raises:
         DataError: The text has no token, or more than the decoder has positions for.
     """
-    features = Features.of(pretrained)
+    features = log_mel_of(pretrained)
     spectrogram = features.spectrogram(sound.waveform)
     inputs = spectrogram.T[None]
     room = pretrained.config.decoder_position.max_length

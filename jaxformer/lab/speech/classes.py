@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.generation.speech.features import FilterBankFeatures
+from jaxformer.generation.speech.features import filter_banks_of
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.speech.attention import patterns
 from jaxformer.lab.speech.sound import Sound, Spectrogram, draw_spectrogram, mel_centres, shown_text
@@ -39,9 +39,9 @@ def classes_picture(classes: Sequence[tuple[str, float]]) -> Any:
     return figure
 
 
-def filter_banks_of(pretrained: Pretrained, sound: Sound) -> Spectrogram:
+def classified_spectrogram(pretrained: Pretrained, sound: Sound) -> Spectrogram:
     """Returns the filter banks that an Audio Spectrogram Transformer reads."""
-    features = FilterBankFeatures.of(pretrained)
+    features = filter_banks_of(pretrained)
     centres = mel_centres(features.num_mel_bins, features.sampling_rate, "kaldi")
     seconds = features.hop / features.sampling_rate
     values = features.spectrogram(sound.waveform)

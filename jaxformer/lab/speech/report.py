@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.generation.inputs import reads_sound
-from jaxformer.generation.speech.features import Features, FilterBankFeatures
+from jaxformer.generation.speech.features import filter_banks_of, log_mel_of
 from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
 from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.lab.attention.report import write_maps
@@ -16,7 +16,7 @@ from jaxformer.lab.speech.alignment import alignment_picture, answer_maps, answe
 from jaxformer.lab.speech.attention import layers_of, patterns, time_maps
 from jaxformer.lab.speech.classes import (
     classes_picture,
-    filter_banks_of,
+    classified_spectrogram,
     patch_weights,
     patches_picture,
     top_classes,
@@ -136,7 +136,7 @@ class SpeechReport:
 
     def _patches(self) -> None:
         pretrained, config = self._pretrained, self._pretrained.config
-        spectrogram = filter_banks_of(pretrained, self._sound)
+        spectrogram = classified_spectrogram(pretrained, self._sound)
         about = "The filter banks that the Audio Spectrogram Transformer reads"
         self._spectrogram(spectrogram, [], about)
         inputs = {"input_values": spectrogram.values[None]}
@@ -212,11 +212,11 @@ def sampling_rate_of(pretrained: Pretrained) -> int:
     """Returns the sampling rate of a model that reads sound; ConfigError for another model."""
     config = pretrained.config
     if reads_sound(pretrained) and config.is_encoder_decoder:
-        return Features.of(pretrained).sampling_rate
+        return log_mel_of(pretrained).sampling_rate
     if isinstance(config, WaveformConfig):
         return WaveformFeatures.of(pretrained).sampling_rate
     if isinstance(config, SpectrogramPatchesConfig):
-        return FilterBankFeatures.of(pretrained).sampling_rate
+        return filter_banks_of(pretrained).sampling_rate
     raise ConfigError(
         f"lab speech: {pretrained.folder} has the model_type "
         f"{pretrained.checkpoint.model_format.model_type!r}: must be a Whisper that transcribes, a "

@@ -119,9 +119,11 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
         return None
     head = heads[0]
     if not head.predicts:
+        advice = head.predict_advice(folder)
+        if {"spectrograms", "waveforms"} & {*pretrained.config.required}:
+            advice = f"python -m jaxformer transcribe {folder} FILE ... writes what is said"
         raise ConfigError(
-            f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: "
-            f"{head.predict_advice(folder)}"
+            f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: {advice}"
         )
     return head
 

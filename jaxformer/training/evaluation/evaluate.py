@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxformer.data import Dataset, Datasets
-from jaxformer.data.tasks.text_to_text import TextToTextExamples
+from jaxformer.data.tasks.text_to_text import WritingExamples
 from jaxformer.distributed.processes import DeviceBatches, local_rows
 from jaxformer.models import Head, Parameters
 from jaxformer.models.heads.base import HeadResult
@@ -59,7 +59,7 @@ class Evaluator:
             trivial = baseline_metrics(heads, data.train, data.validation, most)
         examples = data.validation.examples
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
-        if not isinstance(examples, TextToTextExamples):
+        if not isinstance(examples, WritingExamples):
             return Conclusion(step, rows, metrics, trivial, [])
         from jaxformer.training.evaluation.generated_text import generate_texts
 

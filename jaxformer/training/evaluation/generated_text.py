@@ -9,11 +9,16 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.data import Tokenizer
-from jaxformer.data.tasks.text_to_text import TextToTextExamples
+from jaxformer.data.tasks.text_to_text import WritingExamples
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional.arrays import place
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
+from jaxformer.functional.masks import KeyPadding, Mask
+from jaxformer.generation.decode.loop import (
+    SamplingParams,
+    generate_token,
+    generate_tokens,
+    init_state,
+)
 from jaxformer.generation.decode.processors import History
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
@@ -25,13 +30,13 @@ def generate_texts(
     program: TrainProgram,
     params: Parameters,
     batches: Iterable[Batch],
-    examples: TextToTextExamples,
+    examples: WritingExamples,
     tokenizer: Tokenizer,
 ) -> list[GeneratedText]:
     """Generates a text for each source by greedy decoding."""
     end = tokenizer.end_of_text_id
     with on_mesh(program.mesh):
-        decode = jax.jit(partial(_decode, program.abstract_model, end))
+        decode = jax.jit(partial(_decode, program.abstract_model, end, examples.given))
         results = [jax.device_get(decode(params, batch)) for batch in batches]
     found = []
     for rows, tokens in results:
@@ -43,23 +48,32 @@ def generate_texts(
     return found
 
 
-def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):
+def _decode(abstract_model: AbstractModel, end: int, given: int, params: Parameters, batch: Batch):
     """Returns rows int `[B]` and tokens int `[B, T]`, padded with `end`, on every process."""
     model = abstract_model.module(params)
     model.decoder_transformer.stack.unstack()
-    memory = model.encode(batch["inputs"], segments=batch["segments"])
+    mask = Mask()
+    if "segments" in batch:
+        mask = KeyPadding(batch["segments"] > 0)
+        memory = model.encode(batch["inputs"], segments=batch["segments"])
+    else:
+        memory = model.encode(batch[model.source])
     rows, length = batch["decoder_inputs"].shape
-    start = place(batch["decoder_inputs"][:, :1], PartitionSpec())
+    start = place(batch["decoder_inputs"][:, :given], PartitionSpec())
     ones = jnp.ones(rows, jnp.int32)
+    first, room = given * ones, length + 1 - given
+    sampling = SamplingParams((), False, (end,))
     state = init_state(
         model,
-        CacheShape(rows, capacity=length, chunk=1, storage=model.dtype.name),
-        History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
+        CacheShape(rows, capacity=length, chunk=given, storage=model.dtype.name),
+        History(jnp.pad(start, ((0, 0), (0, room))), first, first, ones + length),
         keys=ones,  # Greedy decoding ignores the key.
-        pending=1,
-        encoder_outputs=(memory, KeyPadding(batch["segments"] > 0)),
+        pending=given,
+        encoder_outputs=(memory, mask),
     )
-    history = generate_tokens(model, SamplingParams((), False, (end,)), state, length).history
-    real = jnp.arange(1, 1 + length)[None, :] < history.lengths[:, None]
-    tokens = jnp.where(real, history.tokens[:, 1:], end)
+    if given > 1:  # the first step reads all of them
+        state, room = generate_token(model, sampling, state), room - 1
+    history = generate_tokens(model, sampling, state, room).history
+    real = jnp.arange(given, 1 + length)[None, :] < history.lengths[:, None]
+    tokens = jnp.where(real, history.tokens[:, given:], end)
     return place(batch["row"], PartitionSpec()), tokens

@@ -10,6 +10,8 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
 from jaxformer.data import TokenizerFile, TrainTokenizer
 from jaxformer.data.tasks.images.labelled import FORM, Images
+from jaxformer.data.tasks.sounds.features import LogMel
+from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -28,6 +30,7 @@ from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.transfer.image_form import with_form
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import open_named
+from jaxformer.training.transfer.sound_form import with_transcripts
 
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the maximum number of tokens of a model."""
@@ -68,6 +71,8 @@ def from_origin(
         config = replace(config, model=model_for(origin.description, config.data.head, count))
     if isinstance(config.data, Images) and config.data.form_is_open:
         config = with_form(config, origin, model_is_open)
+    if isinstance(config.data, SpeechToText):
+        config = with_transcripts(config, origin)
     config = _with_decoder(config, origin)
     return (_with_length(config, origin) if open_length else config), origin
 
@@ -130,6 +135,7 @@ def _continued(config: Config, began: Config) -> Config | None:
     if began.init_from != config.init_from:
         return None
     left_open = {"sequence_length": None, "label_order": (), "objective": None}
+    left_open |= {"prefix": (), "features": LogMel()}
     left_open |= dict.fromkeys(FORM)
     data = {
         name: getattr(began.data, name)

@@ -3,54 +3,28 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import grain
 import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
-from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
+from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.buckets import BucketedDataset, bucket_lengths
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.files.record import EmbeddedFile, Record
-from jaxformer.data.files.text_columns import recognised
-from jaxformer.data.rows import TaskData
-from jaxformer.data.sound import read_sound, sound_length
+from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
-from jaxformer.data.tasks.images.sources import NamedImages, file_of
 from jaxformer.data.tasks.sequences import padded
 from jaxformer.data.tasks.sounds.spelling import LIKE_LIBRISPEECH, Spelling
+from jaxformer.data.tasks.sounds.table import Clip, ClipTable
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.models.heads.base import HeadResult
 from jaxformer.models.heads.metrics import transcript_scores
 
-AUDIO_COLUMNS = (
-    ("audio",), ("file",), ("path",), ("file_name",), ("filename",), ("audio_path",), ("wav",),
-    ("sound",),
-)  # fmt: skip
-"""The columns with the paths of sounds, or with the sounds themselves."""
-SPOKEN_COLUMNS = (
-    ("text",), ("sentence",), ("transcription",), ("transcript",), ("normalized_text",),
-)  # fmt: skip
-"""The columns with what is said."""
-
-
-class Clip(NamedTuple):
-    """One row of the table."""
-
-    where: str
-    """ "file:line", for messages."""
-    file: AnyPath | EmbeddedFile
-    name: str
-    text: str
-    samples: int
-    """At the sampling rate of the model."""
-
 
 @dataclass(frozen=True)
-class Clips(TaskData[Clip]):
+class Clips(ClipTable):
     """Clips with what is said in them, for a CTC head.
 
     A row of a batch has "waveforms" float32 [S], "num_samples" int32, "transcript" int32 [U],
@@ -59,18 +33,7 @@ class Clips(TaskData[Clip]):
     """
 
     head: ClassVar[str] = "ctc"
-    has_sounds: ClassVar[bool] = True
-
-    train: str = "clips.csv"
-    """The training table: .csv, .tsv, .jsonl or .parquet, with a column of sounds or their paths,
-    which may be relative to its folder, and a column of texts."""
-
-    validation: str | None = None
-    """The table for validation; None holds out a share of the training rows."""
-
-    audio: str | None = None
-    """The column of the paths, or of the sounds themselves, as `datasets` keeps them in Parquet;
-    None: recognised by its name ("audio", "file", "path", ...)."""
+    sounds_as: ClassVar[str | None] = "waveforms"
 
     text: str | None = None
     """The column of what is said; None: recognised by its name ("text", "sentence", ...)."""
@@ -112,36 +75,8 @@ class Clips(TaskData[Clip]):
         samples = round(self.max_seconds * self.sampling_rate)
         return {"inputs": samples, "targets": self.max_characters}
 
-    def side_of(self, row: Clip) -> str:
-        return row.text
-
-    def texts(self, row: Clip) -> tuple[str, ...]:
-        return (row.text,)
-
-    def read(self, source: str) -> list[Clip]:
-        """Returns the rows of a table; a sound that cannot be opened is a bad row."""
-        table = any_path(source, "data.train")
-        named = NamedImages(table.parent)
-        columns: dict[str, str] = {}
-
-        def row(record: Record) -> Clip | None:
-            for name, choices in (("audio", AUDIO_COLUMNS), ("text", SPOKEN_COLUMNS)):
-                if name not in columns:
-                    own = getattr(self, name)
-                    taken = tuple(columns.values())
-                    found = (own,) if own else recognised(record, choices, f"--data.{name}", taken)
-                    columns[name] = found[0]
-            text = self.spelling(record.text(columns["text"]))
-            file, name = file_of(record, columns["audio"], named)
-            samples = sound_length(file, self.sampling_rate)
-            if samples > self.lengths["inputs"]:
-                raise DataError(
-                    f"{record.where}: {samples / self.sampling_rate:,.1f} seconds, more than "
-                    f"data.max_seconds = {self.max_seconds:g}: cut the clip, or set a larger one"
-                )
-            return Clip(record.where, file, name, text, samples)
-
-        return read_rows(source, row, self.on_bad_row, partial(table_records, source))
+    def value(self, record, column):
+        return self.spelling(record.text(column))
 
     def examples(
         self, rows: Sequence[Clip], tokenizer: Tokenizer, labels: Sequence[str] = ()

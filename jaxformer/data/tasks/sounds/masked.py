@@ -54,7 +54,7 @@ class MaskedSounds(RowData[Recording]):
 
     head: ClassVar[str] = "quantized_frames"
     has_text: ClassVar[bool] = False
-    has_sounds: ClassVar[bool] = True
+    sounds_as: ClassVar[str | None] = "waveforms"
 
     train: str = "sounds"
     """The training sounds: a folder, in which they may be nested, or a table (.csv, .tsv, .jsonl,

@@ -1,0 +1,58 @@
+"""Fills in how sounds are read, and transcripts begin, from the checkpoint of an experiment."""
+
+from dataclasses import replace
+
+from jaxformer.config.experiment import Config
+from jaxformer.data.tasks.sounds.features import LogMel, preprocessor_settings
+from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.generation.speech.tokens import SpeechTokens
+from jaxformer.models import SpectrogramConfig
+from jaxformer.pretrained.checkpoint import Checkpoint
+from jaxformer.pretrained.model import Pretrained
+
+
+def with_transcripts(config: Config, origin: Checkpoint) -> Config:
+    """Returns the experiment with the spectrograms of its checkpoint, and the prefix of texts.
+
+    Raises:
+        ConfigError: The checkpoint is no Whisper, or has no such language or task.
+    """
+    data, model = config.data, origin.model
+    encoder = model.parts.get("encoder")
+    if not isinstance(encoder, SpectrogramConfig):
+        raise ConfigError(
+            f"{type(data).__name__} contains sounds to be transcribed, which "
+            f"{type(model).__name__} of {config.init_from} does not write: name a Whisper"
+        )
+    try:
+        name, values = preprocessor_settings(origin.home)
+        features = LogMel.read(name, values, encoder.num_mel_bins, encoder.num_frames)
+    except DataError as error:
+        raise ConfigError(f"--init-from: {error}") from error
+    return replace(config, data=replace(data, features=features, prefix=_prefix(data, origin)))
+
+
+def _prefix(data: SpeechToText, origin: Checkpoint) -> tuple[int, ...]:
+    """Returns the first tokens of a transcript."""
+    if data.prefix:
+        return data.prefix
+    described = Pretrained(
+        config=origin.model,
+        parameters={},
+        describe=origin.describe,
+        folder=origin.home,
+        token_values=origin.token_values,
+    )
+    tokens = SpeechTokens.of(described)
+    if data.language is None and tokens.languages:
+        codes = ", ".join(name.strip("<|>") for name, _ in tokens.languages)
+        raise ConfigError(
+            f"data.language = None: must be one of {codes}, the language of the clips, since the "
+            "model knows several"
+        )
+    task = data.task if tokens.tasks or data.task != "transcribe" else None
+    try:
+        return tuple(tokens.prefix(data.language, task, timestamps=False))
+    except ConfigError as error:
+        raise ConfigError(f"data.{error}") from error
