@@ -27,6 +27,7 @@ from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.pretrained.import_run import import_folder
+from jaxformer.pretrained.model_card import model_card
 from jaxformer.pretrained.outputs import forward as outputs_of
 from jaxformer.pretrained.push import push as push_folder
 from jaxformer.pretrained.writing import save
@@ -146,7 +147,15 @@ def export(arguments: Sequence[str], prog: str) -> None:
     which = {"step": options.step, "best": options.best, "architecture": options.architecture}
     model = load(options.run_dir, dtype=None, **which)
     most = None if size is None else math.ceil(size * 1e9)
-    save(model, options.out_dir, format=options.format, dtype=options.dtype, max_shard_bytes=most)
+    card = model_card(options.run_dir, model, step=options.step, best=options.best)
+    save(
+        model,
+        options.out_dir,
+        format=options.format,
+        dtype=options.dtype,
+        max_shard_bytes=most,
+        model_card=card,
+    )
     out = any_path(options.out_dir, "OUT_DIR")
     print(f"{out}: {model.checkpoint.architecture.name}\nNext: jaxformer verify {out}")
 
