@@ -13,6 +13,7 @@ from jaxformer.checkpoints.run_dir import prepared_data, read_config
 from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.engines.base import Engine, Format
 from jaxformer.engines.ctranslate2 import CTranslate2Format
+from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
 from jaxformer.engines.receipts import Receipt, measure
 from jaxformer.engines.reference import ReferenceModel
@@ -29,7 +30,9 @@ from jaxformer.pretrained.model import Pretrained
 
 DESCRIPTION = "export.json"
 """The file of an export for an engine that says what was exported, and how."""
-ENGINE_FORMATS: dict[str, Format] = {each.name: each for each in (CTranslate2Format(), MLXFormat())}
+ENGINE_FORMATS: dict[str, Format] = {
+    each.name: each for each in (CTranslate2Format(), GGUFFormat(), MLXFormat())
+}
 """The formats for engines by their names; the other formats are Hugging Face folders."""
 _HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())
 ALL = "all"
@@ -149,15 +152,17 @@ def verify_export(
     return [measure(engine, folder, description, reference, rows) for engine in engines]
 
 
-def validation_rows(source: str, count: int = 16) -> list[np.ndarray]:
-    """Returns the tokens of the first rows of a run's validation data, if it keeps such data."""
+def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.ndarray]:
+    """Returns the first tokens of some rows of a run's validation data, if it keeps such data."""
     folder = folder_path(source, "--reference")
     if is_hf_checkpoint(folder):
         return []
     run, _ = run_and_step(folder)
     try:
         rows = itertools.islice(prepared_data(read_config(run).data, run).validation.rows(), count)
-        return [row["inputs"] for row in rows if set(row) == {"inputs", "targets", "weights"}]
+        return [
+            row["inputs"][:length] for row in rows if set(row) == {"inputs", "targets", "weights"}
+        ]
     except (ConfigError, DataError) as error:
         warn_once(f"no perplexity is measured, since the validation data cannot be read: {error}")
         return []

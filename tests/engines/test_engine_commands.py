@@ -1,6 +1,7 @@
 """`export --format` and `verify --engines`: what is refused, and what engines compute."""
 
 import json
+import sys
 
 import pytest
 from saved_folders import save_tiny
@@ -19,7 +20,7 @@ from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.models import DecoderConfig
 from jaxformer.pretrained.auto import load
 
-ENGINES = ("ctranslate2", "mlx")
+ENGINES = ("ctranslate2", "gguf", "mlx")
 MEASURED = {
     "ctranslate2": ("llama", "gpt2", "bert", "t5"),
     "mlx": ("llama", "qwen3", "olmo2"),
@@ -70,8 +71,8 @@ def test_files_of_an_engine_are_not_split(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_missing_engine_is_named_with_its_extra(name, run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "mlx_lm", None)
-    monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
+    for module in ("ctranslate2", "gguf", "mlx_lm"):
+        monkeypatch.setitem(sys.modules, module, None)
     message = refused(capsys, "export", run, tmp_path / "out", "--format", name)
     assert f"pip install 'jaxformer[{name}]'" in message
     assert not (tmp_path / "out").exists()
@@ -108,8 +109,14 @@ def test_a_head_that_the_engine_lacks(tmp_path, capsys):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("quantise", [None, "int8"])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    ("name", "quantise"),
+    [
+        (name, quantise)
+        for name in ENGINES
+        for quantise in (None, "q8_0" if name == "gguf" else "int8")
+    ],
+)
 def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):
     pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
     options = () if quantise is None else ("--quantise", quantise)
@@ -117,11 +124,12 @@ def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):
     assert cli.main(command) == 0
     assert cli.main(["verify", str(tmp_path / "out"), "--engines", "all"]) == 0
     (receipt,) = json.loads((tmp_path / "out" / "receipt.json").read_text())["engines"]
-    assert receipt["engine"] == name
+    assert receipt["engine"] == ENGINE_FORMATS[name].engines[0].name
     assert receipt["agrees"]
     assert (receipt["perplexity"] is None) == (quantise is None)
     if quantise is None:
-        assert receipt["max_difference"] <= 1e-4 * max(1, receipt["largest"])
+        tolerance = ENGINE_FORMATS[name].engines[0].tolerance
+        assert receipt["max_difference"] <= tolerance * max(1, receipt["largest"])
         assert receipt["equal_greedy_tokens"] == receipt["greedy_tokens"] == export_length(run)
 
 

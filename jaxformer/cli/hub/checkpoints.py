@@ -129,12 +129,13 @@ class Export(CheckpointChoice, ClassChoice):
     """
     max_shard_gb: float | None = None
     """The maximum file size in GB (default: as in that checkpoint, or 5)."""
-    format: Literal["hf", "flax", "ctranslate2", "mlx"] = "hf"
+    format: Literal["hf", "flax", "ctranslate2", "gguf", "mlx"] = "hf"
     """The weight format: hf is model.safetensors; flax is flax_model.msgpack for the Flax classes
-    of transformers 4; ctranslate2 is for CTranslate2; mlx is for MLX-LM.
+    of transformers 4; ctranslate2 is for CTranslate2; gguf is for llama.cpp,
+    Ollama and LM Studio; mlx is for MLX-LM.
     """
     quantise: str | None = None
-    """Store kernels as integers (ctranslate2: int8 or int16; mlx: int8 or int4).
+    """Store kernels as integers (ctranslate2: int8 or int16; gguf: q8_0; mlx: int8 or int4).
     """
     adapter: bool = False
     """Write the low-rank factors of a run with --train.lora as a PEFT adapter, without base
