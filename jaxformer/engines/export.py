@@ -34,8 +34,10 @@ ENGINE_FORMATS: dict[str, Format] = {
     each.name: each for each in (CTranslate2Format(), GGUFFormat(), MLXFormat())
 }
 """The formats for engines by their names; the other formats are Hugging Face folders."""
-_HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())
+HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())
+"""The engines that read a Hugging Face folder."""
 ALL = "all"
+"""The name for all engines that read an export and are installed."""
 
 
 def export_model(
@@ -180,4 +182,4 @@ def is_for_engine(folder: str | Path) -> bool:
 
 def _readers(description: Mapping[str, Any]) -> Sequence[Engine]:
     name = description.get("format")
-    return ENGINE_FORMATS[name].engines if name in ENGINE_FORMATS else _HF_ENGINES
+    return ENGINE_FORMATS[name].engines if name in ENGINE_FORMATS else HF_ENGINES

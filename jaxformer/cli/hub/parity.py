@@ -1,4 +1,4 @@
-"""``jaxformer verify`` and ``parity``: comparisons with transformers."""
+"""``jaxformer verify``, ``parity`` and ``engines``: comparisons with transformers and engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from rich.table import Table
 from jaxformer.checkpoints.files import write_json
 from jaxformer.cli.options import ClassChoice, ModelDir
 from jaxformer.config.overrides import parse
+from jaxformer.engines import table as engines_table
 from jaxformer.engines.export import ALL, engines_for, is_for_engine, verify_export
 from jaxformer.errors import DataError
 from jaxformer.io.console import console
@@ -124,3 +125,28 @@ def parity(arguments: Sequence[str], prog: str) -> None:
     print(f"written to {output}")
     if wrong := [f"{row.architecture} ({', '.join(row.wrong)})" for row in rows if row.wrong]:
         raise DataError(f"transformers computes different outputs: {'; '.join(wrong)}")
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Measures every known system in every engine, on small random models.
+
+    Needs torch, transformers and all engines, and takes several minutes.
+    """
+
+    output: Path = Path("docs/engines.md")
+    """The page, whose text before the table stays."""
+
+
+def engines(arguments: Sequence[str], prog: str) -> None:
+    """Writes the page about engines, and shows each row once it is measured."""
+    output = local_path(parse(Engines, arguments, prog).output, "--output")
+    rows = list(
+        engines_table.measure_all(
+            lambda row: print("  ".join((row.model_type, *row.cells.values())), flush=True)
+        )
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"
+    output.write_text(engines_table.engines_page(rows, before), encoding="utf-8")
+    print(f"written to {output}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.engines.gguf.library import library
 from jaxformer.errors import ConfigError
 
 Values = Mapping[str, Any]
@@ -74,8 +75,6 @@ class GGUFArchitecture:
 
     def write_rope(self, writer: Any, rope: Values) -> None:
         """Writes how RoPE is scaled beyond the length of the training."""
-        from jaxformer.engines.gguf.writer import library
-
         kind, kinds = rope.get("rope_type", "default"), library().RopeScalingType
         if kind not in ("linear", "yarn"):
             return

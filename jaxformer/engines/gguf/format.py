@@ -10,12 +10,12 @@ import numpy as np
 
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_kind
 from jaxformer.engines.gguf.architectures import ARCHITECTURES, Values
+from jaxformer.engines.gguf.library import library
 from jaxformer.engines.gguf.vocabulary import write_vocabulary
 from jaxformer.engines.gguf.writer import (
     FILE,
     check_types,
     check_written,
-    library,
     write_tensors,
 )
 from jaxformer.extras import optional_module

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jaxformer.engines.gguf.architectures import GGUFArchitecture, Values
+from jaxformer.engines.gguf.library import library
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.extras import optional_module
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.pretrained.model import Pretrained
 
@@ -18,11 +18,6 @@ TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0"}
 _SUFFIXES = (".weight", ".bias")
 # llama.cpp adds these to activations in float32.
 _EXACT = ("position_embd", "token_types", "attn_rel_b", "_norm", "rope_f")
-
-
-def library() -> Any:
-    """Returns the package `gguf`."""
-    return optional_module("gguf", "--format gguf")
 
 
 def tensors(
