@@ -17,6 +17,7 @@ from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
 from jaxformer.engines.receipts import Receipt, measure
 from jaxformer.engines.reference import ReferenceModel
+from jaxformer.engines.stablehlo.format import StableHLOFormat
 from jaxformer.engines.transformers import TransformersEngine
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.extras import MissingExtra
@@ -31,7 +32,7 @@ from jaxformer.pretrained.model import Pretrained
 DESCRIPTION = "export.json"
 """The file of an export for an engine that says what was exported, and how."""
 ENGINE_FORMATS: dict[str, Format] = {
-    each.name: each for each in (CTranslate2Format(), GGUFFormat(), MLXFormat())
+    each.name: each for each in (CTranslate2Format(), GGUFFormat(), MLXFormat(), StableHLOFormat())
 }
 """The formats for engines by their names; the other formats are Hugging Face folders."""
 HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from jaxformer.data.tokenizers.files import write_tokenizer
+from jaxformer.engines.gguf.vocabulary import QWEN2
 from jaxformer.engines.reference import TEXT
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
@@ -165,7 +166,13 @@ def save_plain(model_type: str, folder: Path, **changes: Any) -> None:
     name = next(each.name for each in own if each.name.endswith(ending))
     save_random(model_type, name, folder, **(PLAIN[model_type] | changes))
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = byte_level
+    if model_type == "qwen2":  # transformers cuts the texts of this type so, whatever the file says
+        cut = pre_tokenizers.Split(Regex(QWEN2), "isolated")
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, byte_level])
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=_VOCABULARY,

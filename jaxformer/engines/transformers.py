@@ -54,6 +54,8 @@ class _Model(LoadedModel):
             max_new_tokens=count,
             do_sample=False,
             eos_token_id=None,
+            forced_bos_token_id=None,
+            forced_eos_token_id=None,
         )
         return found[0][-count:].tolist()
 

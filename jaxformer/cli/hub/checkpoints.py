@@ -129,10 +129,10 @@ class Export(CheckpointChoice, ClassChoice):
     """
     max_shard_gb: float | None = None
     """The maximum file size in GB (default: as in that checkpoint, or 5)."""
-    format: Literal["hf", "flax", "ctranslate2", "gguf", "mlx"] = "hf"
+    format: Literal["hf", "flax", "ctranslate2", "gguf", "mlx", "stablehlo"] = "hf"
     """The weight format: hf is model.safetensors; flax is flax_model.msgpack for the Flax classes
     of transformers 4; ctranslate2 is for CTranslate2; gguf is for llama.cpp,
-    Ollama and LM Studio; mlx is for MLX-LM.
+    Ollama and LM Studio; mlx is for MLX-LM; stablehlo is for JAX without jaxformer.
     """
     quantise: str | None = None
     """Store kernels as integers (ctranslate2: int8 or int16; gguf: q8_0; mlx: int8 or int4).

@@ -14,8 +14,9 @@ _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_QWEN2 = _LLAMA3.replace("{1,3}", "")
-_CUTS = {_LLAMA3: "llama-bpe", _QWEN2: "qwen2"}
+QWEN2 = _LLAMA3.replace("{1,3}", "")
+"""The regular expression by which Qwen 2 cuts a text."""
+_CUTS = {_LLAMA3: "llama-bpe", QWEN2: "qwen2"}
 """The regular expressions that cut a text, and llama.cpp's names for them."""
 _SPACE = "\u2581"
 _NO_MERGE = "\u0100 \u0100"
