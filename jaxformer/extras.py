@@ -6,6 +6,7 @@ from types import ModuleType
 EXTRAS = {
     "PIL": ("pillow", "data"),
     "babel": ("babel", "data"),
+    "compressed_tensors": ("compressed-tensors", "compressed-tensors"),
     "ctranslate2": ("ctranslate2", "ctranslate2"),
     "gcsfs": ("gcsfs", "gcs"),
     "gguf": ("gguf", "gguf"),

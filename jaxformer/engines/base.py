@@ -77,6 +77,8 @@ class Format(abc.ABC):
     """The engines that read the files."""
     quantisations: Sequence[str] = ()
     """The integer formats that its weights can have."""
+    is_quantised: bool = False
+    """Whether its weights must have one of them."""
 
     @abc.abstractmethod
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
@@ -97,10 +99,12 @@ class Format(abc.ABC):
 
     def check_quantisation(self, quantise: str | None) -> None:
         """Raises a ConfigError for a quantisation that the format does not have."""
-        if quantise is not None and quantise not in self.quantisations:
+        if quantise is None and not self.is_quantised:
+            return
+        if quantise not in self.quantisations:
             known = " or ".join(self.quantisations) or "left out"
             raise ConfigError(
-                f"--quantise {quantise}: must be {known} with --format {self.name}"
+                f"--quantise {quantise or 'is missing'}: must be {known} with --format {self.name}"
                 f"{did_you_mean(quantise, self.quantisations)}"
             )
 

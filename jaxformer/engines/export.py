@@ -12,6 +12,7 @@ from jaxformer import __version__
 from jaxformer.checkpoints.run_dir import prepared_data, read_config
 from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.engines.base import Engine, Format
+from jaxformer.engines.compressed_tensors import CompressedTensorsFormat
 from jaxformer.engines.ctranslate2 import CTranslate2Format
 from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
@@ -32,7 +33,14 @@ from jaxformer.pretrained.model import Pretrained
 DESCRIPTION = "export.json"
 """The file of an export for an engine that says what was exported, and how."""
 ENGINE_FORMATS: dict[str, Format] = {
-    each.name: each for each in (CTranslate2Format(), GGUFFormat(), MLXFormat(), StableHLOFormat())
+    each.name: each
+    for each in (
+        CompressedTensorsFormat(),
+        CTranslate2Format(),
+        GGUFFormat(),
+        MLXFormat(),
+        StableHLOFormat(),
+    )
 }
 """The formats for engines by their names; the other formats are Hugging Face folders."""
 HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())

@@ -40,7 +40,8 @@ class Row:
 
 def columns() -> list[tuple[Format | None, Engine]]:
     """Returns a format and an engine for each column; None is the Hugging Face folder."""
-    own = [(each, engine) for each in ENGINE_FORMATS.values() for engine in each.engines]
+    exact = [each for each in ENGINE_FORMATS.values() if not each.is_quantised]
+    own = [(each, engine) for each in exact for engine in each.engines]
     return [(None, HF_ENGINES[0]), *own]
 
 
