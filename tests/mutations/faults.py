@@ -291,7 +291,7 @@ FAULTS = (
         "engines/receipts.py",
         "if a != b), min(len(found), len(expected)))",
         "if a == b), min(len(found), len(expected)))",
-        ("engines/test_receipts.py::test_tokens_are_counted_up_to_the_first_that_differs",),
+        ("engines/test_engine_receipts.py::test_tokens_are_counted_up_to_the_first_that_differs",),
     ),
     Fault(
         "doctor/status: a wrong result that a transformer computes is a note",
