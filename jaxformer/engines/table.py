@@ -21,7 +21,7 @@ HEADING = "## Systems and engines"
 _LEGEND = """
 Each cell is the largest difference of an output in float32, and how many of 256 greedy tokens are
 equal; bodies write none. The models are small and random, with the features of the published ones.
-"-": the format has no such system. "refused": the format or its converter refuses the model.
+"-": the format is not offered for this system. "refused": the format or its converter refuses the model.
 "differs": the engine computes something else, so that `verify` fails.
 """
 
@@ -118,4 +118,6 @@ def engines_page(rows: list[Row], before: str) -> str:
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     made = f"Measured on {date} with {', '.join(named)}, by `jaxformer engines`.\n"
     kept, _, _ = before.partition(HEADING)
-    return "\n".join([f"{kept}{HEADING}\n", *lines, _LEGEND, *notes, "", made])
+    return "\n".join(
+        [f"{kept}{HEADING}\n", *lines, _LEGEND, *(f"{note}\n" for note in notes), made]
+    )

@@ -133,6 +133,7 @@ def test_every_command_is_a_function():
         "export": hub.export,
         "push": hub.push,
         "verify": parity.verify,
+        "engines": parity.engines,
         "parity": parity.parity,
         "flax-classes": flax.flax_classes,
         "embed": embed.embed,
