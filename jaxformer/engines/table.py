@@ -21,8 +21,8 @@ HEADING = "## Systems and engines"
 _LEGEND = """
 Each cell is the largest difference of an output in float32, and how many of 256 greedy tokens are
 equal; bodies write none. The models are small and random, with the features of the published ones.
-"-": the format is not offered for this system. "refused": the format or its converter refuses the model.
-"differs": the engine computes something else, so that `verify` fails.
+"-": the format is not offered for this system. "refused": the format or its converter refuses the
+model. "differs": the engine computes something else, so that `verify` fails.
 """
 
 
