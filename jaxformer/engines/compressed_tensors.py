@@ -74,10 +74,8 @@ class CompressedTensorsFormat(Format):
         for name, array in numpy_files.load_file(folder / _WEIGHTS).items():
             if is_kernel(name, array.shape):
                 stem = name.removesuffix(".weight")
-                parts = packed(array.astype(np.float32), scheme.bits, scheme.group)
-                scale = parts["weight_scale"].astype(array.dtype)
+                parts = packed(array, scheme.bits, scheme.group)
                 written |= {f"{stem}.{part}": x for part, x in parts.items()}
-                written[f"{stem}.weight_scale"] = scale
             else:
                 written[name] = array
         numpy_files.save_file(written, folder / _WEIGHTS, metadata={"format": "pt"})
@@ -96,7 +94,7 @@ def packed(kernel: np.ndarray, bits: int, group: int | None) -> Mapping[str, np.
     .. math:: q = \mathrm{round}(W / s), \quad s = \max_g |W| / (2^{bits - 1} - 0.5)
 
     Args:
-        kernel: `[outputs, inputs]`.
+        kernel: `[outputs, inputs]`; scales have its dtype.
         bits: 4 or 8.
         group: The number of inputs g that share a scale; None: all.
 
@@ -105,11 +103,13 @@ def packed(kernel: np.ndarray, bits: int, group: int | None) -> Mapping[str, np.
         "weight_shape" int64 `[2]`.
     """
     outputs, inputs = kernel.shape
-    groups = kernel.reshape(outputs, -1, group or inputs)
+    groups = kernel.astype(np.float32).reshape(outputs, -1, group or inputs)
     half = 1 << (bits - 1)
-    scale = np.abs(groups).max(axis=-1, keepdims=True) / (half - 0.5)
+    largest = np.abs(groups).max(axis=-1, keepdims=True)
+    scale = (largest / (half - 0.5)).astype(kernel.dtype)
     scale[scale == 0] = 1.0
-    rounded = np.clip(np.rint(groups / scale), -half, half - 1).astype(np.int64) + half
+    steps = np.rint(groups / scale.astype(np.float32))
+    rounded = np.clip(steps, -half, half - 1).astype(np.int64) + half
     per_word = 32 // bits
     words = rounded.reshape(outputs, inputs // per_word, per_word)
     shifted = words << (bits * np.arange(per_word))

@@ -36,9 +36,8 @@ def _older_fields(pretrained: Pretrained) -> dict[str, Any]:
     checkpoint = pretrained.checkpoint
     values = completed(checkpoint.hf_config, checkpoint.model_format).values
     rope = values.get("rope_parameters") or {}
-    rope = (
-        rope if isinstance(rope.get("rope_theta"), int | float) else {}
-    )  # else one for each layer
+    if "rope_theta" not in rope:  # one for each kind of layer, which transformers 4 did not have
+        rope = {}
     found: dict[str, Any] = {
         "position_embedding_type": "absolute",
         "normalize_before": False,  # in BART

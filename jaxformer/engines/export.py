@@ -16,7 +16,7 @@ from jaxformer.engines.compressed_tensors import CompressedTensorsFormat
 from jaxformer.engines.ctranslate2 import CTranslate2Format
 from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
-from jaxformer.engines.receipts import Receipt, measure
+from jaxformer.engines.receipts import Receipt, is_exact, measure
 from jaxformer.engines.reference import ReferenceModel
 from jaxformer.engines.stablehlo.format import StableHLOFormat
 from jaxformer.engines.transformers import TransformersEngine
@@ -159,7 +159,7 @@ def verify_export(
             "checkpoint with --reference"
         ) from error
     reference = ReferenceModel(model)
-    rows = validation_rows(where) if "quantise" in description else []
+    rows = [] if is_exact(description) else validation_rows(where)
     return [measure(engine, folder, description, reference, rows) for engine in engines]
 
 

@@ -43,6 +43,11 @@ class Receipt:
     """The largest `max_difference` at which the two agree; 0 for weights of fewer bits."""
 
     @property
+    def judged(self) -> bool:
+        """Whether there is a bound: weights of fewer bits are judged by their perplexity alone."""
+        return bool(self.limit or self.perplexity)
+
+    @property
     def problems(self) -> list[str]:
         """What differs by more than rounding, in words; empty if both compute the same."""
         found = []
@@ -60,8 +65,14 @@ class Receipt:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the receipt with whether the engine agrees."""
-        return asdict(self) | {"agrees": not self.problems}
+        """Returns the receipt with whether the engine agrees; None: it was not judged."""
+        agrees = not self.problems if self.judged or self.problems else None
+        return asdict(self) | {"agrees": agrees}
+
+
+def is_exact(description: Mapping[str, str]) -> bool:
+    """Returns whether an export has its weights in float32, as its export.json says."""
+    return "quantise" not in description and description.get("dtype", "float32") == "float32"
 
 
 def measure(
@@ -101,7 +112,6 @@ def measure(
     if rows and not prompt.decoder_tokens and reference.generates:
         pair = {"jaxformer": perplexity(reference, rows), "engine": perplexity(model, rows)}
     largest = float(np.max(np.abs(right)))
-    exact = "quantise" not in description and description.get("dtype", "float32") == "float32"
     return Receipt(
         engine=engine.name,
         version=engine.version,
@@ -113,7 +123,7 @@ def measure(
         bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         seconds=round(seconds, 3),
         perplexity=pair,
-        limit=engine.tolerance * max(1.0, largest) if exact else 0.0,
+        limit=engine.tolerance * max(1.0, largest) if is_exact(description) else 0.0,
     )
 
 

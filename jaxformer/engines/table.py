@@ -67,7 +67,7 @@ def _measured(model_type: str, scratch: Path) -> Row:
     save_plain(model_type, source := scratch / "source")
     model, cells, notes = load(source, dtype=None), {}, {}
     for target, engine in columns():
-        out = scratch / (name := _title(target, engine))
+        out = scratch / (name := engine.name)
         try:
             if target is None:
                 save(model, out)
@@ -85,10 +85,6 @@ def _measured(model_type: str, scratch: Path) -> Row:
     return Row(model_type, model.checkpoint.architecture.name, cells, notes)
 
 
-def _title(target: Format | None, engine: Engine) -> str:
-    return "transformers" if target is None else engine.name
-
-
 def _cell(receipt: Receipt) -> str:
     written = f", {receipt.equal_greedy_tokens}" if receipt.greedy_tokens else ""
     differs = "differs: " if receipt.problems else ""
@@ -97,7 +93,7 @@ def _cell(receipt: Receipt) -> str:
 
 def engines_page(rows: list[Row], before: str) -> str:
     """Returns the text of docs/engines.md: what is there before the table, and the table."""
-    titles = [_title(*column) for column in columns()]
+    titles = [engine.name for _, engine in columns()]
     lines = [
         f"| `model_type` | class | {' | '.join(titles)} |",
         f"| --- | --- | {' | '.join('---' for _ in titles)} |",

@@ -152,7 +152,6 @@ PLAIN: dict[str, dict[str, Any]] = {
     "t5": _T5 | {"feed_forward_proj": "relu"},
 }  # fmt: skip
 """Fields of config.json by model type."""
-_WRITERS = ("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel")
 BODIES = ("bert", "roberta", "distilbert")
 """The model types of encoders, which are measured without a head."""
 
@@ -160,9 +159,7 @@ BODIES = ("bert", "roberta", "distilbert")
 def save_plain(model_type: str, folder: Path, **changes: Any) -> None:
     """Saves a random model of a type with a tokenizer of byte pairs; needs torch, transformers."""
     own = FORMATS[model_type].architectures
-    ending = (
-        "Model" if model_type in BODIES else ("CausalLM", "LMHeadModel", "Generation", "MTModel")
-    )
+    ending = "Model" if model_type in BODIES else ("CausalLM", "LMHeadModel", "Generation")
     name = next(each.name for each in own if each.name.endswith(ending))
     save_random(model_type, name, folder, **(PLAIN[model_type] | changes))
     tokenizer = Tokenizer(models.BPE())

@@ -106,3 +106,12 @@ def test_tokens_are_counted_up_to_the_first_that_differs():
 
 def test_an_engine_without_a_tokenizer_is_not_asked_for_tokens(model, tmp_path):
     assert receipt(model, tmp_path, 0.0).equal_tokens_of_text is None
+
+
+@pytest.mark.parametrize("description", [{"dtype": "bfloat16"}, {"quantise": "int8"}])
+def test_fewer_bits_without_validation_data_are_not_judged(description, model, tmp_path):
+    found = receipt(model, tmp_path, 0.5, description)
+    assert not found.judged
+    assert found.as_json()["agrees"] is None
+    judged = receipt(model, tmp_path, 0.5, description, [np.arange(12) % 64])
+    assert judged.as_json()["agrees"] is True

@@ -101,7 +101,13 @@ def _verify_in_engines(wanted: Verify) -> None:
     wrong = [f"{each.engine}: {problem}" for each in receipts for problem in each.problems]
     if wrong:
         raise DataError(f"{folder}: an engine computes something else: {'; '.join(wrong)}")
-    print(f"equal in {', '.join(each.engine for each in receipts)}")
+    if equal := [each.engine for each in receipts if each.judged]:
+        print(f"equal in {', '.join(equal)}")
+    if unknown := [each.engine for each in receipts if not each.judged]:
+        print(
+            f"not judged in {', '.join(unknown)}: weights of fewer bits are judged by the "
+            "perplexity of a decoder on the validation data of its run"
+        )
 
 
 @dataclass(frozen=True)

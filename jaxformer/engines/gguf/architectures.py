@@ -355,13 +355,8 @@ def _window(values: Values) -> int | None:
 
 
 def _original_length(values: Values) -> int:
-    rope = rope_of(values)
-    found = rope.get("original_max_position_embeddings")
-    return (
-        found
-        or values.get("original_max_position_embeddings")
-        or (values["max_position_embeddings"])
-    )
+    name = "original_max_position_embeddings"
+    return rope_of(values).get(name) or values.get(name) or values["max_position_embeddings"]
 
 
 def _first(values: Values, names: tuple[str, ...]) -> Any:
