@@ -58,6 +58,7 @@ COMMANDS = {
         "hub",
         "classify images by text labels",
     ),
+    "serve": ("inference.serve:serve", "serve", "serve a model over HTTP, to try it"),
     "tokenize": (
         "inference.inspection:tokenize",
         "hub",

@@ -16,9 +16,11 @@ from jaxformer.engines.compressed_tensors import CompressedTensorsFormat
 from jaxformer.engines.ctranslate2 import CTranslate2Format
 from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
+from jaxformer.engines.onnx import ONNXFormat
 from jaxformer.engines.receipts import Receipt, is_exact, measure
 from jaxformer.engines.reference import ReferenceModel
 from jaxformer.engines.stablehlo.format import StableHLOFormat
+from jaxformer.engines.text_models import check_text_model
 from jaxformer.engines.transformers import TransformersEngine
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.extras import MissingExtra
@@ -39,6 +41,7 @@ ENGINE_FORMATS: dict[str, Format] = {
         CTranslate2Format(),
         GGUFFormat(),
         MLXFormat(),
+        ONNXFormat(),
         StableHLOFormat(),
     )
 }
@@ -147,7 +150,7 @@ def verify_export(
         A receipt for each engine.
 
     Raises:
-        ConfigError: The source is not there.
+        ConfigError: The source is not there, or is no model of texts.
     """
     description = description_of(folder)
     where = source or description.get("source", str(folder))
@@ -158,6 +161,7 @@ def verify_export(
             f"{folder} was exported from {where}, which cannot be read ({error}): name the run or "
             "checkpoint with --reference"
         ) from error
+    check_text_model(model, "--engines")
     reference = ReferenceModel(model)
     rows = [] if is_exact(description) else validation_rows(where)
     return [measure(engine, folder, description, reference, rows) for engine in engines]

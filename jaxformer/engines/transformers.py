@@ -29,13 +29,19 @@ class TransformersEngine(Engine):
         return _Model(folder)
 
 
+def load_torch(folder: Path, dtype: str) -> Any:
+    """Returns the model of the class that config.json names, for inference with a dtype."""
+    torch: Any = optional_module("torch", _PURPOSE)
+    library: Any = optional_module("transformers", _PURPOSE)
+    (name, *_) = (read_object(folder, CONFIG) or {})["architectures"]
+    return getattr(library, name).from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+
+
 class _Model(LoadedModel):
     def __init__(self, folder: Path):
         self._torch: Any = optional_module("torch", _PURPOSE)
         library: Any = optional_module("transformers", _PURPOSE)
-        (name, *_) = (read_object(folder, CONFIG) or {})["architectures"]
-        model_class = getattr(library, name)
-        self._model = model_class.from_pretrained(folder, dtype=self._torch.float32).eval()
+        self._model = load_torch(folder, "float32")
         self._tokenizer = library.AutoTokenizer.from_pretrained(folder)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:

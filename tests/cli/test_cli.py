@@ -17,7 +17,7 @@ from jaxformer.cli import doctor, launch, plan
 from jaxformer.cli import main as cli
 from jaxformer.cli.hub import checkpoints as hub
 from jaxformer.cli.hub import flax, parity, zoo
-from jaxformer.cli.inference import embed, generate, inspection, predict, zero_shot
+from jaxformer.cli.inference import embed, generate, inspection, predict, serve, zero_shot
 from jaxformer.cli.lab import (
     attention,
     cache,
@@ -125,6 +125,7 @@ def test_every_command_is_a_function():
         "chat": generate.chat,
         "predict": predict.predict,
         "glue": glue.glue,
+        "serve": serve.serve,
         "tokenize": inspection.tokenize,
         "neighbours": inspection.neighbours,
         "fill-mask": inspection.fill_mask,

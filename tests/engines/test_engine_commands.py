@@ -20,7 +20,7 @@ from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.models import DecoderConfig
 from jaxformer.pretrained.auto import load
 
-ENGINES = ("ctranslate2", "gguf", "mlx")
+ENGINES = ("ctranslate2", "gguf", "mlx", "onnx")
 MEASURED = {
     "ctranslate2": ("llama", "gpt2", "bert", "t5"),
     "mlx": ("llama", "qwen3", "olmo2"),
@@ -71,7 +71,7 @@ def test_files_of_an_engine_are_not_split(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_missing_engine_is_named_with_its_extra(name, run, tmp_path, capsys, monkeypatch):
-    for module in ("ctranslate2", "gguf", "mlx_lm"):
+    for module in ("ctranslate2", "gguf", "mlx_lm", "onnx"):
         monkeypatch.setitem(sys.modules, module, None)
     message = refused(capsys, "export", run, tmp_path / "out", "--format", name)
     assert f"pip install 'jaxformer[{name}]'" in message
@@ -114,7 +114,7 @@ def test_a_head_that_the_engine_lacks(tmp_path, capsys):
     [
         (name, quantise)
         for name in ENGINES
-        for quantise in (None, "q8_0" if name == "gguf" else "int8")
+        for quantise in (None, *ENGINE_FORMATS[name].quantisations[:1])
     ],
 )
 def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):

@@ -13,7 +13,8 @@ from jaxformer.engines.base import Prompt
 from jaxformer.engines.export import engines_for, export_model, verify_export
 from jaxformer.engines.stablehlo import runner
 from jaxformer.engines.stablehlo.format import JAXEngine
-from jaxformer.engines.stablehlo.programs import capacity, decodes, programs_of
+from jaxformer.engines.stablehlo.programs import capacity, programs_of
+from jaxformer.engines.text_models import keeps_cache
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe_model
@@ -95,7 +96,7 @@ def test_weights_of_two_bytes_are_read_again(tmp_path):
 @pytest.mark.more
 def test_an_encoder_has_one_program():
     model = pretrained(tiny_encoder(attention="reference"))
-    assert not decodes(model)
+    assert not keeps_cache(model.config)
     assert set(programs_of(model)) == {"forward"}
 
 

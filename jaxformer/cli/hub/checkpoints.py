@@ -130,12 +130,12 @@ class Export(CheckpointChoice, ClassChoice):
     max_shard_gb: float | None = None
     """The maximum file size in GB (default: as in that checkpoint, or 5)."""
     format: Literal[
-        "hf", "flax", "compressed-tensors", "ctranslate2", "gguf", "mlx", "stablehlo"
+        "hf", "flax", "compressed-tensors", "ctranslate2", "gguf", "mlx", "onnx", "stablehlo"
     ] = "hf"
     """The weight format: hf is model.safetensors; flax is flax_model.msgpack for the Flax classes
-    of transformers 4; compressed-tensors is hf with quantised kernels, for vLLM and
-    SGLang; ctranslate2 is for CTranslate2; gguf is for llama.cpp,
-    Ollama and LM Studio; mlx is for MLX-LM; stablehlo is for JAX without jaxformer.
+    of transformers 4; compressed-tensors is hf with quantised kernels, for vLLM and SGLang;
+    ctranslate2 is for CTranslate2; gguf is for llama.cpp, Ollama and LM Studio; mlx is for MLX-LM;
+    onnx is for ONNX Runtime; stablehlo is for JAX without jaxformer.
     """
     quantise: str | None = None
     """Store kernels as integers (compressed-tensors and mlx: int8 or int4; ctranslate2: int8 or

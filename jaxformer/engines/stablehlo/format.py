@@ -15,9 +15,9 @@ import numpy as np
 
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
 from jaxformer.engines.stablehlo import runner
-from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, decodes, programs_of
-from jaxformer.errors import ConfigError, DataError, first_line
-from jaxformer.hub.families import family_of
+from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, programs_of
+from jaxformer.engines.text_models import check_text_model, keeps_cache
+from jaxformer.errors import DataError, first_line
 from jaxformer.io.model_files import copy_side_files
 from jaxformer.pretrained.model import Pretrained
 
@@ -57,12 +57,8 @@ class StableHLOFormat(Format):
     engines = (JAXEngine(),)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError for a model that reads something else than text."""
-        config = pretrained.config
-        inputs = family_of(config).inputs
-        if "input_ids" not in inputs or "pixel_values" in inputs:
-            name = pretrained.checkpoint.architecture.name
-            raise ConfigError(f"--format stablehlo: must be a model of texts; this is a {name}")
+        """Raises a ConfigError unless the model reads texts, and has logits or hidden states."""
+        check_text_model(pretrained, f"--format {self.name}")
 
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
@@ -86,7 +82,7 @@ class StableHLOFormat(Format):
             "programs": {name: _signature(program) for name, program in programs.items()},
             "weights": {name: array.dtype.name for name, array in weights.items()},
         }
-        if decodes(model):
+        if keeps_cache(model.config):
             manifest["capacity"] = capacity(model)
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         (folder / _RUNNER).write_bytes(Path(runner.__file__).read_bytes())

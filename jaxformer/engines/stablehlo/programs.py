@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
+from jaxformer.engines.text_models import keeps_cache, text_inputs
 from jaxformer.errors import ConfigError
 from jaxformer.models.decoder import Decoder
 from jaxformer.nn.cache import CacheShape
@@ -27,11 +28,11 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
     token.
 
     Raises:
-        ConfigError: The model is not text to tokens, or depends on the number of rows or tokens.
+        ConfigError: The model depends on the number of rows or tokens.
     """
     try:
         found = {"forward": _forward(pretrained)}
-        if decodes(pretrained):
+        if keeps_cache(pretrained.config):
             found |= _with_cache(pretrained)
     except jax.errors.InconclusiveDimensionOperation as error:
         raise ConfigError(
@@ -39,12 +40,6 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
             f"{str(error).splitlines()[0]}"
         ) from error
     return found
-
-
-def decodes(pretrained: Pretrained) -> bool:
-    """Returns whether a model is a decoder without an encoder, which keeps one cache."""
-    config = pretrained.config
-    return config.causal and config.predicts_next_token and not config.is_encoder_decoder
 
 
 def capacity(pretrained: Pretrained) -> int:
@@ -55,12 +50,11 @@ def capacity(pretrained: Pretrained) -> int:
 
 
 def _forward(pretrained: Pretrained) -> export.Exported:
-    answers, limit = pretrained.config.is_encoder_decoder, pretrained.config.position.max_length
-    names = ["t", "u"] if answers else ["t"]
+    inputs, limit = text_inputs(pretrained.config), pretrained.config.position.max_length
+    names = ["t", "u"][: len(inputs) - 1]
     bounds = [f"{name} <= {limit}" for name in names if limit is not None]
     rows, *lengths = export.symbolic_shape(", ".join(["b", *names]), constraints=bounds)
     shapes = [(rows, lengths[0]), *((rows, length) for length in lengths)]
-    inputs = ["input_ids", "attention_mask", *(["decoder_input_ids"] if answers else [])]
 
     def forward(weights, *arrays):
         found = pretrained._outputs(weights, dict(zip(inputs, arrays, strict=True)))
