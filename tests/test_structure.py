@@ -37,8 +37,9 @@ PACKAGES = (
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}
 
-# What only a comparison with transformers needs, and who makes it.
+# What only the server needs, or a comparison with transformers, and who imports it.
 OPTIONAL = {
+    "starlette": ("jaxformer.generation.server.app",),
     "torch": ("jaxformer.parity.reference",),
     "transformers": ("jaxformer.parity.reference",),
 }
