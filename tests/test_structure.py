@@ -32,13 +32,14 @@ PACKAGES = (
     *("xla_flags", "errors", "checks", "extras", "io"),
     *("functional", "nn", "models", "optim", "data"),
     *("distributed", "hub", "zoo", "config", "checkpoints", "pretrained", "generation", "training"),
-    *("plan", "launch", "parity", "doctor", "lab", "cli", "__main__"),
+    *("plan", "launch", "parity", "engines", "doctor", "lab", "cli", "__main__"),
 )
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}
 
-# What only a comparison with transformers needs, and who makes it.
+# What only the server needs, or a comparison with transformers, and who imports it.
 OPTIONAL = {
+    "starlette": ("jaxformer.generation.server.app",),
     "torch": ("jaxformer.parity.reference",),
     "transformers": ("jaxformer.parity.reference",),
 }
@@ -254,11 +255,11 @@ def test_every_import_is_required():
     required = {distributions.get(name.lower(), name) for name in listed}
     required.add("jaxlib")  # the other half of jax
     files = [*MODULES.values(), *CONFIGS, ROOT / "train.py"]
-    roots = {name.partition(".")[0] for path in files for name in imports_of(path)}
-    imported = roots - set(sys.stdlib_module_names) - {"jaxformer"}
+    roots = {path: {name.partition(".")[0] for name in imports_of(path)} for path in files}
+    imported = set().union(*roots.values()) - set(sys.stdlib_module_names) - {"jaxformer"}
     assert imported - set(OPTIONAL) <= required
     for name, modules in OPTIONAL.items():
-        used = [module for module, path in MODULES.items() if name in imports_of(path)]
+        used = [module for module, path in MODULES.items() if name in roots[path]]
         assert tuple(used) == modules, name
 
 

@@ -63,6 +63,7 @@ COMMANDS = {
         "hub",
         "classify images by text labels",
     ),
+    "serve": ("inference.serve:serve", "serve", "serve a model over HTTP, to try it"),
     "tokenize": (
         "inference.inspection:tokenize",
         "hub",
@@ -82,7 +83,12 @@ COMMANDS = {
     ),
     "export": ("hub.checkpoints:export", "hub", "export a run as a Hugging Face checkpoint"),
     "push": ("hub.checkpoints:push", "hub", "push an exported checkpoint to the Hugging Face hub"),
-    "verify": ("hub.parity:verify", "parity", "compare an exported checkpoint with transformers"),
+    "verify": (
+        "hub.parity:verify",
+        "parity",
+        "run an export in transformers or another engine, and compare it",
+    ),
+    "engines": ("hub.parity:engines", "parity", "measure every known system in other engines"),
     "parity": ("hub.parity:parity", "parity", "compare every known system with transformers"),
     "flax-classes": (
         "hub.flax:flax_classes",

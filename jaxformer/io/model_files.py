@@ -19,8 +19,9 @@ GENERATION = "generation_config.json"
 LAYOUT = "weights.json"
 """The file in a run's imported folder that records the layout of the original weights."""
 TOKENIZER = "tokenizer.json"
+LICENSE = "LICENSE"
 SIDE_FILES = (
-    "added_tokens.json", "bpe.codes", "byte_maps.json", "chat_template.jinja",
+    LICENSE, "added_tokens.json", "bpe.codes", "byte_maps.json", "chat_template.jinja",
     "chat_template.json", "dict.txt", "generation_config.json", "merges.txt",
     "preprocessor_config.json", "processor_config.json", "qwen.tiktoken",
     "sentencepiece.bpe.model", "sentencepiece.model", "source.spm", "special_tokens_map.json",

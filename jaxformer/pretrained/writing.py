@@ -1,6 +1,5 @@
 """`save`, and the files of an export: weights, config.json, and the other files of a model."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from numbers import Real
@@ -14,7 +13,7 @@ from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checks import check_argument
 from jaxformer.data.chat.template import TEMPLATE, find_template
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
-from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer, tokenizer_in
+from jaxformer.data.tokenizers.files import SETTINGS, tokenizer_in
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
@@ -26,8 +25,8 @@ from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import move_into_place, temporary_folder, write_whole
 from jaxformer.io.model_files import (
     CONFIG,
-    GENERATION,
     LAYOUT,
+    LICENSE,
     SIDE_FILES,
     TOKENIZER,
     copy_side_files,
@@ -40,11 +39,14 @@ from jaxformer.models.parameters import Parameters
 from jaxformer.pretrained.checkpoint import checked_dtype, template_folder
 from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat, export_format
 from jaxformer.pretrained.model import Pretrained, check_pretrained
+from jaxformer.pretrained.model_card import write_card
 from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
+from jaxformer.pretrained.serving_files import write_json, write_serving_files
 
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _TOKENIZER_FIELDS = frozenset(
-    name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
+    name
+    for name in SIDE_FILES
+    if not name.endswith((LICENSE, "_config.json", "_template.json", ".jinja"))
 ) | {"tokenizer_config.json"}
 
 
@@ -104,8 +106,8 @@ def write_config_and_other_files(
     if _is_new_classifier(checkpoint, values, source):
         values = values | _named_padding(folder)
     write_hf_config(folder, values, home)
-    if source is None and checkpoint.config.predicts_next_token:
-        _write_recommended(folder, values)
+    if source is None:
+        write_serving_files(folder, values, checkpoint.config.predicts_next_token)
 
 
 def _is_new_classifier(
@@ -132,30 +134,9 @@ def _named_padding(folder: Path) -> dict[str, int]:
         token = token.get("content") if isinstance(token, dict) else token
         padding = tokenizer.token_to_id(token) if isinstance(token, str) else None
         if padding is not None and padding not in ends:
-            _write_json(folder / SETTINGS, settings | {"pad_token": token})
+            write_json(folder / SETTINGS, settings | {"pad_token": token})
             return {"pad_token_id": padding}
     return {}
-
-
-def _write_recommended(folder: Path, values: Mapping[str, Any]) -> None:
-    """Writes which tokens begin and end the texts of our model, for programs that serve it.
-
-    A chat template may write the first token of a text if that token is named, although training
-    had none; so it is named only if there is no template.
-    """
-    tokens = {name: values[name] for name in _TOKENS if values.get(name) is not None}
-    if tokens and file_in(folder, GENERATION) is None:
-        _write_json(folder / GENERATION, tokens)
-    settings = read_object(folder, SETTINGS)
-    begin = values.get("bos_token_id")
-    if settings and begin is not None and find_template(folder) is None:
-        token = read_tokenizer(folder / TOKENIZER).id_to_token(begin)
-        if token is not None and settings.setdefault("bos_token", token) == token:
-            _write_json(folder / SETTINGS, settings)
-
-
-def _write_json(file: Path, values: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(dict(values), indent=2) + "\n", encoding="utf-8")
 
 
 def copy_other_files(folder: Path, home: Path | None) -> None:
@@ -221,6 +202,7 @@ def save(
     format: str = "hf",
     dtype: str | None = None,
     max_shard_bytes: int | None = None,
+    model_card: str | None = None,
 ) -> None:
     """Writes a Hugging Face checkpoint, completely or not at all.
 
@@ -232,6 +214,7 @@ def save(
             parameters, or that of the checkpoint they came from if they were loaded without one.
         max_shard_bytes: The largest size of a file, unless a single tensor is larger; None: 5 GB,
             or as in the checkpoint.
+        model_card: The text of README.md, as `jaxformer export` writes it; None: no such file.
 
     Raises:
         ArgumentError: An argument has a wrong value.
@@ -259,5 +242,6 @@ def save(
             export_format=target_format,
         )
         write_config_and_other_files(written, pretrained.checkpoint, pretrained.folder, kept)
+        write_card(written, model_card)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)

@@ -17,7 +17,15 @@ from jaxformer.cli import doctor, launch, plan
 from jaxformer.cli import main as cli
 from jaxformer.cli.hub import checkpoints as hub
 from jaxformer.cli.hub import flax, parity, zoo
-from jaxformer.cli.inference import embed, generate, inspection, predict, transcribe, zero_shot
+from jaxformer.cli.inference import (
+    embed,
+    generate,
+    inspection,
+    predict,
+    serve,
+    transcribe,
+    zero_shot,
+)
 from jaxformer.cli.lab import (
     attention,
     cache,
@@ -127,6 +135,7 @@ def test_every_command_is_a_function():
         "predict": predict.predict,
         "transcribe": transcribe.transcribe_files,
         "glue": glue.glue,
+        "serve": serve.serve,
         "tokenize": inspection.tokenize,
         "neighbours": inspection.neighbours,
         "fill-mask": inspection.fill_mask,
@@ -135,6 +144,7 @@ def test_every_command_is_a_function():
         "export": hub.export,
         "push": hub.push,
         "verify": parity.verify,
+        "engines": parity.engines,
         "parity": parity.parity,
         "flax-classes": flax.flax_classes,
         "embed": embed.embed,

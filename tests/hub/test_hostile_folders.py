@@ -8,10 +8,10 @@ from saved_folders import save_tiny
 
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.model_files import read_object, side_files
+from jaxformer.io.model_files import GENERATION, read_object, side_files
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.reader import open_folder
-from jaxformer.pretrained.writing import GENERATION, save
+from jaxformer.pretrained.writing import save
 
 pytestmark = pytest.mark.torch
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 import tyro
 
+from jaxformer.checkpoints.saved_run import chosen_step, run_and_step
 from jaxformer.cli.options import (
     CheckpointChoice,
     ClassChoice,
@@ -20,13 +21,17 @@ from jaxformer.cli.options import (
     RunDir,
 )
 from jaxformer.config.overrides import parse
+from jaxformer.engines.export import ENGINE_FORMATS, export_model
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
+from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.io.npz_files import read_npz
 from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.pretrained.import_run import import_folder
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.model_card import model_card
 from jaxformer.pretrained.outputs import forward as outputs_of
 from jaxformer.pretrained.push import push as push_folder
 from jaxformer.pretrained.writing import save
@@ -108,9 +113,10 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 @dataclass(frozen=True)
 class Export(CheckpointChoice, ClassChoice):
-    """Exports a run as a Hugging Face checkpoint for from_pretrained.
+    """Exports a run as a Hugging Face checkpoint for from_pretrained, or for another engine.
 
-    Writes the weights of a checkpoint of the run, its config and its tokenizer.
+    Writes the weights of a checkpoint of the run, its config and its tokenizer. `jaxformer verify`
+    then runs the export and compares it with jaxformer.
     """
 
     run_dir: RunDir
@@ -123,9 +129,17 @@ class Export(CheckpointChoice, ClassChoice):
     """
     max_shard_gb: float | None = None
     """The maximum file size in GB (default: as in that checkpoint, or 5)."""
-    format: Literal["hf", "flax"] = "hf"
+    format: Literal[
+        "hf", "flax", "compressed-tensors", "ctranslate2", "gguf", "mlx", "onnx", "stablehlo"
+    ] = "hf"
     """The weight format: hf is model.safetensors; flax is flax_model.msgpack for the Flax classes
-    of transformers 4.
+    of transformers 4; compressed-tensors is hf with quantised kernels, for vLLM and SGLang;
+    ctranslate2 is for CTranslate2; gguf is for llama.cpp, Ollama and LM Studio; mlx is for MLX-LM;
+    onnx is for ONNX Runtime; stablehlo is for JAX without jaxformer.
+    """
+    quantise: str | None = None
+    """Store kernels as integers (compressed-tensors and mlx: int8 or int4; ctranslate2: int8 or
+    int16; gguf: q8_0).
     """
     adapter: bool = False
     """Write the low-rank factors of a run with --train.lora as a PEFT adapter, without base
@@ -140,15 +154,55 @@ def export(arguments: Sequence[str], prog: str) -> None:
     if size is not None and not 0 < size < math.inf:
         raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
     check_unused(options.out_dir)
+    if options.quantise is not None and options.format not in ENGINE_FORMATS:
+        raise ConfigError(
+            f"--quantise {options.quantise}: must be left out with --format {options.format}; "
+            f"{', '.join(ENGINE_FORMATS)} have quantised weights"
+        )
     if options.adapter:
         print(_export_adapter(options))
         return
     which = {"step": options.step, "best": options.best, "architecture": options.architecture}
     model = load(options.run_dir, dtype=None, **which)
-    most = None if size is None else math.ceil(size * 1e9)
-    save(model, options.out_dir, format=options.format, dtype=options.dtype, max_shard_bytes=most)
     out = any_path(options.out_dir, "OUT_DIR")
+    if options.format in ENGINE_FORMATS:
+        _export_for_engine(options, model)
+        print(f"{out}: {options.format}, {model.checkpoint.architecture.name}")
+        print(f"Next: jaxformer verify {out}")
+        return
+    most = None if size is None else math.ceil(size * 1e9)
+    card = model_card(options.run_dir, model, step=options.step, best=options.best)
+    save(
+        model,
+        options.out_dir,
+        format=options.format,
+        dtype=options.dtype,
+        max_shard_bytes=most,
+        model_card=card,
+    )
     print(f"{out}: {model.checkpoint.architecture.name}\nNext: jaxformer verify {out}")
+
+
+def _export_for_engine(options: Export, model: Pretrained) -> None:
+    """Writes the files of an engine."""
+    if options.max_shard_gb is not None:
+        raise ConfigError(
+            f"--max-shard-gb {options.max_shard_gb}: must be left out with --format "
+            f"{options.format}, which is one file"
+        )
+    home, step = any_path(options.run_dir, "RUN_DIR"), None
+    if not is_hf_checkpoint(home):
+        home, step = run_and_step(home, options.step, options.best)
+        step = chosen_step(home, step, options.best)
+    export_model(
+        model,
+        options.out_dir,
+        format=options.format,
+        source=str(home.absolute()),
+        dtype=options.dtype,
+        quantise=options.quantise,
+        step=step,
+    )
 
 
 def _export_adapter(options: Export) -> str:

@@ -1,4 +1,4 @@
-"""``jaxformer verify`` and ``parity``: comparisons with transformers."""
+"""``jaxformer verify``, ``parity`` and ``engines``: comparisons with transformers and engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,33 +6,47 @@ from pathlib import Path
 
 from rich.table import Table
 
+from jaxformer.checkpoints.files import write_json
 from jaxformer.cli.options import ClassChoice, ModelDir
 from jaxformer.config.overrides import parse
+from jaxformer.engines import table as engines_table
+from jaxformer.engines.export import ALL, engines_for, is_for_engine, verify_export
 from jaxformer.errors import DataError
 from jaxformer.io.console import console
+from jaxformer.io.model_files import read_object
 from jaxformer.io.paths import any_path, local_path
 from jaxformer.parity import table as parity_table
 from jaxformer.parity import verify as verification
+from jaxformer.pretrained.auto import model_folder
 
 
 @dataclass(frozen=True)
 class Verify(ClassChoice):
-    """Verifies that transformers computes the same outputs from an exported checkpoint.
+    """Verifies that transformers, or another engine, computes the same outputs from an export.
 
     Runs transformers and jaxformer on the same inputs in float32 and writes their differences to
-    receipt.json. Needs torch and transformers.
+    receipt.json. Needs torch and transformers. An export for an engine (--format) is run by this
+    engine: outputs, 256 greedy tokens and, for quantised weights, the perplexity of validation data
+    are compared.
     """
 
     folder: ModelDir
-    """A Hugging Face checkpoint that `jaxformer export` wrote, or its hub name, org/name or
-    org/name@revision, without a receipt.
+    """A folder that `jaxformer export` wrote; or a Hugging Face checkpoint, or its hub name,
+    org/name or org/name@revision, without a receipt.
     """
+    engines: tuple[str, ...] = ()
+    """The engines that run it, or all: those of its format that are installed."""
+    reference: str | None = None
+    """The run or checkpoint to compare with (default: the one that was exported)."""
 
 
 def verify(arguments: Sequence[str], prog: str) -> None:
     """Writes and shows a receipt; fails if the two differ."""
     wanted = parse(Verify, arguments, prog)
     folder = wanted.folder
+    if wanted.engines or is_for_engine(folder):
+        _verify_in_engines(wanted)
+        return
     receipt = verification.verify(folder, wanted.architecture)
     table = Table(box=None, pad_edge=False)
     beside_float64 = ("jaxformer from float64", "transformers from float64")
@@ -60,6 +74,42 @@ def verify(arguments: Sequence[str], prog: str) -> None:
     print(f"{receipt['architecture']}: equal in transformers {receipt['versions']['transformers']}")
 
 
+def _verify_in_engines(wanted: Verify) -> None:
+    """Writes and shows the receipts of engines; fails if one differs."""
+    folder = model_folder(wanted.folder, "folder")
+    engines = engines_for(folder, wanted.engines or (ALL,))
+    receipts = verify_export(folder, engines, wanted.reference)
+    table = Table(box=None, pad_edge=False)
+    titles = ("engine", "difference", "greedy tokens", "same tokenizer", "perplexity", "seconds")
+    for title in titles:
+        table.add_column(title)
+    for each in receipts:
+        pair = each.perplexity
+        table.add_row(
+            f"{each.engine} {each.version}",
+            f"{each.max_difference:.1e} of {each.largest:.1f}",
+            f"{each.equal_greedy_tokens} of {each.greedy_tokens}",
+            {None: "-", True: "yes", False: "no"}[each.equal_tokens_of_text],
+            f"{pair['jaxformer']:.2f} -> {pair['engine']:.2f}" if pair else "-",
+            f"{each.seconds:.1f}",
+        )
+    console().print(table)
+    file = any_path(folder, "DIR") / verification.RECEIPT
+    kept = read_object(folder, verification.RECEIPT) or {}
+    write_json(file, kept | {"engines": [each.as_json() for each in receipts]})
+    print(f"receipt: {file}")
+    wrong = [f"{each.engine}: {problem}" for each in receipts for problem in each.problems]
+    if wrong:
+        raise DataError(f"{folder}: an engine computes something else: {'; '.join(wrong)}")
+    if equal := [each.engine for each in receipts if each.judged]:
+        print(f"equal in {', '.join(equal)}")
+    if unknown := [each.engine for each in receipts if not each.judged]:
+        print(
+            f"not judged in {', '.join(unknown)}: weights of fewer bits are judged by the "
+            "perplexity of a decoder on the validation data of its run"
+        )
+
+
 @dataclass(frozen=True)
 class Parity:
     """Compares every known system with transformers.
@@ -81,3 +131,28 @@ def parity(arguments: Sequence[str], prog: str) -> None:
     print(f"written to {output}")
     if wrong := [f"{row.architecture} ({', '.join(row.wrong)})" for row in rows if row.wrong]:
         raise DataError(f"transformers computes different outputs: {'; '.join(wrong)}")
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Measures every known system in every engine, on small random models.
+
+    Needs torch, transformers and all engines, and takes several minutes.
+    """
+
+    output: Path = Path("docs/engines.md")
+    """The page, whose text before the table stays."""
+
+
+def engines(arguments: Sequence[str], prog: str) -> None:
+    """Writes the page about engines, and shows each row once it is measured."""
+    output = local_path(parse(Engines, arguments, prog).output, "--output")
+    rows = list(
+        engines_table.measure_all(
+            lambda row: print("  ".join((row.model_type, *row.cells.values())), flush=True)
+        )
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"
+    output.write_text(engines_table.engines_page(rows, before), encoding="utf-8")
+    print(f"written to {output}")

@@ -20,7 +20,7 @@ _FLAX = "flax_model.msgpack"
 _FLAX_INDEX = f"{_FLAX}.index.json"
 _FORMATS = (SINGLE, INDEX, _FLAX, _FLAX_INDEX)  # the preferred one first
 _SHARD = re.compile(r"(flax_)?model-\d+-of-\d+\.(safetensors|msgpack)")
-_ALSO_PUSHED = ("LICENSE", "README.md", "receipt.json")
+_ALSO_PUSHED = ("README.md", "receipt.json")
 
 
 def settings_files(names: Collection[str]) -> list[str]:

@@ -1,0 +1,84 @@
+"""``jaxformer serve DIR``: a small server with OpenAI's interface."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
+from jaxformer.config.overrides import parse
+from jaxformer.errors import ConfigError
+from jaxformer.extras import optional_module
+from jaxformer.generation.inputs import check_generates, reads_images
+from jaxformer.generation.server.batches import Batcher
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.dialogues import dialogue_of
+from jaxformer.pretrained.model import KernelDtype, with_stored_compute_dtype
+
+
+@dataclass(frozen=True)
+class Serve(ModelChoice):
+    """Serves a model over HTTP with the interface of OpenAI, for trying it.
+
+    Waiting requests with the same sampling options share a batch, which is finished before the next
+    one begins; the cache is not paged. For load, export the model and run it in vLLM, SGLang or
+    llama.cpp.
+    """
+
+    folder: ModelDir = field(kw_only=True)
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
+    port: int = 8000
+    """The port."""
+    host: str = "127.0.0.1"
+    """The address to listen on. The default is reached from this machine alone; the server asks for
+    no password.
+    """
+    name: str | None = None
+    """The name of the model for clients (None: the last part of its folder)."""
+    batch_size: int = 16
+    """The largest number of texts that are generated at once."""
+    max_waiting: int = 256
+    """The largest number of texts that wait; further requests are refused with status 503."""
+    max_tokens: int = 512
+    """The largest number of tokens of a text."""
+    max_seconds: float = 120.0
+    """The time after which a text ends, with the time that it waits."""
+    max_body: int = 1 << 20
+    """The largest size of a request in bytes."""
+    dtype: Dtype | None = None
+    """The dtype of the weights and the computation, which uses bfloat16 for float16 (None: the
+    dtype that the weights are saved in).
+    """
+    weights: KernelDtype | None = None
+    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
+
+
+def serve(arguments: Sequence[str], prog: str) -> None:
+    """Runs the server until it is interrupted."""
+    wanted = parse(Serve, arguments, prog)
+    for name in ("batch_size", "max_waiting", "max_tokens", "max_seconds", "max_body"):
+        if getattr(wanted, name) <= 0:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} {getattr(wanted, name)}: must be above 0")
+    if not 0 <= wanted.port < 1 << 16:
+        raise ConfigError(f"--port {wanted.port}: must be from 0 to 65535")
+    uvicorn: Any = optional_module("uvicorn", prog)
+    from jaxformer.generation.server.app import LOOPBACK, Limits, Server  # needs the extra serve
+
+    options = {"dtype": wanted.dtype, "weights": wanted.weights}
+    model = with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
+    check_generates(model.config)
+    if reads_images(model):
+        raise ConfigError(f"serve: {wanted.folder} reads images: must be a model that reads text")
+    name = wanted.name or Path(wanted.folder).name
+    limits = Limits(wanted.max_tokens, wanted.max_seconds, wanted.max_body)
+    batcher = Batcher(model, wanted.batch_size, wanted.max_waiting)
+    app = Server(model, name, batcher, limits).app(local=wanted.host in LOOPBACK)
+    kinds = "completions" if dialogue_of(model) is None else "completions and chat/completions"
+    print(f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C ends it", flush=True)
+    try:
+        uvicorn.run(app, host=wanted.host, port=wanted.port, log_level="warning")
+    finally:
+        batcher.close()

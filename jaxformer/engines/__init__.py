@@ -1,0 +1,1 @@
+"""Exports that other engines run, and receipts that they compute the same."""

@@ -1,0 +1,198 @@
+"""`export_model` and `verify_export`: exports for engines, and their receipts."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer import __version__
+from jaxformer.checkpoints.run_dir import prepared_data, read_config
+from jaxformer.checkpoints.saved_run import run_and_step
+from jaxformer.engines.base import Engine, Format
+from jaxformer.engines.compressed_tensors import CompressedTensorsFormat
+from jaxformer.engines.ctranslate2 import CTranslate2Format
+from jaxformer.engines.gguf.format import GGUFFormat
+from jaxformer.engines.mlx import MLXEngine, MLXFormat
+from jaxformer.engines.onnx import ONNXFormat
+from jaxformer.engines.receipts import Receipt, is_exact, measure
+from jaxformer.engines.reference import ReferenceModel
+from jaxformer.engines.stablehlo.format import StableHLOFormat
+from jaxformer.engines.text_models import check_text_model
+from jaxformer.engines.transformers import TransformersEngine
+from jaxformer.errors import ConfigError, DataError, did_you_mean
+from jaxformer.extras import MissingExtra
+from jaxformer.io.files import write_whole
+from jaxformer.io.model_files import is_hf_checkpoint, read_object
+from jaxformer.io.notices import warn_once
+from jaxformer.io.paths import folder_path
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.checkpoint import checked_dtype
+from jaxformer.pretrained.model import Pretrained
+
+DESCRIPTION = "export.json"
+"""The file of an export for an engine that says what was exported, and how."""
+ENGINE_FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        CompressedTensorsFormat(),
+        CTranslate2Format(),
+        GGUFFormat(),
+        MLXFormat(),
+        ONNXFormat(),
+        StableHLOFormat(),
+    )
+}
+"""The formats for engines by their names; the other formats are Hugging Face folders."""
+HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())
+"""The engines that read a Hugging Face folder."""
+ALL = "all"
+"""The name for all engines that read an export and are installed."""
+
+
+def export_model(
+    pretrained: Pretrained,
+    folder: str | Path,
+    *,
+    format: str,
+    source: str,
+    dtype: str | None = None,
+    quantise: str | None = None,
+    step: int | None = None,
+) -> None:
+    """Writes a model for an engine, completely or not at all.
+
+    Args:
+        pretrained: The model.
+        folder: A folder that does not exist or is empty.
+        format: One of `ENGINE_FORMATS`.
+        source: The run or checkpoint that the model was loaded from, with which `verify_export`
+            compares the export.
+        dtype: "float32", "bfloat16" or "float16"; None: the dtype of the parameters.
+        quantise: An integer format that the format has for its weights; None: none.
+        step: The step of the run; None: its newest.
+
+    Raises:
+        ConfigError: The folder is in use, or the format cannot express the model.
+        DataError: The disk is full.
+        MissingExtra: A library that writes the format is not installed.
+    """
+    target = ENGINE_FORMATS[format]
+    dtype = checked_dtype(dtype)
+    target.check_quantisation(quantise)
+    target.check(pretrained, quantise)
+    kept = dtype or str(next(iter(pretrained.parameters.values())).dtype)
+    config = pretrained.config
+    kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
+    description = {
+        "format": format,
+        "kind": kind if config.is_encoder_decoder or config.causal else "encoder",
+        "architecture": pretrained.checkpoint.architecture.name,
+        "dtype": kept,
+        "source": source,
+        "jaxformer": __version__,
+    }
+    description |= {} if quantise is None else {"quantise": quantise}
+    description |= {} if step is None else {"step": step}
+
+    def write(written: Path) -> None:
+        target.write(pretrained, written, kept, quantise)
+        text = json.dumps(description, indent=2) + "\n"
+        (written / DESCRIPTION).write_text(text, encoding="utf-8")
+
+    # While it is written, a converter reads a Hugging Face folder of the same size.
+    sizes = [2 * array.nbytes for array in pretrained.parameters.values()]
+    write_whole(folder, sum(sizes), write)
+
+
+def engines_for(folder: Path, names: Sequence[str]) -> list[Engine]:
+    """Returns the engines that read an export, which must be installed if they are named."""
+    readers = {engine.name: engine for engine in _readers(description_of(folder))}
+    chosen = list(readers) if ALL in names else names
+    found = []
+    for name in chosen:
+        if name not in readers:
+            raise ConfigError(
+                f"--engines {name}: must be all or among {', '.join(readers)}, which read "
+                f"{folder}{did_you_mean(name, readers)}"
+            )
+        try:
+            readers[name].require()
+        except MissingExtra as error:
+            if ALL not in names:
+                raise
+            warn_once(f"left out: {error}")
+            continue
+        found.append(readers[name])
+    if not found:
+        raise ConfigError(
+            f"--engines {' '.join(names)}: no engine that reads {folder} is installed"
+        )
+    return found
+
+
+def verify_export(
+    folder: Path,
+    engines: Sequence[Engine],
+    source: str | None = None,
+) -> list[Receipt]:
+    """Runs an export in engines, and compares it with the model that it was made from.
+
+    Args:
+        folder: The export.
+        engines: The engines, from `engines_for`.
+        source: The run or checkpoint; None: the one that export.json names, or the folder itself if
+            it is a Hugging Face checkpoint.
+
+    Returns:
+        A receipt for each engine.
+
+    Raises:
+        ConfigError: The source is not there, or is no model of texts.
+    """
+    description = description_of(folder)
+    where = source or description.get("source", str(folder))
+    try:
+        model = load(where, step=description.get("step"))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{folder} was exported from {where}, which cannot be read ({error}): name the run or "
+            "checkpoint with --reference"
+        ) from error
+    check_text_model(model, "--engines")
+    reference = ReferenceModel(model)
+    rows = [] if is_exact(description) else validation_rows(where)
+    return [measure(engine, folder, description, reference, rows) for engine in engines]
+
+
+def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.ndarray]:
+    """Returns the first tokens of some rows of a run's validation data, if it keeps such data."""
+    folder = folder_path(source, "--reference")
+    if is_hf_checkpoint(folder):
+        return []
+    run, _ = run_and_step(folder)
+    try:
+        rows = itertools.islice(prepared_data(read_config(run).data, run).validation.rows(), count)
+        return [
+            row["inputs"][:length] for row in rows if set(row) == {"inputs", "targets", "weights"}
+        ]
+    except (ConfigError, DataError) as error:
+        warn_once(f"no perplexity is measured, since the validation data cannot be read: {error}")
+        return []
+
+
+def description_of(folder: Path) -> Mapping[str, Any]:
+    """Returns what an export's export.json says; empty for a Hugging Face folder."""
+    return read_object(folder, DESCRIPTION) or {}
+
+
+def is_for_engine(folder: str | Path) -> bool:
+    """Returns whether a folder is an export for an engine, and no Hugging Face checkpoint."""
+    return Path(folder, DESCRIPTION).is_file()
+
+
+def _readers(description: Mapping[str, Any]) -> Sequence[Engine]:
+    name = description.get("format")
+    return ENGINE_FORMATS[name].engines if name in ENGINE_FORMATS else HF_ENGINES

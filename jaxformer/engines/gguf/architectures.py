@@ -1,0 +1,371 @@
+"""How each system is stored in GGUF: its hyperparameters, and the layout of its tensors.
+
+The names of tensors are those of the package `gguf`. Where llama.cpp computes something in another
+way than transformers, the weights are changed so that both agree: the rows of queries and keys
+(Llama), scales that count from 0 (Gemma), kernels stored the other way round (GPT-2).
+https://github.com/ggml-org/llama.cpp/tree/master/conversion
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.engines.gguf.library import library
+from jaxformer.errors import ConfigError
+
+Values = Mapping[str, Any]
+_FIELDS = {
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd", "d_model"),
+    "block_count": ("num_hidden_layers", "n_layer", "num_layers"),
+    "feed_forward_length": ("intermediate_size", "n_inner", "d_ff"),
+    "head_count": ("num_attention_heads", "n_head", "num_heads"),
+    "head_count_kv": ("num_key_value_heads",),
+    "layer_norm_rms_eps": ("rms_norm_eps",),
+    "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon"),
+    "key_length": ("head_dim", "d_kv"),
+    "value_length": ("head_dim", "d_kv"),
+}
+"""The hyperparameters of GGUF, and the fields of config.json that have them."""
+
+
+class GGUFArchitecture:
+    """A system without particularities: RoPE of two halves, kernels as in PyTorch."""
+
+    activations: tuple[str, ...] = ("silu", "swish")
+    """The activation that llama.cpp computes, by its names in config.json."""
+
+    def __init__(self, arch: str):
+        self.arch = arch
+        """The name of the architecture: a member of `gguf.MODEL_ARCH`."""
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError if llama.cpp lacks a feature of a model."""
+        self.check_activation(values)
+        if _window(values) is not None:
+            raise refused(values, "sliding_window", "null: llama.cpp reads no window here")
+        kind = rope_of(values).get("rope_type", "default")
+        if kind not in ("default", "linear", "yarn"):
+            raise refused(values, "rope_type", "default, linear or yarn here", kind)
+
+    def check_activation(self, values: Values) -> None:
+        """Raises a ConfigError if llama.cpp computes another activation."""
+        for name in ("hidden_act", "hidden_activation", "activation_function"):
+            if values.get(name) is not None and values[name] not in self.activations:
+                raise refused(values, name, self.activations[0])
+
+    def block_count(self, values: Values) -> int:
+        """Returns the number of layers."""
+        return _first(values, _FIELDS["block_count"])
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters."""
+        for name, sources in _FIELDS.items():
+            if (value := _first(values, sources)) is not None:
+                getattr(writer, f"add_{name}")(value)
+        rope, heads = rope_of(values), _first(values, _FIELDS["head_count"])
+        if not rope:
+            return
+        head_dim = values.get("head_dim") or _first(values, _FIELDS["embedding_length"]) // heads
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+        writer.add_rope_freq_base(float(rope["rope_theta"]))
+        self.write_rope(writer, rope)
+
+    def write_rope(self, writer: Any, rope: Values) -> None:
+        """Writes how RoPE is scaled beyond the length of the training."""
+        kind, kinds = rope.get("rope_type", "default"), library().RopeScalingType
+        if kind not in ("linear", "yarn"):
+            return
+        writer.add_rope_scaling_type(kinds[kind.upper()])
+        writer.add_rope_scaling_factor(rope["factor"])
+        if kind == "yarn":
+            writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields a tensor of PyTorch's file as llama.cpp reads it, or nothing if it reads none."""
+        del values
+        yield name, array
+
+    def extra_tensors(self, values: Values) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields tensors that PyTorch's file does not have, by their names in GGUF."""
+        del values
+        yield from ()
+
+
+class Llama(GGUFArchitecture):
+    """Rotates neighbouring channels: the rows of queries and keys are put in this order."""
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError for a window, or a scaling that llama.cpp lacks."""
+        if rope_of(values).get("rope_type") == "llama3":
+            values = {**values, "rope_parameters": {"rope_theta": 1.0}}
+        super().check(values)
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields a tensor, with the rows of queries and keys in llama.cpp's order."""
+        counts = {"q_proj": values["num_attention_heads"], "k_proj": values["num_key_value_heads"]}
+        heads = next((count for part, count in counts.items() if f"{part}." in name), None)
+        yield name, array if heads is None else interleaved(array, heads)
+
+    def extra_tensors(self, values: Values) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the factors by which Llama 3 divides the frequencies of RoPE."""
+        rope = rope_of(values)
+        if rope.get("rope_type") == "llama3":
+            head_dim = values.get("head_dim") or (
+                values["hidden_size"] // values["num_attention_heads"]
+            )
+            yield "rope_freqs.weight", llama3_factors(rope, head_dim)
+
+
+class Gemma(GGUFArchitecture):
+    """Scales of norms count from 0 in PyTorch's file, and from 1 in GGUF."""
+
+    activations = ("gelu_pytorch_tanh", "gelu", "gelu_new")  # transformers reads "gelu" as tanh's
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError for attention scores that llama.cpp scales otherwise."""
+        self.check_activation(values)
+        head_dim, scalar = values["head_dim"], values.get("query_pre_attn_scalar")
+        if scalar is not None and scalar != head_dim:
+            raise refused(values, "query_pre_attn_scalar", f"{head_dim}, as head_dim")
+        kinds = _rope_kinds(values)
+        for rope in kinds.values():
+            if rope.get("rope_type", "default") not in ("default", "linear"):
+                raise refused(values, "rope_type", "default or linear", rope["rope_type"])
+        if self.arch != "GEMMA3" and len(kinds) > 1:
+            raise refused(values, "rope_parameters", "the same for all layers")
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters, the window and the bounds of logits."""
+        super().write_fields(writer, values)
+        if self.arch != "GEMMA":
+            writer.add_sliding_window(values["sliding_window"])
+        kinds = _rope_kinds(values)
+        if "sliding_attention" in kinds:
+            writer.add_rope_freq_base_swa(float(kinds["sliding_attention"]["rope_theta"]))
+        caps = ("attn_logit_softcapping", "final_logit_softcapping")
+        for name in caps if self.arch == "GEMMA2" else ():
+            getattr(writer, f"add_{name}")(values[name])
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields a tensor, with 1 added to scales; the head is the table of embeddings."""
+        if name != "lm_head.weight":
+            yield name, array + np.float32(1) if name.endswith("norm.weight") else array
+
+
+class Phi3(GGUFArchitecture):
+    """The window is written even where there is none, and longrope has two tables of factors."""
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError for a scaling of RoPE that Phi 3 does not have."""
+        self.check_activation(values)
+        rope = rope_of(values)
+        if rope.get("rope_type", "default") not in ("default", "longrope"):
+            raise refused(values, "rope_type", "default or longrope", rope["rope_type"])
+        if _window(values) is not None:
+            raise refused(values, "sliding_window", "null: llama.cpp reads no window here")
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters, and the length from which on RoPE is scaled."""
+        super().write_fields(writer, values)
+        original = _original_length(values)
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_sliding_window(0)
+        longer = values["max_position_embeddings"] / original
+        if rope_of(values).get("rope_type") == "longrope":
+            scale = math.sqrt(1 + math.log(longer) / math.log(original)) if longer > 1 else 1.0
+            writer.add_rope_scaling_attn_factors(scale)
+
+    def extra_tensors(self, values: Values) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the factors of short and long texts."""
+        rope = rope_of(values)
+        for name in ("long", "short") if rope.get("rope_type") == "longrope" else ():
+            yield f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32)
+
+
+class GPT2(GGUFArchitecture):
+    """Kernels are stored as `[inputs, outputs]` in PyTorch's file."""
+
+    activations = ("gelu_new", "gelu_pytorch_tanh")
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError for variants that llama.cpp lacks."""
+        if values.get("scale_attn_by_inverse_layer_idx"):
+            raise refused(values, "scale_attn_by_inverse_layer_idx", "false")
+        self.check_activation(values)
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters, and the default size of the feed-forward layer."""
+        inner = values.get("n_inner") or 4 * values["n_embd"]
+        super().write_fields(writer, {**values, "n_inner": inner})
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields a tensor, with kernels as `[outputs, inputs]`."""
+        kernels = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+        if not name.endswith((".attn.bias", ".attn.masked_bias")):
+            yield name, array.T if name.endswith(kernels) else array
+
+
+class GPTNeoX(GGUFArchitecture):
+    """Queries, keys and values of a head lie together in PyTorch's file."""
+
+    activations = ("gelu",)
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters, and whether both sublayers read the same input."""
+        super().write_fields(writer, values)
+        writer.add_parallel_residual(values.get("use_parallel_residual", True))
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields a tensor, with all queries before all keys and all values."""
+        if "query_key_value" in name:
+            parts = array.reshape(values["num_attention_heads"], 3, -1, *array.shape[1:])
+            array = np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(array.shape)
+        yield name, array
+
+
+class StableLM(GGUFArchitecture):
+    """Says whether both sublayers read the same input."""
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError for norms of each head, which lie apart in PyTorch's file."""
+        if values.get("qk_layernorm"):
+            raise refused(values, "qk_layernorm", "false")
+        super().check(values)
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters."""
+        super().write_fields(writer, values)
+        writer.add_parallel_residual(values.get("use_parallel_residual", False))
+
+
+class Bert(GGUFArchitecture):
+    """An encoder without heads and pooler, which llama.cpp uses for embeddings."""
+
+    activations = ("gelu",)
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters, and that attention sees the whole text."""
+        super().write_fields(writer, values)
+        writer.add_causal_attention(False)
+        writer.add_token_type_count(values["type_vocab_size"])
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields the tensors of the body."""
+        name = name.removeprefix("bert.")
+        if not name.startswith(("pooler.", "cls.")) and not name.endswith("position_ids"):
+            yield name, array
+
+
+class T5(GGUFArchitecture):
+    """An encoder-decoder with one table of embeddings."""
+
+    def check(self, values: Values) -> None:
+        """Raises a ConfigError for an activation that llama.cpp lacks."""
+        if values.get("feed_forward_proj") not in ("relu", "gated-gelu"):
+            raise refused(values, "feed_forward_proj", "relu or gated-gelu")
+
+    def write_fields(self, writer: Any, values: Values) -> None:
+        """Writes the hyperparameters, those of the relative positions and the first token."""
+        super().write_fields(writer, values)
+        writer.add_context_length(values.get("n_positions") or 512)
+        writer.add_layer_norm_rms_eps(values["layer_norm_epsilon"])
+        writer.add_decoder_block_count(values.get("num_decoder_layers") or values["num_layers"])
+        writer.add_relative_attn_buckets_count(values["relative_attention_num_buckets"])
+        writer.add_decoder_start_token_id(values["decoder_start_token_id"])
+
+    def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
+        """Yields a tensor; the table of embeddings once, and scaled as a head."""
+        if name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
+            return
+        scale = values["d_model"] ** -0.5 if values.get("scale_decoder_outputs") else 1.0
+        if name == "shared.weight":
+            yield name, array
+            if values.get("tie_word_embeddings", True):
+                yield "lm_head.weight", array * np.float32(scale)
+        else:
+            yield name, array * np.float32(scale) if name == "lm_head.weight" else array
+
+
+ARCHITECTURES: dict[str, GGUFArchitecture] = {
+    "llama": Llama("LLAMA"),
+    "mistral": Llama("LLAMA"),
+    "qwen2": GGUFArchitecture("QWEN2"),
+    "qwen3": GGUFArchitecture("QWEN3"),
+    "olmo2": GGUFArchitecture("OLMO2"),
+    "gemma": Gemma("GEMMA"),
+    "gemma2": Gemma("GEMMA2"),
+    "gemma3_text": Gemma("GEMMA3"),
+    "phi3": Phi3("PHI3"),
+    "gpt2": GPT2("GPT2"),
+    "gpt_neox": GPTNeoX("GPTNEOX"),
+    "stablelm": StableLM("STABLELM"),
+    "bert": Bert("BERT"),
+    "t5": T5("T5"),
+}
+"""The architectures by model type."""
+
+
+def interleaved(array: np.ndarray, heads: int) -> np.ndarray:
+    """Reorders the rows of a kernel `[N H, D]` or bias `[N H]`: channel i beside channel i + H/2.
+
+    transformers rotates the halves of a head, and llama.cpp neighbouring channels.
+    """
+    halves = array.reshape(heads, 2, -1, *array.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+
+
+def llama3_factors(rope: Values, head_dim: int) -> np.ndarray:
+    """Returns the factors by which Llama 3 divides the frequencies of RoPE, `[H/2]`."""
+    frequencies = rope["rope_theta"] ** -(np.arange(0, head_dim, 2) / head_dim)
+    wavelengths = 2 * np.pi / frequencies
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = rope["original_max_position_embeddings"] / wavelengths
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
+
+
+def rope_of(values: Values) -> Values:
+    """Returns the settings of RoPE, of full attention if there are several; empty without RoPE."""
+    kinds = _rope_kinds(values)
+    return kinds.get("full_attention", next(iter(kinds.values()), {}))
+
+
+def _rope_kinds(values: Values) -> dict[str, Values]:
+    """The settings of RoPE by the kind of layer."""
+    rope = values.get("rope_parameters") or {}
+    factor = values.get("partial_rotary_factor")
+    own = {} if factor is None else {"partial_rotary_factor": factor}
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        return {kind: {**own, **value} for kind, value in rope.items()}
+    if not rope and values.get("rope_theta") is None:
+        return {}
+    scaling = values.get("rope_scaling") or {}
+    return {"all": {**own, "rope_theta": values.get("rope_theta"), **scaling, **rope}}
+
+
+def _window(values: Values) -> int | None:
+    """The window of a model that uses one for texts of the length that it supports."""
+    window = values.get("sliding_window")
+    if window is None or values.get("use_sliding_window") is False:
+        return None
+    return window if window < values["max_position_embeddings"] else None
+
+
+def _original_length(values: Values) -> int:
+    name = "original_max_position_embeddings"
+    return rope_of(values).get(name) or values.get(name) or values["max_position_embeddings"]
+
+
+def _first(values: Values, names: tuple[str, ...]) -> Any:
+    return next((values[name] for name in names if values.get(name) is not None), None)
+
+
+def refused(values: Values, name: str, expected: str, value: Any = None) -> ConfigError:
+    """Returns the error for a field of config.json that llama.cpp cannot express."""
+    found = values.get(name) if value is None else value
+    return ConfigError(
+        f"--format gguf: {name} = {found!r}: must be {expected} for {values['model_type']!r}"
+    )

@@ -1,0 +1,166 @@
+"""The tokenizer in a GGUF file: its tokens, their kinds and scores, and how texts are cut."""
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxformer.data.tokenizers.files import read_tokenizer, tokenizer_file
+from jaxformer.engines.gguf.library import library
+from jaxformer.errors import ConfigError
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = _LLAMA3.replace("{1,3}", "")
+"""The regular expression by which Qwen 2 cuts a text."""
+_CUTS = {_LLAMA3: "llama-bpe", QWEN2: "qwen2"}
+"""The regular expressions that cut a text, and llama.cpp's names for them."""
+_SPACE = "\u2581"
+_NO_MERGE = "\u0100 \u0100"
+"""A merge of two zero bytes, without a token that it makes: llama.cpp requires at least one."""
+
+
+def write_vocabulary(writer: Any, folder: Path, size: int) -> None:
+    """Writes the tokenizer of a Hugging Face folder; a model may have none.
+
+    Args:
+        writer: gguf's writer.
+        folder: The folder.
+        size: The number of rows in the table of embeddings.
+
+    Raises:
+        ConfigError: llama.cpp has no such tokenizer.
+    """
+    gguf = library()
+    file = tokenizer_file(folder)
+    if file is None:
+        writer.add_tokenizer_model("none")
+        writer.add_vocab_size(size)
+        return
+    definition = json.loads(read_tokenizer(file).to_str())
+    kind = _kind(definition)
+    tokens, types, scores = _tokens(definition, size)
+    writer.add_tokenizer_model(kind)
+    writer.add_tokenizer_pre(_cut(definition) if kind == "gpt2" else "default")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    if kind in ("llama", "t5"):
+        writer.add_token_scores(scores)
+        writer.add_add_space_prefix(_adds_space(definition))
+    if kind == "t5":
+        writer.add_remove_extra_whitespaces(False)
+        if (charsmap := _charsmap(definition.get("normalizer"))) is not None:
+            writer.add_precompiled_charsmap(charsmap)
+    special = gguf.SpecialVocab(folder, load_merges=kind == "gpt2", n_vocab=size)
+    for role in ("bos", "eos"):
+        special.add_special_token.setdefault(role, False)
+    if kind == "gpt2" and not special.merges:
+        special.merges = [_NO_MERGE]
+    special.add_to_gguf(writer, quiet=True)
+
+
+def _kind(definition: Mapping[str, Any]) -> str:
+    """llama.cpp's name for the algorithm of a tokenizer."""
+    model = definition["model"]
+    if model["type"] == "BPE":
+        return "llama" if model.get("byte_fallback") else "gpt2"
+    kinds = {"Unigram": "t5", "WordPiece": "bert"}
+    if model["type"] not in kinds:
+        raise ConfigError(
+            f"--format gguf: the tokenizer is {model['type']}: must be BPE, Unigram or WordPiece, "
+            "which llama.cpp has"
+        )
+    return kinds[model["type"]]
+
+
+def _tokens(definition: Mapping[str, Any], size: int) -> tuple[list[bytes], list[int], list[float]]:
+    """The bytes, the kind and the score of each token, with fillers up to `size`."""
+    kinds, model = library().TokenType, definition["model"]
+    tokens = [f"[PAD{number}]" for number in range(size)]
+    types, scores = [kinds.UNUSED] * size, [-10000.0] * size
+    if model["type"] == "Unigram":
+        entries = [(text, number, score) for number, (text, score) in enumerate(model["vocab"])]
+    else:
+        made = _ranks(model)
+        entries = [
+            (text, number, -float(made.get(text, 0))) for text, number in model["vocab"].items()
+        ]
+    wordpiece = model["type"] == "WordPiece"
+    for text, number, score in entries:
+        is_byte = model.get("byte_fallback") and len(text) == 6 and text.startswith("<0x")
+        types[number] = kinds.BYTE if is_byte else kinds.NORMAL
+        tokens[number] = _phantom(text) if wordpiece else text
+        scores[number] = score
+    unknown = model.get("unk_token") or model.get("unk_id")
+    for text, number, _ in entries:
+        if unknown in (text, number) and unknown is not None:
+            types[number] = kinds.UNKNOWN
+            tokens[number] = text
+    for token in definition["added_tokens"]:
+        number = token["id"]
+        tokens[number] = token["content"]
+        scores[number] = -1000.0
+        types[number] = kinds.CONTROL if token["special"] else kinds.USER_DEFINED
+    return [token.encode() for token in tokens], [int(kind) for kind in types], scores
+
+
+def _ranks(model: Mapping[str, Any]) -> dict[str, int]:
+    """The number of the first merge that makes each token."""
+    found: dict[str, int] = {}
+    for number, pair in enumerate(model.get("merges") or ()):
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        found.setdefault("".join(parts), number + 1)
+    return found
+
+
+def _phantom(text: str) -> str:
+    """A token of WordPiece with its mark at the start of words, where BERT marks the rest."""
+    return text[2:] if text.startswith("##") else _SPACE + text
+
+
+def _cut(definition: Mapping[str, Any]) -> str:
+    """llama.cpp's name for how a byte-level tokenizer cuts a text before it merges bytes."""
+    steps = _steps(definition.get("pre_tokenizer"), "pretokenizers")
+    names = [step["type"] for step in steps]
+    byte_level = next((step for step in steps if step["type"] == "ByteLevel"), {})
+    if byte_level.get("add_prefix_space"):
+        names.append("add_prefix_space")
+    if not definition["model"]["merges"]:
+        return "gpt-2"  # nothing is merged, wherever it is cut
+    if names == ["ByteLevel"] and byte_level["use_regex"]:
+        return "gpt-2"
+    if names == ["Digits", "ByteLevel"] and steps[0]["individual_digits"]:
+        return "smollm"
+    if names == ["Split", "ByteLevel"] and steps[0]["pattern"].get("Regex") in _CUTS:
+        return _CUTS[steps[0]["pattern"]["Regex"]]
+    raise ConfigError(
+        f"--format gguf: the tokenizer cuts texts with {' and '.join(names) or 'nothing'}: must be "
+        "as GPT-2, Llama 3, Qwen 2 or SmolLM do, whose ways llama.cpp has"
+    )
+
+
+def _steps(state: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    if state is None:
+        return []
+    return list(state[name]) if state["type"] == "Sequence" else [state]
+
+
+def _adds_space(definition: Mapping[str, Any]) -> bool:
+    """Whether a space is put in front of a text."""
+    steps = _steps(definition.get("pre_tokenizer"), "pretokenizers")
+    steps += _steps(definition.get("normalizer"), "normalizers")
+    return any(
+        step["type"] == "Prepend" or step.get("prepend_scheme") in ("first", "always")
+        for step in steps
+    )
+
+
+def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes | None:
+    """SentencePiece's compiled table of characters to replace, if there is one."""
+    for step in _steps(normalizer, "normalizers"):
+        if step["type"] == "Precompiled":
+            return base64.b64decode(step["precompiled_charsmap"])
+    return None

@@ -1,0 +1,88 @@
+"""MLX-LM: Apple silicon; it reads the Hugging Face folder, and its converter quantises it.
+
+https://github.com/ml-explore/mlx-lm
+"""
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_kind
+from jaxformer.engines.converter_input import save_for_converter
+from jaxformer.errors import ConfigError, first_line
+from jaxformer.extras import optional_module
+from jaxformer.pretrained.model import Pretrained
+
+_BITS = {"int8": 8, "int4": 4}
+_DECODERS = (
+    "cohere", "cohere2", "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "gptj", "granite",
+    "llama", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm",
+)  # fmt: skip
+
+
+class MLXEngine(Engine):
+    """MLX-LM, on Apple's GPUs or on a CPU."""
+
+    name = "mlx"
+    module = "mlx_lm"
+
+    def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
+        """Loads a decoder."""
+        return _Decoder(folder)
+
+
+class MLXFormat(Format):
+    """A folder that MLX-LM has read and written."""
+
+    name = "mlx"
+    engines = (MLXEngine(),)
+    quantisations = tuple(_BITS)
+
+    def check(self, pretrained: Pretrained, quantise: str | None) -> None:
+        """Raises a ConfigError unless MLX-LM has the class of the model."""
+        check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, ("CausalLM", "LMHeadModel")))
+
+    def write(
+        self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
+    ) -> None:
+        """Writes the weights, config.json and the tokenizer."""
+        library: Any = optional_module("mlx_lm", "--format mlx")
+        bits = {} if quantise is None else {"quantize": True, "q_bits": _BITS[quantise]}
+        with tempfile.TemporaryDirectory() as scratch:
+            checkpoint, converted = Path(scratch, "hf"), Path(scratch, "mlx")
+            save_for_converter(pretrained, checkpoint, dtype)
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    library.convert(str(checkpoint), str(converted), **bits)
+            except Exception as error:  # third-party code may raise anything
+                raise ConfigError(
+                    f"--format mlx: its converter refused: {first_line(error)}"
+                ) from error
+            for file in converted.iterdir():
+                file.rename(folder / file.name)
+
+
+class _Decoder(LoadedModel):
+    def __init__(self, folder: Path):
+        self._mx: Any = optional_module("mlx.core", "the engine mlx")
+        library: Any = optional_module("mlx_lm", "the engine mlx")
+        self._model, self._tokenizer = library.load(str(folder))
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        logits = self._model(self._mx.array([prompt.tokens]))
+        return np.array(logits.astype(self._mx.float32))[0]
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        generation: Any = optional_module("mlx_lm.generate", "the engine mlx")
+        steps = generation.generate_step(
+            self._mx.array(prompt.tokens), self._model, max_tokens=count
+        )
+        return [int(token) for token, _ in steps]
+
+    def tokenize(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,71 @@
+"""What jaxformer itself computes for the prompts on which exports are compared."""
+
+import numpy as np
+
+from jaxformer.engines.base import LoadedModel, Prompt
+from jaxformer.generation.api import generate
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.outputs import forward
+
+TEXT = "The quick brown fox jumps over the lazy dog. It's 12:30, and 1 + 1 = 2.\n\n  def f(x):"
+"""A text with words, numbers, signs and white space, on which tokenizers differ."""
+_LENGTH = 24
+_PLAIN = {
+    "do_sample": False,
+    "eos_token_id": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+}
+"""Options of generation without what generation_config.json recommends."""
+
+
+class ReferenceModel(LoadedModel):
+    """A model in jaxformer, in float32."""
+
+    def __init__(self, pretrained: Pretrained):
+        self.pretrained = pretrained
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes text."""
+        return self.pretrained.config.predicts_next_token
+
+    def prompt(self) -> Prompt:
+        """Returns the tokens of `TEXT`, or random ones if there is no tokenizer."""
+        config = self.pretrained.config
+        text = self.tokenize(TEXT) or np.random.default_rng(0).integers(
+            0, config.vocab_size, _LENGTH
+        )
+        tokens = tuple(int(token) for token in text)[: min(_LENGTH, self.longest // 2)]
+        if not config.is_encoder_decoder:
+            return Prompt(tokens)
+        start = self.pretrained.checkpoint.hf_config.values["decoder_start_token_id"]
+        return Prompt(tokens, (int(start),))
+
+    @property
+    def longest(self) -> int:
+        """The number of positions that the model has, or a large number."""
+        values = self.pretrained.checkpoint.hf_config.values
+        named = ("max_position_embeddings", "n_positions", "max_seq_len")
+        return min([values[name] for name in named if values.get(name)], default=1 << 20)
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        """Returns the logits, or the last hidden states of a body."""
+        inputs = {"input_ids": np.array([prompt.tokens], np.int32)}
+        if prompt.decoder_tokens:
+            inputs["decoder_input_ids"] = np.array([prompt.decoder_tokens], np.int32)
+        found = forward(self.pretrained, inputs)
+        return np.asarray(found["logits" if "logits" in found else "last_hidden_state"][0])
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        """Returns what `jaxformer generate` continues with."""
+        inputs = {"input_ids": np.array([prompt.tokens], np.int32)}
+        found = generate(self.pretrained, inputs, max_new_tokens=count, **_PLAIN)
+        return found["sequences"][0][-count:].tolist()
+
+    def tokenize(self, text: str) -> list[int] | None:
+        """Returns the tokens of a text, without special tokens around them."""
+        tokenizer = self.pretrained.tokenizer
+        return None if tokenizer is None else tokenizer.encode(text, add_special_tokens=False).ids

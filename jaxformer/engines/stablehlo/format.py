@@ -1,0 +1,127 @@
+"""The format StableHLO for `export`, and JAX alone, which runs it in a process of its own."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
+from jaxformer.engines.stablehlo import runner
+from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, programs_of
+from jaxformer.engines.text_models import check_text_model, keeps_cache
+from jaxformer.errors import DataError, first_line
+from jaxformer.io.model_files import copy_side_files
+from jaxformer.pretrained.model import Pretrained
+
+_RUNNER = "run.py"
+_CALL = """\
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from run import Model
+asked = json.loads(sys.argv[3])
+model = Model(sys.argv[1])
+assert "jaxformer" not in sys.modules
+np.save(sys.argv[2], getattr(model, asked["method"])(*asked["arguments"]))
+"""
+
+
+class JAXEngine(Engine):
+    """JAX without jaxformer: the runner of the folder, in another process."""
+
+    name = "jax"
+    module = "jax"
+
+    @property
+    def version(self) -> str:
+        """The version of JAX."""
+        return jax.__version__
+
+    def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
+        """Returns the model, which is loaded for each question."""
+        return _Model(folder)
+
+
+class StableHLOFormat(Format):
+    """Programs for any number of rows and tokens, the weights, and a runner."""
+
+    name = "stablehlo"
+    engines = (JAXEngine(),)
+
+    def check(self, pretrained: Pretrained, quantise: str | None) -> None:
+        """Raises a ConfigError unless the model reads texts, and has logits or hidden states."""
+        check_text_model(pretrained, f"--format {self.name}")
+
+    def write(
+        self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
+    ) -> None:
+        """Writes the programs, weights.npz, manifest.json, run.py and the tokenizer."""
+        compute = "float32" if dtype == "float32" else "bfloat16"
+        model = replace(
+            pretrained,
+            parameters={n: x.astype(dtype) for n, x in pretrained.parameters.items()},
+            config=pretrained.config.with_fields(attention="reference", compute_dtype=compute),
+        )
+        programs = programs_of(model)
+        for name, program in programs.items():
+            (folder / f"{name}.stablehlo").write_bytes(program.serialize())
+        weights = {name: np.asarray(array) for name, array in model.parameters.items()}
+        np.savez(folder / "weights.npz", **weights)
+        manifest = {
+            "architecture": pretrained.checkpoint.architecture.name,
+            "jax": jax.__version__,
+            "platforms": PLATFORMS,
+            "programs": {name: _signature(program) for name, program in programs.items()},
+            "weights": {name: array.dtype.name for name, array in weights.items()},
+        }
+        if keeps_cache(model.config):
+            manifest["capacity"] = capacity(model)
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        (folder / _RUNNER).write_bytes(Path(runner.__file__).read_bytes())
+        copy_side_files(pretrained.folder, folder)
+
+
+def _signature(program: Any) -> dict[str, list[str]]:
+    """The shapes of the inputs after the weights, and of the outputs, such as "int32[b,t]"."""
+    (_, *inputs), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
+    return {
+        "inputs": [_short(each) for each in jax.tree.leaves(inputs)],
+        "outputs": [_short(each) for each in program.out_avals],
+    }
+
+
+def _short(array: Any) -> str:
+    return f"{jnp.dtype(array.dtype).name}[{','.join(map(str, array.shape))}]"
+
+
+class _Model(LoadedModel):
+    def __init__(self, folder: Path):
+        self._folder = folder.resolve()
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        rows = [prompt.tokens, *([prompt.decoder_tokens] if prompt.decoder_tokens else [])]
+        return self._ask("forward", *rows)
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        start = prompt.decoder_tokens[:1]
+        return self._ask("generate", prompt.tokens, count, *start).tolist()
+
+    def _ask(self, method: str, *arguments: Any) -> np.ndarray:
+        """Calls a method of the runner in a process that imports JAX alone."""
+        with tempfile.TemporaryDirectory() as scratch:
+            answer = Path(scratch, "answer.npy")
+            asked = json.dumps({"method": method, "arguments": arguments})
+            command = [sys.executable, "-I", "-c", _CALL, str(self._folder), str(answer), asked]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                last = ValueError(done.stderr.strip().splitlines()[-1])
+                raise DataError(f"{self._folder / _RUNNER} failed: {first_line(last)}")
+            return np.load(answer)

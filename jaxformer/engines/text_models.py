@@ -1,0 +1,40 @@
+"""What the formats that take any model of texts ask of it."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.families import family_of
+from jaxformer.models.model import ModelConfig
+from jaxformer.pretrained.model import Pretrained
+
+OUTPUTS = ("logits", "last_hidden_state")
+"""The outputs that are compared: those of a head, or else of a body."""
+
+
+def check_text_model(pretrained: Pretrained, option: str) -> None:
+    """Raises a ConfigError for an option unless a model has logits or hidden states of texts."""
+    inputs = family_of(pretrained.config).inputs
+    name = pretrained.checkpoint.architecture.name
+    if "input_ids" not in inputs or "pixel_values" in inputs:
+        raise ConfigError(f"{option}: must be a model of texts; this is a {name}")
+    ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    arrays = dict.fromkeys(text_inputs(pretrained.config), ids)
+    outputs = jax.eval_shape(pretrained._outputs, pretrained.parameters, arrays)
+    heads = [each for each in outputs if each.endswith("logits")]
+    if heads != ["logits"] and (heads or "last_hidden_state" not in outputs):
+        raise ConfigError(
+            f"{option}: must be a model with logits, or without a head; {name} has "
+            f"{', '.join(heads)}"
+        )
+
+
+def text_inputs(config: ModelConfig) -> tuple[str, ...]:
+    """Returns the names of the inputs in transformers: tokens, their mask, and the decoder's."""
+    answers = ("decoder_input_ids",) if config.is_encoder_decoder else ()
+    return ("input_ids", "attention_mask", *answers)
+
+
+def keeps_cache(config: ModelConfig) -> bool:
+    """Returns whether a model is a decoder without an encoder, which keeps one cache."""
+    return config.causal and config.predicts_next_token and not config.is_encoder_decoder

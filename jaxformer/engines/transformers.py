@@ -1,0 +1,69 @@
+"""transformers: PyTorch, and the loaders of vLLM, SGLang and TGI, which read the same folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.engines.base import Engine, LoadedModel, Prompt
+from jaxformer.extras import optional_module
+from jaxformer.io.model_files import CONFIG, read_object
+
+_PURPOSE = "the engine transformers"
+
+
+class TransformersEngine(Engine):
+    """transformers with PyTorch, in float32 on the CPU."""
+
+    name = "transformers"
+    module = "transformers"
+
+    def require(self) -> None:
+        """Raises MissingExtra unless transformers and PyTorch are installed."""
+        super().require()
+        optional_module("torch", _PURPOSE)
+
+    def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
+        """Loads the class that config.json names."""
+        return _Model(folder)
+
+
+def load_torch(folder: Path, dtype: str) -> Any:
+    """Returns the model of the class that config.json names, for inference with a dtype."""
+    torch: Any = optional_module("torch", _PURPOSE)
+    library: Any = optional_module("transformers", _PURPOSE)
+    (name, *_) = (read_object(folder, CONFIG) or {})["architectures"]
+    return getattr(library, name).from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+
+
+class _Model(LoadedModel):
+    def __init__(self, folder: Path):
+        self._torch: Any = optional_module("torch", _PURPOSE)
+        library: Any = optional_module("transformers", _PURPOSE)
+        self._model = load_torch(folder, "float32")
+        self._tokenizer = library.AutoTokenizer.from_pretrained(folder)
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        inputs = {"input_ids": self._torch.tensor([prompt.tokens])}
+        if prompt.decoder_tokens:
+            inputs["decoder_input_ids"] = self._torch.tensor([prompt.decoder_tokens])
+        with self._torch.no_grad():
+            found = self._model(**inputs)
+        name = "logits" if "logits" in found else "last_hidden_state"
+        return found[name][0].numpy()
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        found = self._model.generate(
+            self._torch.tensor([prompt.tokens]),
+            attention_mask=self._torch.ones(1, len(prompt.tokens), dtype=self._torch.long),
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            forced_bos_token_id=None,
+            forced_eos_token_id=None,
+        )
+        return found[0][-count:].tolist()
+
+    def tokenize(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,1 @@
+"""A small server of models with the HTTP interface of OpenAI, for trying them."""

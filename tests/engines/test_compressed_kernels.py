@@ -1,0 +1,78 @@
+"""Packed kernels: what is rounded to what, what is refused, and what transformers computes."""
+
+import numpy as np
+import pytest
+from tiny_models import random_parameters, tiny
+
+from jaxformer.engines.compressed_tensors import is_kernel, packed
+from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.tiny import save_plain
+from jaxformer.errors import ConfigError
+from jaxformer.hub.describe import describe_model
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.zoo import FORMATS
+
+
+def unpacked(parts, bits):
+    """The kernel that packed parts stand for, by the definition of the format."""
+    outputs, inputs = parts["weight_shape"]
+    words = parts["weight_packed"].view(np.uint32)[..., None]
+    steps = (words >> (bits * np.arange(32 // bits, dtype=np.uint32))) & ((1 << bits) - 1)
+    steps = steps.reshape(outputs, inputs).astype(np.int64) - (1 << (bits - 1))
+    scale = np.repeat(parts["weight_scale"], inputs // parts["weight_scale"].shape[1], axis=1)
+    return steps * scale
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 32)])
+def test_each_weight_is_within_half_a_step(bits, group):
+    kernel = np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)
+    kernel[2] = 0
+    parts = packed(kernel, bits, group)
+    assert parts["weight_packed"].shape == (6, 64 * bits // 32)
+    assert parts["weight_scale"].shape == (6, 1 if group is None else 2)
+    width = 64 // parts["weight_scale"].shape[1]
+    half = np.repeat(parts["weight_scale"], width, axis=1) / 2
+    assert (np.abs(unpacked(parts, bits) - kernel) <= half * (1 + 1e-4)).all()
+    assert (unpacked(parts, bits)[2] == 0).all()
+
+
+def test_kernels_of_layers_alone():
+    assert is_kernel("model.layers.0.mlp.up_proj.weight", (8, 4))
+    assert not is_kernel("model.embed_tokens.weight", (8, 4))
+    assert not is_kernel("model.layers.0.input_layernorm.weight", (8,))
+    assert not is_kernel("lm_head.weight", (8, 4))
+
+
+def test_inputs_that_groups_do_not_divide(tmp_path):
+    config = tiny(vocab_size=64, model_dim=48, num_heads=4, mlp_dim=64)
+    model = Pretrained(
+        config,
+        random_parameters(config),
+        described_by(describe_model(config, FORMATS.values(), {})),
+    )
+    with pytest.raises(ConfigError, match="48 inputs: must be a multiple of 32"):
+        written(model, tmp_path, "int4")
+    with pytest.raises(ConfigError, match="int8 or int4"):
+        written(model, tmp_path, None)
+    assert not (tmp_path / "out").exists()
+
+
+def written(model, tmp_path, quantise, source="here"):
+    out = tmp_path / "out"
+    export_model(model, out, format="compressed-tensors", source=source, quantise=quantise)
+    return out
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("quantise", ["int8", "int4"])
+def test_transformers_reads_packed_kernels(quantise, tmp_path):
+    pytest.importorskip("compressed_tensors")
+    save_plain("llama", tmp_path / "hf")
+    model = load(tmp_path / "hf", dtype=None)
+    out = written(model, tmp_path, quantise, str(tmp_path / "hf"))
+    (receipt,) = verify_export(out, engines_for(out, ["transformers"]))
+    assert 0 < receipt.max_difference < (0.05 if quantise == "int8" else 0.5) * receipt.largest
+    assert receipt.equal_tokens_of_text
+    with pytest.raises(ConfigError, match="quantised"):
+        load(out)

@@ -1,0 +1,163 @@
+"""`export --format` and `verify --engines`: what is refused, and what engines compute."""
+
+import json
+import sys
+
+import pytest
+from saved_folders import save_tiny
+from tiny_models import random_parameters
+
+from jaxformer.checkpoints.run_dir import prepared_data
+from jaxformer.checkpoints.saved_run import write_run
+from jaxformer.cli import main as cli
+from jaxformer.cli.hub.checkpoints import Export
+from jaxformer.config import Config
+from jaxformer.data import Bytes, DataConfig, TextFiles
+from jaxformer.engines import export
+from jaxformer.engines.converter_input import save_for_converter
+from jaxformer.engines.export import ENGINE_FORMATS
+from jaxformer.engines.tiny import PLAIN, save_plain
+from jaxformer.models import DecoderConfig
+from jaxformer.pretrained.auto import load
+
+ENGINES = ("ctranslate2", "gguf", "mlx", "onnx")
+MEASURED = {
+    "ctranslate2": ("llama", "gpt2", "bert", "t5"),
+    "mlx": ("llama", "qwen3", "olmo2"),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A decoder that reads bytes, with two documents of validation data."""
+    home = tmp_path_factory.mktemp("runs")
+    (home / "texts").mkdir()
+    for number in range(8):
+        (home / "texts" / f"{number}.txt").write_text(f"The dog {number} chased a dog. " * 40)
+    model = DecoderConfig(vocab_size=320, num_layers=2, model_dim=64, num_heads=4, mlp_dim=96)
+    data = DataConfig(
+        source=TextFiles(str(home / "texts")), tokenizer=Bytes(), sequence_length=32, batch_size=2
+    )
+    write_run(home / "run", Config(model, data), 3, random_parameters(model, scale=0.1))
+    prepared_data(data, home / "run")
+    return home / "run"
+
+
+def refused(capsys, *arguments):
+    """The message of a command that must be refused."""
+    assert cli.main([str(argument) for argument in arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_the_command_has_every_format():
+    names = Export.__dataclass_fields__["format"].type.__args__
+    assert names == ("hf", "flax", *ENGINE_FORMATS)
+
+
+def test_a_quantisation_that_the_format_lacks(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    message = refused(capsys, "export", run, out, "--format", "mlx", "--quantise", "int3")
+    assert "int8 or int4" in message
+    message = refused(capsys, "export", run, out, "--quantise", "int8")
+    assert "--format hf" in message
+    assert not out.exists()
+
+
+def test_files_of_an_engine_are_not_split(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    options = ("--format", "mlx", "--max-shard-gb", "1")
+    assert "--max-shard-gb" in refused(capsys, "export", run, out, *options)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_missing_engine_is_named_with_its_extra(name, run, tmp_path, capsys, monkeypatch):
+    for module in ("ctranslate2", "gguf", "mlx_lm", "onnx"):
+        monkeypatch.setitem(sys.modules, module, None)
+    message = refused(capsys, "export", run, tmp_path / "out", "--format", name)
+    assert f"pip install 'jaxformer[{name}]'" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_that_does_not_read_the_folder(run, tmp_path, capsys):
+    assert cli.main(["export", str(run), str(tmp_path / "hf")]) == 0
+    message = refused(capsys, "verify", tmp_path / "hf", "--engines", "ctranslate2")
+    assert "transformers, mlx" in message
+
+
+def test_a_source_that_is_gone(run, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    described = {"format": "mlx", "source": str(tmp_path / "gone")}
+    (tmp_path / export.DESCRIPTION).write_text(json.dumps(described))
+    with pytest.raises(export.ConfigError, match="--reference"):
+        export.verify_export(tmp_path, [])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ctranslate2", "deberta"), ("mlx", "bert")])
+def test_a_system_that_the_engine_lacks(name, kind, tmp_path, capsys):
+    folder = save_tiny(kind, tmp_path / kind)
+    message = refused(capsys, "export", folder, tmp_path / "out", "--format", name)
+    assert f"a {kind!r}" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.torch
+def test_a_head_that_the_engine_lacks(tmp_path, capsys):
+    folder = save_tiny("bert", tmp_path / "bert", "ForTokenClassification")
+    message = refused(capsys, "export", folder, tmp_path / "out", "--format", "ctranslate2")
+    assert "BertForTokenClassification" in message
+    assert "--architecture" in message
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "quantise"),
+    [
+        (name, quantise)
+        for name in ENGINES
+        for quantise in (None, *ENGINE_FORMATS[name].quantisations[:1])
+    ],
+)
+def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):
+    pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
+    options = () if quantise is None else ("--quantise", quantise)
+    command = ["export", str(run), str(tmp_path / "out"), "--format", name, *options]
+    assert cli.main(command) == 0
+    assert cli.main(["verify", str(tmp_path / "out"), "--engines", "all"]) == 0
+    (receipt,) = json.loads((tmp_path / "out" / "receipt.json").read_text())["engines"]
+    assert receipt["engine"] == ENGINE_FORMATS[name].engines[0].name
+    assert receipt["agrees"]
+    assert (receipt["perplexity"] is None) == (quantise is None)
+    if quantise is None:
+        tolerance = ENGINE_FORMATS[name].engines[0].tolerance
+        assert receipt["max_difference"] <= tolerance * max(1, receipt["largest"])
+        assert receipt["equal_greedy_tokens"] == receipt["greedy_tokens"] == export_length(run)
+
+
+def export_length(run):
+    return min(256, load(run).checkpoint.hf_config.values["max_position_embeddings"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, kinds in MEASURED.items() for kind in kinds]
+)
+def test_systems_in_engines(name, kind, tmp_path):
+    pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
+    save_plain(kind, tmp_path / "hf")
+    model, out = load(tmp_path / "hf", dtype=None), tmp_path / "out"
+    export.export_model(model, out, format=name, source=str(tmp_path / "hf"))
+    (receipt,) = export.verify_export(out, export.engines_for(out, [name]))
+    assert not receipt.problems
+    assert receipt.max_difference <= 1e-4 * max(1, receipt.largest)
+
+
+@pytest.mark.torch
+def test_converters_get_a_token_for_every_row(tmp_path):
+    save_plain("llama", tmp_path / "hf")
+    assert "llama" in PLAIN
+    model = load(tmp_path / "hf", dtype=None)
+    save_for_converter(model, tmp_path / "out", None)
+    again = load(tmp_path / "out")
+    assert again.tokenizer.get_vocab_size() == model.config.vocab_size > 0
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["bos_token"] == settings["eos_token"]

@@ -1,0 +1,117 @@
+"""Receipts tell a model that computes the same from one that does not, without any engine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_models import random_parameters, tiny
+
+from jaxformer.engines import receipts
+from jaxformer.engines.base import Engine, LoadedModel
+from jaxformer.engines.receipts import measure, num_equal, perplexity
+from jaxformer.engines.reference import ReferenceModel
+from jaxformer.hub.describe import describe_model
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.zoo import FORMATS
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = tiny(vocab_size=64)
+    description = describe_model(config, FORMATS.values(), {})
+    return Pretrained(config, random_parameters(config), described_by(description))
+
+
+class Changed(LoadedModel):
+    """jaxformer's own model, with an error added to its outputs."""
+
+    def __init__(self, model, error):
+        self._model, self._error = ReferenceModel(model), error
+
+    def outputs(self, prompt):
+        return self._model.outputs(prompt) + self._error
+
+    def greedy(self, prompt, count):
+        tokens = self._model.greedy(prompt, count)
+        return [*tokens[:3], *((token + 1) % 64 for token in tokens[3:])] if self._error else tokens
+
+
+class FakeEngine(Engine):
+    name = "fake"
+    module = "numpy"
+    version = "1.0"
+
+    def __init__(self, model, error):
+        self._model, self._error = model, error
+
+    def load(self, folder, description):
+        return Changed(self._model, self._error)
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch):
+    monkeypatch.setattr(receipts, "GREEDY_TOKENS", 8)
+
+
+def receipt(model, tmp_path, error, description=None, rows=()):
+    (tmp_path / "weights").write_bytes(b"12345")
+    engine = FakeEngine(model, error)
+    return measure(engine, tmp_path, description or {}, ReferenceModel(model), rows)
+
+
+def test_the_same_model_agrees(model, tmp_path):
+    found = receipt(model, tmp_path, 0.0)
+    assert (found.max_difference, found.equal_greedy_tokens, found.greedy_tokens) == (0.0, 8, 8)
+    assert found.bytes == 5
+    assert not found.problems
+    assert found.as_json()["agrees"]
+
+
+def test_another_model_does_not(model, tmp_path):
+    found = receipt(model, tmp_path, 0.5)
+    assert found.max_difference == pytest.approx(0.5)
+    assert found.equal_greedy_tokens == 3
+    assert len(found.problems) == 2
+    assert not found.as_json()["agrees"]
+
+
+def test_quantised_weights_are_judged_by_their_perplexity(model, tmp_path):
+    rows = [np.arange(12) % 64, np.arange(20, 32)]
+    found = receipt(model, tmp_path, 0.5, {"quantise": "int8"}, rows)
+    assert found.perplexity["engine"] == pytest.approx(found.perplexity["jaxformer"], rel=1e-5)
+    assert not found.problems  # the same to every logit changes no probability
+    worse = {"jaxformer": 10.0, "engine": 10.3}
+    assert len(replace(found, perplexity=worse).problems) == 1
+
+
+def test_the_perplexity_of_equal_logits_is_the_size_of_the_vocabulary():
+    class Uniform(LoadedModel):
+        def outputs(self, prompt):
+            return np.zeros((len(prompt.tokens), 50), np.float32)
+
+    assert perplexity(Uniform(), [np.arange(9)]) == pytest.approx(50)
+
+
+def test_nan_and_another_shape_differ():
+    right = np.ones((2, 3), np.float32)
+    assert receipts.largest_difference(np.full((2, 3), np.nan), right) == np.inf
+    assert receipts.largest_difference(np.ones((2, 4)), right) == np.inf
+    assert receipts.largest_difference(right * 2, right) == 1
+
+
+def test_tokens_are_counted_up_to_the_first_that_differs():
+    assert num_equal([1, 2, 3, 4], [1, 2, 9, 4]) == 2
+    assert num_equal([1, 2], [1, 2, 3]) == 2
+
+
+def test_an_engine_without_a_tokenizer_is_not_asked_for_tokens(model, tmp_path):
+    assert receipt(model, tmp_path, 0.0).equal_tokens_of_text is None
+
+
+@pytest.mark.parametrize("description", [{"dtype": "bfloat16"}, {"quantise": "int8"}])
+def test_fewer_bits_without_validation_data_are_not_judged(description, model, tmp_path):
+    found = receipt(model, tmp_path, 0.5, description)
+    assert not found.judged
+    assert found.as_json()["agrees"] is None
+    judged = receipt(model, tmp_path, 0.5, description, [np.arange(12) % 64])
+    assert judged.as_json()["agrees"] is True

@@ -1,0 +1,40 @@
+"""The page about engines: the text before its table stays, and each refusal is explained."""
+
+from jaxformer.engines.receipts import Receipt
+from jaxformer.engines.table import HEADING, Row, columns, engines_page
+from jaxformer.engines.table import _cell as cell
+
+
+def receipt(**changes):
+    given = {
+        "engine": "fake",
+        "version": "1",
+        "max_difference": 2e-6,
+        "largest": 4.0,
+        "greedy_tokens": 256,
+        "equal_greedy_tokens": 256,
+        "equal_tokens_of_text": None,
+        "bytes": 1,
+        "seconds": 1.0,
+        "limit": 1e-4,
+    }
+    return Receipt(**(given | changes))
+
+
+def test_a_cell_has_both_figures():
+    assert cell(receipt()) == "2.0e-06 of 4.0, 256"
+    assert cell(receipt(greedy_tokens=0, equal_greedy_tokens=0)) == "2.0e-06 of 4.0"
+    assert cell(receipt(max_difference=0.5)).startswith("differs: ")
+
+
+def test_what_is_before_the_table_stays(monkeypatch):
+    monkeypatch.setattr("jaxformer.engines.table.version", lambda name: "1.0")
+    for _, engine in columns():
+        monkeypatch.setattr(type(engine), "version", "1.0")
+    names = ["transformers", *(engine.name for _, engine in columns()[1:])]
+    row = Row("llama", "LlamaForCausalLM", dict.fromkeys(names, "-"), {"mlx": "a reason"})
+    page = engines_page([row], f"# Engines\n\nText.\n\n{HEADING}\n\nan older table\n")
+    assert page.startswith(f"# Engines\n\nText.\n\n{HEADING}\n\n| `model_type` |")
+    assert "an older table" not in page
+    assert "- `llama` in mlx: a reason" in page
+    assert page.count("\n| ") == 3

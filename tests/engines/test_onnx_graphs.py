@@ -1,0 +1,91 @@
+"""ONNX: graphs for any number of rows and tokens, with the cache of a decoder."""
+
+import json
+
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+from tiny_models import random_parameters, tiny
+
+from jaxformer.cli import main as cli
+from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.onnx import FILE
+from jaxformer.engines.text_models import check_text_model, keeps_cache, text_inputs
+from jaxformer.engines.tiny import save_plain
+from jaxformer.errors import ConfigError
+from jaxformer.hub.describe import describe_model
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.pretrained.outputs import forward
+from jaxformer.zoo import FORMATS
+
+
+def test_bfloat16_is_refused_before_anything_is_written(tmp_path):
+    config = tiny(vocab_size=64)
+    description = described_by(describe_model(config, FORMATS.values(), {}))
+    model = Pretrained(config, random_parameters(config), description)
+    check_text_model(model, "--format onnx")
+    assert keeps_cache(config)
+    assert text_inputs(config) == ("input_ids", "attention_mask")
+    with pytest.raises(ConfigError, match="--dtype bfloat16: must be float32 or float16"):
+        export_model(model, tmp_path / "out", format="onnx", source="here", dtype="bfloat16")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["onnx", "stablehlo"])
+def test_a_head_with_two_outputs_is_refused(name, tmp_path, capsys):
+    folder = save_tiny("bert", tmp_path / "bert", "ForQuestionAnswering")
+    assert cli.main(["export", str(folder), str(tmp_path / "out"), "--format", name]) == 2
+    assert "BertForQuestionAnswering has end_logits, start_logits" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def exported(kind, tmp_path):
+    pytest.importorskip("onnxscript")
+    save_plain(kind, tmp_path / "hf")
+    model, out = load(tmp_path / "hf"), tmp_path / "out"
+    export_model(model, out, format="onnx", source=str(tmp_path / "hf"))
+    return model, out
+
+
+@pytest.mark.torch
+def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
+    model, out = exported("llama", tmp_path)
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(out / FILE, providers=["CPUExecutionProvider"])
+    pasts = [each.name for each in session.get_inputs() if each.name.startswith("past_key_values")]
+    assert pasts == [f"past_key_values.{n}.{part}" for n in (0, 1) for part in ("key", "value")]
+    assert json.loads((out / "config.json").read_text())["model_type"] == "llama"
+    assert (out / "tokenizer.json").is_file()
+    outputs = [each.name for each in session.get_outputs()]
+
+    def run(ids, start, past):
+        positions = np.broadcast_to(np.arange(start, start + ids.shape[1]), ids.shape)
+        mask = np.ones((len(ids), start + ids.shape[1]), np.int64)
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **past}
+        found = dict(zip(outputs, session.run(None, inputs), strict=True))
+        return found["logits"], {
+            name: found[name.replace("past_key_values", "present")] for name in pasts
+        }
+
+    for rows, length in ((1, 7), (3, 5)):
+        ids = np.random.default_rng(rows).integers(0, 320, (rows, length))
+        right = forward(model, {"input_ids": ids.astype(np.int32)})["logits"]
+        empty = dict.fromkeys(pasts, np.zeros((rows, 2, 0, 16), np.float32))
+        logits, cache = run(ids[:, :3], 0, empty)
+        np.testing.assert_allclose(logits, right[:, :3], atol=2e-5)
+        logits, _ = run(ids[:, 3:], 3, cache)
+        np.testing.assert_allclose(logits, right[:, 3:], atol=2e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "kind", ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "t5"))]
+)
+def test_systems_in_onnx_runtime(kind, tmp_path):
+    pytest.importorskip("onnxruntime")
+    _, out = exported(kind, tmp_path)
+    (receipt,) = verify_export(out, engines_for(out, ["onnxruntime"]))
+    assert not receipt.problems
+    assert receipt.equal_greedy_tokens == receipt.greedy_tokens

@@ -1,0 +1,131 @@
+"""StableHLO: programs for any number of rows and tokens, which the runner calls with JAX alone."""
+
+import ast
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny_models import random_parameters, tiny, tiny_encoder, tiny_vision
+
+from jaxformer.engines.base import Prompt
+from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.stablehlo import runner
+from jaxformer.engines.stablehlo.format import JAXEngine
+from jaxformer.engines.stablehlo.programs import capacity, programs_of
+from jaxformer.engines.text_models import keeps_cache
+from jaxformer.engines.tiny import save_plain
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.describe import describe_model
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.pretrained.outputs import forward
+from jaxformer.zoo import FORMATS
+
+
+def pretrained(config):
+    description = describe_model(config, FORMATS.values(), {})
+    return Pretrained(config, random_parameters(config), described_by(description))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    out = tmp_path_factory.mktemp("stablehlo") / "out"
+    model = pretrained(tiny(vocab_size=64, compute_dtype="float32"))
+    export_model(model, out, format="stablehlo", source="here")
+    return model, out
+
+
+def test_the_runner_imports_jax_alone():
+    tree = ast.parse(Path(runner.__file__).read_text())
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imported for alias in node.names}
+    assert names == {"argparse", "json", "Path", "jax", "numpy"}
+
+
+@pytest.mark.more
+def test_rows_of_any_number_and_length(exported):
+    model, out = exported
+    program = jax.export.deserialize(bytearray((out / "forward.stablehlo").read_bytes()))
+    for shape in ((1, 3), (2, 7), (3, 1)):
+        ids = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+        found = program.call(dict(model.parameters), ids, np.ones_like(ids))
+        right = forward(model, {"input_ids": ids})["logits"]
+        np.testing.assert_allclose(found, right, atol=2e-5)
+
+
+@pytest.mark.more
+def test_prompts_of_different_lengths_and_their_next_tokens(exported):
+    model, out = exported
+    run = runner.Model(out)
+    ids = np.array([[5, 9, 2, 7], [8, 3, 0, 0]], np.int32)
+    logits, cache = run.call("prefill", ids, np.array([4, 2], np.int32))
+    for row, length in zip(range(2), (4, 2), strict=True):
+        right = forward(model, {"input_ids": ids[row : row + 1, :length]})["logits"]
+        np.testing.assert_allclose(logits[row], right[0, -1], atol=2e-5)
+    logits, _ = run.call("decode", np.array([6, 1], np.int32), cache)
+    for row, tokens in enumerate(([5, 9, 2, 7, 6], [8, 3, 1])):
+        right = forward(model, {"input_ids": np.array([tokens], np.int32)})["logits"]
+        np.testing.assert_allclose(logits[row], right[0, -1], atol=2e-5)
+
+
+@pytest.mark.more
+def test_the_manifest_says_what_programs_read(exported):
+    model, out = exported
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert set(manifest["programs"]) == {"forward", "prefill", "decode"}
+    assert manifest["programs"]["forward"]["inputs"] == ["int32[b,t]", "int32[b,t]"]
+    assert manifest["programs"]["forward"]["outputs"] == ["float32[b,t,64]"]
+    assert manifest["programs"]["prefill"]["inputs"] == ["int32[b,t]", "int32[b]"]
+    assert set(manifest["weights"]) == set(model.parameters)
+    assert manifest["capacity"] == capacity(model)
+
+
+@pytest.mark.more
+def test_weights_of_two_bytes_are_read_again(tmp_path):
+    model = pretrained(tiny(vocab_size=64))
+    export_model(model, tmp_path / "out", format="stablehlo", source="here", dtype="bfloat16")
+    run = runner.Model(tmp_path / "out")
+    assert {array.dtype.name for array in run.weights.values()} == {"bfloat16"}
+    found = run.forward([1, 2, 3])
+    right = forward(model, {"input_ids": np.array([[1, 2, 3]], np.int32)})["logits"][0]
+    assert np.abs(found - right).max() < 0.05 * np.abs(right).max()
+
+
+@pytest.mark.more
+def test_an_encoder_has_one_program():
+    model = pretrained(tiny_encoder(attention="reference"))
+    assert not keeps_cache(model.config)
+    assert set(programs_of(model)) == {"forward"}
+
+
+def test_a_model_of_images_is_refused(tmp_path):
+    model = pretrained(tiny_vision())
+    with pytest.raises(ConfigError, match="a model of texts"):
+        export_model(model, tmp_path / "out", format="stablehlo", source="here")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.more
+def test_a_process_that_knows_no_jaxformer(exported):
+    model, out = exported
+    found = JAXEngine().load(out, {}).outputs(Prompt((5, 9, 2)))
+    right = forward(model, {"input_ids": np.array([[5, 9, 2]], np.int32)})["logits"][0]
+    np.testing.assert_allclose(found, right, atol=2e-5)
+    (out / "manifest.json").rename(out / "moved.json")
+    with pytest.raises(DataError, match=r"run.py failed"):
+        JAXEngine().load(out, {}).outputs(Prompt((5, 9, 2)))
+    (out / "moved.json").rename(out / "manifest.json")
+
+
+@pytest.mark.torch
+@pytest.mark.quick("gpt2", "bart")
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart"])
+def test_systems_in_jax_alone(kind, tmp_path):
+    save_plain(kind, tmp_path / "hf")
+    model, out = load(tmp_path / "hf", dtype=None), tmp_path / "out"
+    export_model(model, out, format="stablehlo", source=str(tmp_path / "hf"))
+    (receipt,) = verify_export(out, engines_for(out, ["jax"]))
+    assert not receipt.problems
+    assert receipt.max_difference <= 2e-5 * max(1, receipt.largest)
