@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import DataError
 from jaxformer.functional.activations import scope, with_cache
+from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
 from jaxformer.hub.states import STATES, WEIGHTS, Cache, by_layer, layer_states
@@ -66,9 +67,16 @@ class HFFamily(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
+        self,
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        inputs: Arrays,
+        key: jax.Array | None = None,
     ) -> tuple[ModelOutput, Outputs]:
-        """Returns the states that heads read, and the outputs that need no head."""
+        """Returns the states that heads read, and the outputs that need no head.
+
+        `key` is for dropout.
+        """
 
     def encoder_inputs(
         self, checkpoint: "HFCheckpoint", inputs: Arrays
@@ -79,11 +87,16 @@ class HFFamily(abc.ABC):
         return ids, {"positions": positions, "mask": mask}
 
     def encode(
-        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
+        self,
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        inputs: Arrays,
+        key: jax.Array | None = None,
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), _padding_mask(inputs.get("attention_mask"))
+        mask = padding_mask(inputs.get("attention_mask"))
+        return model.encode(source, key=key, **options), mask
 
     def of(self, config: ModelConfig) -> "HFFamily":
         """Returns the family of one model: this one, unless it depends on the model's parts."""
@@ -151,20 +164,22 @@ def positions_and_mask(
         positions = counted(ids, real, pad_id)
     if mask is None and checkpoint.model_format.hides_padding and pad_id is not None:
         mask = (ids != pad_id).astype(jnp.int32)
-    return positions, _padding_mask(mask)
+    return positions, padding_mask(mask)
 
 
-def _padding_mask(mask: jax.Array | None) -> Mask:
+def padding_mask(mask: jax.Array | None) -> Mask:
+    """Returns the mask of keys that are 1 in an attention mask `[B, S]`; None: all are."""
     return Mask() if mask is None else KeyPadding(mask > 0)
 
 
 class _Decoder(HFFamily):
     name = "decoder"
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         ids = required_input(inputs, "input_ids")
         positions, mask = positions_and_mask(checkpoint, inputs, ids)
-        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids_of(inputs))
+        options = {"positions": positions, "mask": mask, "type_ids": type_ids_of(inputs)}
+        hidden = model.hidden(ids, key=key, **options)
         valid = _not_padding(checkpoint, ids, _valid(inputs))
         states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
         return states, {"last_hidden_state": hidden}
@@ -178,9 +193,9 @@ class _Encoder(HFFamily):
         ids, options = super().encoder_inputs(checkpoint, inputs)
         return ids, options | {"type_ids": type_ids_of(inputs)}
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         ids, options = self.encoder_inputs(checkpoint, inputs)
-        hidden = model.hidden(ids, **options)
+        hidden = model.hidden(ids, key=key, **options)
         pooled = model.pooled(hidden)
         outputs = {"last_hidden_state": hidden}
         if checkpoint.config.pooler is not None:
@@ -210,21 +225,31 @@ class _EncoderDecoder(HFFamily):
         "decoder.": Stack("decoder_", "last_hidden_state"),
     }
 
-    def forward(self, model, checkpoint, inputs):
-        memory, mask = self.encode(model, checkpoint, inputs)
-        targets = _decoder_ids(checkpoint, inputs)
-        own = {"attention_mask": _decoder_mask(checkpoint, inputs, targets)}
-        decoder = self.decoder_checkpoint(checkpoint)
-        decoder_positions, decoder_mask = positions_and_mask(decoder, own, targets)
-        hidden = model.decode(
-            targets,
-            memory,
-            encoder_mask=mask,
-            positions=decoder_positions,
-            mask=decoder_mask,
-        )
+    def forward(self, model, checkpoint, inputs, key=None):
+        encoder_key, decoder_key = split(key, 2)
+        memory, mask = self.encode(model, checkpoint, inputs, encoder_key)
+        hidden = self.decode(model, checkpoint, memory, mask, inputs, decoder_key)
         outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
         return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
+
+    def decode(
+        self,
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        encoder_outputs: jax.Array,
+        mask: Mask,
+        inputs: Arrays,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the decoder's states `[B, T, D]`; `mask` is that of the encoder's outputs."""
+        targets = _decoder_ids(checkpoint, inputs)
+        own = {"attention_mask": _decoder_mask(checkpoint, inputs, targets)}
+        if "decoder_position_ids" in inputs:
+            own["position_ids"] = inputs["decoder_position_ids"]
+        decoder = self.decoder_checkpoint(checkpoint)
+        positions, decoder_mask = positions_and_mask(decoder, own, targets)
+        options = {"encoder_mask": mask, "positions": positions, "mask": decoder_mask}
+        return model.decode(targets, encoder_outputs, key=key, **options)
 
     def decoder_checkpoint(self, checkpoint: "HFCheckpoint") -> "HFCheckpoint":
         """Returns the checkpoint that says how the decoder's positions are counted."""
@@ -291,10 +316,10 @@ class _Vision(HFFamily):
         hidden = "bool_masked_pos" if config.mask_ratio is None else "noise"
         return hidden, "pixel_values"
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         config = checkpoint.config
         images, options = self.encoder_inputs(checkpoint, inputs)
-        hidden = model.hidden(images, **options)
+        hidden = model.hidden(images, key=key, **options)
         states = model.outputs_from(hidden, options.get("places"), options.get("real"))
         outputs = {"last_hidden_state": hidden}
         order = _order_of_patches(config, inputs)
@@ -335,13 +360,14 @@ class _DualEncoder(HFFamily):
         others = set() if config.image.position.any_grid else set(PATCHES) - {"pixel_values"}
         return tuple(sorted(names - others))
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         """Runs both encoders; with texts or images alone, leaves out the similarities."""
         if not {"input_ids", "pixel_values"} & set(inputs):
             raise DataError(
                 "inputs: input_ids and pixel_values are missing: give one of them, or both"
             )
         outputs, states, vectors = {}, {}, {}
+        keys = dict(zip(self.sides, split(key, len(self.sides)), strict=True))
         for name, (reads, prefix) in self.sides.items():
             if reads not in inputs:
                 continue
@@ -349,7 +375,7 @@ class _DualEncoder(HFFamily):
             family = family_of(part.config)
             task = part.architecture.task
             with scope(name):
-                states[name], found = family.forward(own, part, inputs)
+                states[name], found = family.forward(own, part, inputs, keys[name])
             found |= task.outputs(own, states[name], inputs, part.hf_config)
             projected = found.pop(f"{name}_embeds", None)
             if projected is None:
@@ -398,6 +424,7 @@ def forward(
     *,
     hidden_states: bool = False,
     attentions: bool = False,
+    key: jax.Array | None = None,
 ) -> Outputs:
     """Returns the outputs of the model's class in transformers: "logits", "loss", ...
 
@@ -407,15 +434,17 @@ def forward(
         inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
         hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
         attentions: Whether to add "attentions" `[layers, B, N, T, S]`.
+        key: The dropout key; None in evaluation.
     """
     family = family_of(checkpoint.config)
     task = checkpoint.architecture.task
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
     rows = task.rows(inputs, checkpoint.hf_config)
-    (states, outputs), cache = run(model, checkpoint, rows)
+    body_key, head_key = split(key, 2)
+    (states, outputs), cache = run(model, checkpoint, rows, body_key)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
-    return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
+    return outputs | task.outputs(model, states, inputs, checkpoint.hf_config, head_key)
 
 
 def _valid(inputs: Arrays) -> jax.Array | None:

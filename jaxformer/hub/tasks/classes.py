@@ -89,13 +89,18 @@ class Task:
         return None
 
     def outputs(
-        self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
+        self,
+        model: Model,
+        states: ModelOutput,
+        inputs: Arrays,
+        hf_config: HFConfig,
+        key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
-        """Returns the scores and, where `inputs` has labels, the loss."""
+        """Returns the scores and, where `inputs` has labels, the loss; `key` is for dropout."""
         del hf_config
         if self.logits_of is None:
             return {}
-        return scored(model.heads[self.logits_of].scores(states), inputs)
+        return scored(model.heads[self.logits_of].scores(states, key), inputs)
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ class CausalLMTask(Task):
     def heads(self, hf_config):
         return (LanguageModel(),)
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         def loss(logits, labels):
             return token_loss(logits[:, :-1], labels[:, 1:])
 
@@ -120,8 +125,8 @@ class CausalLMTask(Task):
 class UnshiftedCausalLMTask(CausalLMTask):
     """The token of the labels at each position; the labels are already shifted (BART)."""
 
-    def outputs(self, model, states, inputs, hf_config):
-        return Task.outputs(self, model, states, inputs, hf_config)
+    def outputs(self, model, states, inputs, hf_config, key=None):
+        return Task.outputs(self, model, states, inputs, hf_config, key)
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ class PreTrainingTask(Task):
     def heads(self, hf_config):
         return (MaskedLanguageModel(), Classification(label=self.label))
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         tokens = model.heads["masked_language_model"].scores(states)
         pair = model.heads[self.label].scores(states)
         outputs = {"prediction_logits": tokens, self.scores_name: pair}
@@ -214,9 +219,9 @@ class SequenceClassificationTask(Task):
         kind = MultiLabel if several else Classification
         return (kind(num_labels=num_labels(hf_config), **options),)
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         loss = partial(_sequence_loss, hf_config=hf_config)
-        scores = model.heads["label"].scores(states)
+        scores = model.heads["label"].scores(states, key)
         # A head for numbers has one score for each row, [B].
         return scored(scores.reshape(scores.shape[0], -1), inputs, loss)
 
@@ -229,9 +234,9 @@ class EndTokenClassificationTask(SequenceClassificationTask):
     dense: Dense | None = Dense("tanh")
     repeats_inputs: bool = field(default=True, kw_only=True)
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         ends = inputs["input_ids"] == hf_config.take("eos_token_id")
-        return super().outputs(model, states._replace(valid=ends), inputs, hf_config)
+        return super().outputs(model, states._replace(valid=ends), inputs, hf_config, key)
 
 
 @dataclass(frozen=True)
@@ -258,7 +263,7 @@ class QuestionAnsweringTask(Task):
         """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None."""
         del inputs, hf_config
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         # Transformers does not mask padding in these scores.
         scores = model.heads["span"].scores(states._replace(valid=None))
         excluded = self.excluded(inputs, hf_config)
@@ -282,7 +287,7 @@ class ImageEmbeddingTask(Task):
     def heads(self, hf_config):
         return (Projection(hf_config.number("projection_dim")),)
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         return {"image_embeds": model.heads["projection"].scores(states)}
 
 
@@ -294,7 +299,7 @@ class EndTokenTask(Task):
         hf_config.number("eos_token_id")  # Refuses a list of several before any weight is read.
         return ()
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         valid = end_positions(inputs["input_ids"], hf_config)
         return {"pooler_output": pool(states.hidden, valid, "last")}
 
@@ -307,7 +312,7 @@ class TextEmbeddingTask(EndTokenTask):
         width = hf_config.number("projection_dim")
         return (*super().heads(hf_config), Projection(width, pooling="last"))
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         valid = end_positions(inputs["input_ids"], hf_config)
         return {"text_embeds": model.heads["projection"].scores(states._replace(valid=valid))}
 
@@ -322,7 +327,7 @@ class LastTokenTask(Task):
         width = hf_config.number("projection_size", None) or hf_config.number("hidden_size")
         return (Projection(width, pooling="last", bias=True),)
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         return {"pooler_output": model.heads["projection"].scores(states._replace(valid=None))}
 
 
@@ -330,7 +335,7 @@ class LastTokenTask(Task):
 class CustomHeadsTask(Task):
     """Heads of no class of transformers: "logits", or "<head>_logits" if there are several."""
 
-    def outputs(self, model, states, inputs, hf_config):
+    def outputs(self, model, states, inputs, hf_config, key=None):
         found = {name: head.scores(states) for name, head in model.heads.items()}
         return {
             "logits" if len(found) == 1 else f"{name}_logits": scores

@@ -2,11 +2,14 @@
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -122,40 +125,88 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
     return [found[path] for path in sorted(found)]
 
 
-def write_flax(
-    folder: Path,
-    arrays: list[FlaxArray],
-    parameters: Parameters,
-    dtypes: dict[str, np.dtype],
-    usual: np.dtype,
-    max_bytes: int,
-) -> None:
+class FlaxTree:
+    """The tree of arrays that a model's Flax class has as its `params`.
+
+    Attributes:
+        arrays: The arrays, in Flax's order.
+    """
+
+    def __init__(
+        self, checkpoint: HFCheckpoint, placements: list[Placement], shapes: Mapping[str, Any]
+    ):
+        """Finds the arrays; `shapes` are those of our parameters, by name."""
+        self.arrays = flax_arrays(checkpoint, placements)
+        self._shapes = shapes
+        stored = {array.placement.tensor for array in self.arrays if array.placement}
+        tables = _computed_tables(checkpoint)
+        self._constants = [
+            (each, tables.get(each.tensor, np.zeros(each.shape, np.float32)))
+            for each in placements
+            if each.places and each.tensor not in stored
+        ]
+
+    def of(self, parameters: Parameters) -> dict[str, Any]:
+        """Returns the tree of some parameters, as nested dictionaries; also under `jax.jit`."""
+        dtype = next(iter(parameters.values())).dtype
+        return unflatten_dict(
+            {x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays}
+        )
+
+    def parameters(self, tree: Mapping[tuple[str, ...], jax.Array]) -> Parameters:
+        """Returns the parameters in a flattened tree, as a differentiable function of its arrays.
+
+        A parameter that the tree has twice (a tied head) is read from the first array.
+        """
+        parts: dict[str, dict[tuple[int, ...], jax.Array]] = {}
+        stored = [
+            (array.placement, array.view.read(jnp.asarray(tree[array.path])))
+            for array in self.arrays
+            if array.placement is not None
+        ]
+        constants = [(each, jnp.asarray(table)) for each, table in self._constants]
+        for placement, tensor in (*stored, *constants):
+            read = placement.layout.read(tensor, placement.slots)
+            for (name, row), part in zip(placement.places, read, strict=True):
+                parts.setdefault(name, {}).setdefault(row, part)
+        return {name: self._stacked(name, rows) for name, rows in parts.items()}
+
+    def _stacked(self, name: str, rows: Mapping[tuple[int, ...], jax.Array]) -> jax.Array:
+        if () in rows:
+            return rows[()]
+        shape = self._shapes[name].shape
+        depth = len(next(iter(rows)))
+        ordered = [rows[row] for row in np.ndindex(shape[:depth])]
+        return jnp.stack(ordered).reshape(shape)
+
+
+Leaf = tuple[Array, Callable[[], np.ndarray]]
+"""The description of an array of a tree, and a function that reads it."""
+
+
+def write_flax(folder: Path, leaves: Sequence[Leaf], max_bytes: int) -> None:
     """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
 
-    `dtypes` are by the names of PyTorch's tensors, and `usual` is the dtype of unused arrays. A
-    file is larger than `max_bytes` only if it has a single array.
+    A file is larger than `max_bytes` only if it has a single array.
     """
-    shards: list[list[tuple[FlaxArray, Array]]] = [[]]
+    shards: list[list[Leaf]] = [[]]
     held = total = 0
-    for array in arrays:
-        dtype = usual if array.placement is None else dtypes[array.placement.tensor]
-        size = math.prod(array.shape) * dtype.itemsize
+    for leaf in leaves:
+        shape, dtype = leaf[0].tensor
+        size = math.prod(shape) * dtype.itemsize
         if shards[-1] and held + size > max_bytes:
             shards.append([])
             held = 0
-        shards[-1].append((array, Array(array.path, Tensor(array.shape, dtype))))
+        shards[-1].append(leaf)
         held, total = held + size, total + size
     places = {}
     for number, shard in enumerate(shards):
         file = SINGLE
         if len(shards) > 1:
             file = SINGLE.replace(".", f"-{number + 1:05d}-of-{len(shards):05d}.")
-        write_tree(
-            folder / file,
-            [described for _, described in shard],
-            (array.read(parameters, described.tensor.dtype) for array, described in shard),
-        )
-        places |= {"/".join(array.path): file for array, _ in shard}
+        described = [array for array, _ in shard]
+        write_tree(folder / file, described, (read() for _, read in shard))
+        places |= {"/".join(array.path): file for array in described}
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": places}
         text = json.dumps(index, indent=2, sort_keys=True)
