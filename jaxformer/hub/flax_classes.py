@@ -1,5 +1,10 @@
 """The Flax classes of transformers 4.55, the last release with Flax support."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
+
 _NAMES = {
     "albert": (
         "AlbertModel AlbertForPreTraining AlbertForMaskedLM AlbertForSequenceClassification "
@@ -85,3 +90,14 @@ FLAX_CLASSES: dict[str, tuple[str, ...]] = {
     model_type: tuple(names.split()) for model_type, names in _NAMES.items()
 }
 """`model_type` -> the names of its classes without "Flax" in front; "Auto" classes are left out."""
+
+
+def flax_architecture(
+    formats: "Formats", kind: str, name: str
+) -> "tuple[ModelFormat, Architecture] | None":
+    """Returns the system and the class of `FlaxNAME`; a tower may be a separate system (CLIP)."""
+    own = [formats[kind]] if kind in formats else []
+    for model_format in [*own, *formats.values()]:
+        if (architecture := model_format.architecture(name)) is not None:
+            return model_format, architecture
+    return None

@@ -1,0 +1,5 @@
+"""Generation with the arguments of transformers' FlaxGenerationMixin."""
+
+
+class GenerationMixin:
+    """`generate`."""
