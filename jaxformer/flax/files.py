@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import jax
@@ -15,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.flax.config import FlaxConfig, as_config
+from jaxformer.flax.generation import options_of
 from jaxformer.hub.hf_config import HFConfig, write_hf_config
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.fitting import fitted_to_tensors
@@ -99,7 +101,7 @@ class FilesMixin:
         model = cls(config, dtype=dtype, _do_init=False, gradient_checkpointing=remat, **own)
         params, missing = model._read(folder, ignore_mismatched_sizes)
         if file_in(folder, GENERATION) is not None:
-            model.generation_config = dict(read_json_object(folder / GENERATION))
+            model.generation_config = SimpleNamespace(**read_json_object(folder / GENERATION))
         if not _do_init:
             return model, params
         model._is_initialized = True
@@ -141,7 +143,7 @@ class FilesMixin:
         write_hf_config(folder, json.loads(json.dumps(values, default=str)))
         if self.can_generate():
             tokens = {n: values[n] for n in _TOKENS if values.get(n) is not None}
-            text = json.dumps(tokens | self.generation_config, indent=2, sort_keys=True)
+            text = json.dumps(tokens | options_of(self.generation_config), indent=2, sort_keys=True)
             (folder / GENERATION).write_text(text + "\n", encoding="utf-8")
         if push_to_hub:
             push(folder, repo_id or folder.name, token=token)

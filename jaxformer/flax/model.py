@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import jax
@@ -83,7 +84,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         self.dtype = dtype
         self.key = jax.random.PRNGKey(seed)
         self.input_shape = (1, 1) if input_shape is None else input_shape
-        self.generation_config: dict[str, Any] = {}
+        self.generation_config = SimpleNamespace()
         self._remat = gradient_checkpointing
         self._params: dict[str, Any] = {}
         self._is_initialized = _do_init

@@ -13,9 +13,10 @@ from flax.traverse_util import flatten_dict
 
 from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.flax.generation import generated
 from jaxformer.functional.activations import with_cache, with_hooks
+from jaxformer.functional.arrays import platform
 from jaxformer.functional.masks import KeyPadding
-from jaxformer.generation.engine import Engine
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.families import family_of, forward, padding_mask
 from jaxformer.hub.flax_classes import flax_architecture
@@ -23,7 +24,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds
 from jaxformer.hub.states import STATES, WEIGHTS
 from jaxformer.hub.weights.flax_tree import FlaxTree
-from jaxformer.models.parameters import Parameters
+from jaxformer.models.parameters import ArrangedModel, Parameters
 from jaxformer.nn.cache import Cache, CacheShape, EncoderCache
 from jaxformer.pretrained.model import Pretrained, described_by
 from jaxformer.zoo import FORMATS
@@ -101,6 +102,7 @@ class Program:
         self.encode = jax.jit(self._encode, static_argnums=(3, 4))
         self.decode = jax.jit(self._decode, static_argnums=(5, 6))
         self.step = jax.jit(self._step)
+        self.generate = jax.jit(partial(generated, self), static_argnums=3)
 
     @property
     def seq2seq(self) -> bool:
@@ -108,9 +110,27 @@ class Program:
         return self.checkpoint.config.is_encoder_decoder
 
     @cached_property
-    def engine(self) -> Engine:
-        """The programs of generation, without weights."""
-        return Engine(self.checkpoint.config, self._model)
+    def _arranged(self) -> ArrangedModel:
+        config = self.checkpoint.config
+        transposed = platform() in ("cpu", "gpu")
+        return ArrangedModel(config.build, config.compute_dtype, joined=True, transposed=transposed)
+
+    def arranged(self, params: Any) -> Any:
+        """Returns the module in the layout that is read fastest for a few tokens."""
+        return self._arranged.module(self._arranged.arrange(self._parameters(params)))
+
+    def encoded(self, params: Any, inputs: Inputs) -> tuple[tuple[Any, ...], jax.Array | None]:
+        """Returns the encoder's output and its mask, and the tokens it read, -1 at padding.
+
+        For a decoder they are () and None; for images there are no tokens.
+        """
+        if not self.seq2seq:
+            return (), None
+        found = self.family.encode(self._module(params), self.checkpoint, inputs)
+        if "input_ids" not in inputs:
+            return found, None
+        ids = inputs["input_ids"]
+        return found, jnp.where(inputs.get("attention_mask", jnp.ones_like(ids)) > 0, ids, -1)
 
     def check(self, params: Any) -> dict[str, Any]:
         """Returns a tree as nested dictionaries; ArgumentError if it is that of another model."""
