@@ -31,6 +31,11 @@ from jaxformer.zoo import FORMATS
 
 Inputs = Mapping[str, jax.Array]
 Key = jax.Array | None
+# Fields of config.json that no function of a program reads.
+_UNREAD = (
+    *("output_attentions", "output_hidden_states", "return_dict", "transformers_version"),
+    *("_name_or_path", "use_cache", "torch_dtype", "dtype"),
+)
 
 
 def describe(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoint:
@@ -79,8 +84,8 @@ def program_for(checkpoint: HFCheckpoint, dtype: Any, remat: bool) -> "Program":
     compute = "bfloat16" if dtype == jnp.bfloat16 else "float32"
     fields = {"compute_dtype": compute, "scan_layers": False} | ({"remat": "full"} if remat else {})
     checkpoint = replace(checkpoint, config=checkpoint.config.with_fields(**fields))
-    values = json.dumps(checkpoint.hf_config.values, sort_keys=True, default=str)
-    return program(values, _ByConfig(checkpoint))
+    read = {name: x for name, x in checkpoint.hf_config.values.items() if name not in _UNREAD}
+    return program(json.dumps(read, sort_keys=True, default=str), _ByConfig(checkpoint))
 
 
 class Program:
@@ -169,7 +174,10 @@ class Program:
     def _forward(self, params, inputs, head_mask, key: Key, states: bool, attentions: bool):
         run = with_hooks(forward, _head_hooks(head_mask))
         options = {"hidden_states": states, "attentions": attentions, "key": key}
-        return run(self._module(params), self.checkpoint, on_rows(inputs), **options)
+        found = run(self._module(params), self.checkpoint, on_rows(inputs), **options)
+        if head_mask is not None and "attentions" in found:
+            found["attentions"] *= head_mask[:, None, :, None, None]
+        return found
 
     def _encode(self, params, inputs, key: Key, states: bool, attentions: bool):
         run = with_cache(self.family.encode, STATES * states + WEIGHTS * attentions, required=False)
