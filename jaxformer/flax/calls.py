@@ -24,9 +24,7 @@ _T5 = f"{_BOTH} {_SEQ2SEQ_END}"
 _CALLS = {
     "albert": f"{_TEXT} token_type_ids position_ids {_END}",
     "beit": f"pixel_values bool_masked_pos {_END}",
-    "big_bird": (
-        f"{_BERT}params dropout_rng indices_rng train {_OPTIONS} past_key_values"
-    ),
+    "big_bird": (f"{_BERT}params dropout_rng indices_rng train {_OPTIONS} past_key_values"),
     "bloom": f"{_TEXT} past_key_values {_END}",
     "clip": f"input_ids pixel_values attention_mask position_ids {_END}",
     "CLIPTextModel": f"{_TEXT} position_ids {_END}",
@@ -53,7 +51,9 @@ _CALLS = {
         f"{_TEXT} token_type_ids position_ids head_mask question_lengths params dropout_rng "
         f"indices_rng train {_OPTIONS}"
     ),
-    **dict.fromkeys(("bert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta"), _OF_BERT),
+    **dict.fromkeys(
+        ("bert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta"), _OF_BERT
+    ),
     **dict.fromkeys(("gemma", "gpt_neo", "gptj", "llama", "mistral"), _DECODER),
     **dict.fromkeys(("longt5", "mt5", "t5"), _T5),
     **dict.fromkeys(("MT5EncoderModel", "T5EncoderModel"), f"{_TEXT} {_SEQ2SEQ_END}"),

@@ -130,7 +130,9 @@ class FilesMixin:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         leaves = []
-        for path, x in sorted(flatten_dict(unfreeze(self.params if params is None else params)).items()):
+        for path, x in sorted(
+            flatten_dict(unfreeze(self.params if params is None else params)).items()
+        ):
             described = Array(path, Tensor(tuple(x.shape), np.dtype(x.dtype)))
             leaves.append((described, lambda x=x: np.asarray(jax.device_get(x))))
         for old in (*folder.glob("flax_model-*-of-*.msgpack"), folder / SINGLE, folder / INDEX):
@@ -138,7 +140,7 @@ class FilesMixin:
         write_flax(folder, leaves, _bytes(max_shard_size))
         values = self.config.to_dict() | {
             "architectures": [self.architecture],
-            "model_type": self._checkpoint.model_format.model_type,
+            "model_type": self.checkpoint.model_format.model_type,
         }
         write_hf_config(folder, json.loads(json.dumps(values, default=str)))
         if self.can_generate():
@@ -157,11 +159,11 @@ class FilesMixin:
 
     def _read(self, folder: Path, ignore_mismatched: bool) -> tuple[dict[str, Any], list[str]]:
         """The parameters in a folder, and the names of those that it lacks."""
-        files = open_tensors(folder, self._checkpoint)
-        self._checkpoint = fitted_to_tensors(self._checkpoint, files)
+        files = open_tensors(folder, self.checkpoint)
+        self.checkpoint = fitted_to_tensors(self.checkpoint, files)
         program = self.program
         arrays = [array for array in program.tree.arrays if array.placement is not None]
-        known = KnownNames(files.tensors, self._checkpoint.model_format)
+        known = KnownNames(files.tensors, self.checkpoint.model_format)
         names = known.find_all([array.placement.tensor for array in arrays])
         found, missing, changed = {}, [], []
         for array in arrays:
@@ -175,7 +177,7 @@ class FilesMixin:
                 missing.append("/".join(array.path))
                 continue
             check_finite(f"{folder}: {own}", tensor, tensor)
-            found[array.path] = jnp.asarray(np.ascontiguousarray(array.view.write(tensor)))
+            found[array.path] = jnp.array(array.view.write(tensor))
         if not found:
             raise DataError(f"{folder}: has no array of {type(self).__name__}")
         if changed and not ignore_mismatched:

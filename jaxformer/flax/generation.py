@@ -1,7 +1,6 @@
 """Generation with the arguments of transformers' FlaxGenerationMixin, as a pure function."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,9 @@ class GenerationMixin:
         given.pop("bos_token_id", None)
         arrays = program.inputs(arrays)
         if program.seq2seq and "decoder_input_ids" not in arrays:
-            arrays["decoder_input_ids"] = _starts(start, recommended, len(arrays[self.main_input_name]))
+            arrays["decoder_input_ids"] = _starts(
+                start, recommended, len(arrays[self.main_input_name])
+            )
         prompt = arrays["decoder_input_ids" if program.seq2seq else "input_ids"]
         lengths = ("max_length", "max_new_tokens")
         if not any(name in {**recommended, **given} for name in lengths):
@@ -123,7 +124,11 @@ def _starts(start: int | None, recommended: Mapping[str, Any], rows: int) -> jax
 
 
 def generated(
-    program: "Program", params: Any, arrays: Mapping[str, jax.Array], key: jax.Array, config: GenerationConfig
+    program: "Program",
+    params: Any,
+    arrays: Mapping[str, jax.Array],
+    key: jax.Array,
+    config: GenerationConfig,
 ) -> dict[str, jax.Array]:
     """Returns the "sequences" of prompts, and the "scores" of beams: a pure function.
 

@@ -33,6 +33,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     """A model of transformers 4's Flax classes: a config, and nested dictionaries of parameters.
 
     Attributes:
+        checkpoint: The description of the model.
         key: The PRNG key that initial parameters are made with.
         dtype: The dtype that the model is computed in; parameters have their own.
         input_shape: As given; no parameter depends on it.
@@ -78,7 +79,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         """
         del add_pooling_layer
         self._config = as_config(config)
-        self._checkpoint = describe(self._config.to_dict(), self.model_type, self.architecture)
+        self.checkpoint = describe(self._config.to_dict(), self.model_type, self.architecture)
         if jnp.dtype(dtype) == jnp.float16:
             warn_once(f"{type(self).__name__}: dtype float16 is computed in float32")
         self.dtype = dtype
@@ -99,7 +100,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     @property
     def program(self) -> Program:
         """The functions of the model, shared with others of the same configuration."""
-        return program_for(self._checkpoint, self.dtype, self._remat)
+        return program_for(self.checkpoint, self.dtype, self._remat)
 
     @property
     def module(self) -> FlaxModule:

@@ -21,7 +21,9 @@ class FlaxModule:
     def init(self, rngs: Any, *inputs: Any, **options: Any) -> dict[str, Any]:
         """Returns `{"params": tree}`; `rngs` is a key, or {"params": key}; inputs are ignored."""
         del inputs, options
-        return {"params": self._model.init_weights(rngs["params"] if isinstance(rngs, dict) else rngs)}
+        return {
+            "params": self._model.init_weights(rngs["params"] if isinstance(rngs, dict) else rngs)
+        }
 
     def apply(
         self,

@@ -43,7 +43,13 @@ def describe(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoint:
     model_format, architecture = flax_architecture(FORMATS, kind, name)
     own = model_format.model_type
     given = values.get("model_type") or own
-    section = next((x for x in FORMATS[given].sections.values() if x.model_format.model_type == own), None) if given in FORMATS else None
+    section = (
+        next(
+            (x for x in FORMATS[given].sections.values() if x.model_format.model_type == own), None
+        )
+        if given in FORMATS
+        else None
+    )
     if given != own and section is not None:
         values = values.get(section.section) or {}
     elif given != own:
@@ -161,7 +167,9 @@ class Program:
             name: x.astype(jnp.float32 if name in floats else jnp.int32)
             for name, x in arrays.items()
         }
-        if "position_ids" in arrays and isinstance(self.checkpoint.model_format.positions, CountedByIds):
+        if "position_ids" in arrays and isinstance(
+            self.checkpoint.model_format.positions, CountedByIds
+        ):
             arrays["position_ids"] -= self.checkpoint.config.position.offset
         return arrays
 
@@ -220,7 +228,10 @@ class Program:
             shape = CacheShape(rows, capacity=capacity, chunk=capacity, storage=dtype)
             fresh = module.init_cache(shape, encoded, padding_mask(mask))
             layers = [
-                [new if isinstance(new, EncoderCache) else old for new, old in zip(*pair, strict=True)]
+                [
+                    new if isinstance(new, EncoderCache) else old
+                    for new, old in zip(*pair, strict=True)
+                ]
                 for pair in zip(fresh.layers, cache.layers, strict=True)
             ]
             cache = replace(cache, layers=layers, encoder_mask=fresh.encoder_mask)

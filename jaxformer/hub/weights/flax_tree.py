@@ -18,7 +18,6 @@ from jaxformer.hub.weights.flax_names import View, view_for, views_of
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
-from jaxformer.hub.weights.tensors import Tensor
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import Parameters
@@ -149,9 +148,7 @@ class FlaxTree:
     def of(self, parameters: Parameters) -> dict[str, Any]:
         """Returns the tree of some parameters, as nested dictionaries; also under `jax.jit`."""
         dtype = next(iter(parameters.values())).dtype
-        return unflatten_dict(
-            {x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays}
-        )
+        return unflatten_dict({x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays})
 
     def parameters(self, tree: Mapping[tuple[str, ...], jax.Array]) -> Parameters:
         """Returns the parameters in a flattened tree, as a differentiable function of its arrays.
