@@ -1,7 +1,11 @@
 """The configuration of a Flax class: the values of a config.json as attributes."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from jaxformer.errors import ArgumentError, shortened
 
@@ -51,3 +55,18 @@ def as_config(config: Any) -> Any:
         f"config = {shortened(config)}: must be a configuration of transformers, or a dictionary "
         "with the values of a config.json"
     )
+
+
+def options_of(options: Any) -> dict[str, Any]:
+    """Returns options that are an object, a dictionary or None as a dictionary."""
+    if options is None:
+        return {}
+    if hasattr(options, "to_dict"):
+        return options.to_dict()
+    return dict(vars(options) if isinstance(options, SimpleNamespace) else options)
+
+
+def as_key(key: jax.Array) -> jax.Array:
+    """Returns a PRNG key of `jax.random.key`, from one of `jax.random.PRNGKey` too."""
+    key = jnp.asarray(key)
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import ArgumentError
 from jaxformer.flax import calls
-from jaxformer.flax.config import FlaxConfig, as_config
+from jaxformer.flax.config import FlaxConfig, as_config, as_key
 from jaxformer.flax.files import FilesMixin
 from jaxformer.flax.generation import GenerationMixin
 from jaxformer.flax.module import FlaxModule
@@ -24,7 +24,6 @@ from jaxformer.io.notices import warn_once
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo import FORMATS
 
-_OPTIONS = ("output_attentions", "output_hidden_states", "return_dict")
 _STATES = ("hidden_states", "attentions")
 _IGNORED = ("indices_rng", "question_lengths")
 
@@ -152,7 +151,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
             params: A tree that may lack some parameters.
         """
         del input_shape
-        fresh = self.program.init(_as_key(rng))
+        fresh = self.program.init(as_key(rng))
         if params is None:
             return fresh
         found = flatten_dict(fresh) | flatten_dict(unfreeze(params))
@@ -197,50 +196,43 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     # The methods of a class pass their arguments, by name, to the following.
 
     def _forward(self, given: dict[str, Any]) -> Any:
-        params, key, options, given = self._split(given)
+        params, options, as_dict, given = self._split(given)
         past = given.pop("past_key_values", None)
         self._check_encoder_states(given)
         if past is not None:
-            return self._step(params, given, past, options)
-        program = self.program
+            return self._step(params, given, past, options, as_dict)
         head_mask = given.pop("head_mask", None)
-        states = options["output_hidden_states"]
-        arguments = (program.inputs(given), head_mask, key, states, options["output_attentions"])
-        return self._finished(program.forward(params, *arguments), self._output, options)
+        found = self.program.forward(params, self.program.inputs(given), head_mask, **options)
+        return self._finished(found, self._output, as_dict)
 
     def _encode(self, given: dict[str, Any]) -> Any:
-        params, key, options, given = self._split(given)
-        program = self.program
-        if not program.seq2seq:
-            return self(**given, **options, params=params)
-        arguments = program.inputs(given), key, *_wanted(options)
-        found = program.encode(params, *arguments)
+        if not self.program.seq2seq:
+            return self(**given)
+        params, options, as_dict, given = self._split(given)
+        found = self.program.encode(params, self.program.inputs(given), **options)
         found = {name.removeprefix("encoder_"): x for name, x in found.items()}
-        return self._finished(found, OUTPUTS["FlaxBaseModelOutput"], options)
+        return self._finished(found, OUTPUTS["FlaxBaseModelOutput"], as_dict)
 
     def _decode(self, given: dict[str, Any]) -> Any:
-        params, key, options, given = self._split(given)
-        program = self.program
+        params, options, as_dict, given = self._split(given)
         encoded = given.pop("encoder_outputs")[0]
         mask = given.pop("encoder_attention_mask", None)
         past = given.pop("past_key_values", None)
         if past is not None:
             given = {name.removeprefix("decoder_"): x for name, x in given.items()}
-            return self._step(params, given, past, options, encoded, mask)
-        arguments = encoded, program.inputs(given), mask, key, *_wanted(options)
-        found = program.decode(params, *arguments)
+            return self._step(params, given, past, options, as_dict, encoded, mask)
+        found = self.program.decode(params, self.program.inputs(given), encoded, mask, **options)
         found = {name.removeprefix("decoder_"): x for name, x in found.items()}
-        return self._finished(found, self._output_of_decoder, options)
+        return self._finished(found, self._output_of_decoder, as_dict)
 
-    def _step(self, params, given, past, options, encoded=None, mask=None) -> Any:
-        for name, asked in options.items():
-            if name in ("output_attentions", "output_hidden_states") and asked:
-                raise ArgumentError(f"{name} = True: not with past_key_values; leave one out")
+    def _step(self, params, given, past, options, as_dict, encoded=None, mask=None) -> Any:
+        for name in ("hidden_states", "attentions"):
+            if options[name]:
+                raise ArgumentError(f"output_{name} = True: not with past_key_values")
         program = self.program
         outputs, past = program.step(params, program.inputs(given), past, encoded, mask)
-        outputs["past_key_values"] = past
         made = self._output_of_decoder if program.seq2seq else self._output
-        return self._finished(outputs, made, options)
+        return self._finished({**outputs, "past_key_values": past}, made, as_dict)
 
     @property
     def _output(self) -> type:
@@ -254,20 +246,22 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
             return OUTPUTS["FlaxCausalLMOutputWithCrossAttentions"]
         return OUTPUTS["FlaxBaseModelOutputWithPastAndCrossAttentions"]
 
-    def _split(self, given: dict[str, Any]) -> tuple[Any, Any, dict[str, bool], dict[str, Any]]:
-        """The parameters, the dropout key, the options and the arrays among arguments."""
+    def _split(self, given: dict[str, Any]) -> tuple[Any, dict[str, Any], bool, dict[str, Any]]:
+        """The parameters, the options of the program, return_dict, and the arrays."""
         given = {name: x for name, x in given.items() if name not in _IGNORED}
         params = given.pop("params", None)
         params = self.params if params is None else self.program.check(params)
-        options = {
-            name: bool(given.pop(name, getattr(self._config, name, name == "return_dict")))
-            for name in _OPTIONS
-        }
+        hidden_states, attentions, as_dict = (
+            bool(given.pop(name, getattr(self._config, name, name == "return_dict")))
+            for name in ("output_hidden_states", "output_attentions", "return_dict")
+        )
         key = given.pop("dropout_rng", None)
         train = given.pop("train", False) or not given.pop("deterministic", True)
         if train and key is None:
             raise ArgumentError("dropout_rng = None: must be a PRNG key, since train is True")
-        return params, _as_key(key) if train else None, options, given
+        key = as_key(key) if train else None
+        options = {"hidden_states": hidden_states, "attentions": attentions, "key": key}
+        return params, options, as_dict, given
 
     def _check_encoder_states(self, given: dict[str, Any]) -> None:
         given.pop("encoder_attention_mask", None)
@@ -277,7 +271,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
                 "use FlaxEncoderDecoderModel or FlaxVisionEncoderDecoderModel"
             )
 
-    def _finished(self, found: dict[str, Any], made: type, options: Mapping[str, bool]) -> Any:
+    def _finished(self, found: Mapping[str, Any], made: type, as_dict: bool) -> Any:
         """The outputs as an object of the class `made`, or as a tuple."""
         parts: dict[str, dict[str, Any]] = {}
         outputs = {}
@@ -289,21 +283,11 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         pooled = OUTPUTS["FlaxBaseModelOutputWithPooling"]
         outputs |= {name: pooled(**_fields(values, pooled)) for name, values in parts.items()}
         output = made(**_fields(outputs, made))
-        return output if options["return_dict"] else output.to_tuple()
+        return output if as_dict else output.to_tuple()
 
 
 def _fields(outputs: Mapping[str, Any], made: type) -> dict[str, Any]:
     return {name: value for name, value in outputs.items() if name in made.fields}
-
-
-def _wanted(options: Mapping[str, bool]) -> tuple[bool, bool]:
-    return options["output_hidden_states"], options["output_attentions"]
-
-
-def _as_key(key: jax.Array) -> jax.Array:
-    """A PRNG key of `jax.random.key`, from one of `jax.random.PRNGKey` too."""
-    key = jnp.asarray(key)
-    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 def _cast(params: Any, dtype: Any, mask: Any) -> Any:

@@ -1,16 +1,13 @@
 """The module of a Flax class: `init` and `apply`."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jaxformer.flax.model import FlaxPreTrainedModel
+from typing import Any
 
 
 class FlaxModule:
     """A model as a Flax module has it, without state; it cannot be a part of another module."""
 
-    def __init__(self, model: "FlaxPreTrainedModel"):
-        """Takes the model, whose parameters it ignores."""
+    def __init__(self, model: Any):
+        """Takes a `FlaxPreTrainedModel`, whose parameters it ignores."""
         self._model = model
 
     @property

@@ -1,4 +1,4 @@
-"""The outputs of the Flax classes: an attribute, a key, an index or a tuple gives the same array."""
+"""The outputs of the Flax classes, read by attribute, key or index, or as a tuple."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self

@@ -3,21 +3,26 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.flax_names import View, view_for, views_of
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
+from jaxformer.hub.weights.names import KnownNames
+from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import Parameters
@@ -124,6 +129,17 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
     return [found[path] for path in sorted(found)]
 
 
+class ReadTree(NamedTuple):
+    """The arrays of a tree that were found in files."""
+
+    tree: dict[str, Any]
+    """Nested dictionaries."""
+    missing: list[str]
+    """The paths of arrays that the files lack."""
+    changed: dict[str, str]
+    """Path of an array with another shape in the files -> a sentence about it."""
+
+
 class FlaxTree:
     """The tree of arrays that a model's Flax class has as its `params`.
 
@@ -150,6 +166,28 @@ class FlaxTree:
         dtype = next(iter(parameters.values())).dtype
         return unflatten_dict({x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays})
 
+    def read(self, files: Tensors, model_format: ModelFormat) -> "ReadTree":
+        """Returns the arrays that some files have, in their dtypes."""
+        stored = [array for array in self.arrays if array.placement is not None]
+        known = KnownNames(files.tensors, model_format)
+        names = known.find_all([array.placement.tensor for array in stored])
+        found, missing, changed = {}, [], {}
+        for array in stored:
+            path, wanted = "/".join(array.path), array.placement.shape
+            if (name := names.get(array.placement.tensor)) is None:
+                missing.append(path)
+                continue
+            tensor = files.read(name)
+            if tensor.shape == wanted:
+                check_finite(f"{files.folder}: {name}", tensor, tensor)
+                found[array.path] = jnp.array(array.view.write(tensor))
+            else:
+                changed[path] = f"{name} has shape {tensor.shape}, not {wanted}"
+        dtype = next((x.dtype for x in found.values()), np.dtype(np.float32))
+        unused = (array for array in self.arrays if array.placement is None)
+        found |= {array.path: jnp.zeros(array.shape, dtype) for array in unused}
+        return ReadTree(unflatten_dict(dict(sorted(found.items()))), missing, changed)
+
     def parameters(self, tree: Mapping[tuple[str, ...], jax.Array]) -> Parameters:
         """Returns the parameters in a flattened tree, as a differentiable function of its arrays.
 
@@ -175,6 +213,17 @@ class FlaxTree:
         depth = len(next(iter(rows)))
         ordered = [rows[row] for row in np.ndindex(shape[:depth])]
         return jnp.stack(ordered).reshape(shape)
+
+
+def write_tree_of(folder: Path, params: Mapping[str, Any], max_bytes: int) -> None:
+    """Writes a tree of parameters, whose files may replace older ones in the folder."""
+    for old in (*folder.glob(SINGLE.replace(".", "-*-of-*.")), folder / SINGLE, folder / INDEX):
+        old.unlink(missing_ok=True)
+    leaves = [
+        (Array(path, Tensor(tuple(x.shape), np.dtype(x.dtype))), partial(np.asarray, x))
+        for path, x in sorted(flatten_dict(params).items())
+    ]
+    write_flax(folder, leaves, max_bytes)
 
 
 Leaf = tuple[Array, Callable[[], np.ndarray]]

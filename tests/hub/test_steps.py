@@ -1,0 +1,28 @@
+"""A decode step with the names of transformers equals the whole forward pass."""
+
+import numpy as np
+from recordings import Recording
+
+from jaxformer.hub import steps
+from jaxformer.nn.cache import CacheShape
+from jaxformer.pretrained.auto import load
+
+IDS = np.arange(3, 15).reshape(2, 6)
+MASK = np.array([[0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 1, 1]])
+
+
+def test_padding_in_the_cache_is_not_read(tmp_path):
+    Recording.read("gpt2").write(tmp_path)
+    model = load(tmp_path)
+    positions = np.maximum(np.cumsum(MASK, axis=1) - 1, 0)
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "position_ids": positions}
+    whole = model.outputs(inputs)["logits"]
+    shape = CacheShape(2, capacity=8, chunk=8, storage="float32")
+    cache = steps.empty_cache(model.abstract_model, shape)
+    found = []
+    for part in (slice(0, 3), slice(3, 5), slice(5, 6)):
+        given = {name: x[:, part] for name, x in inputs.items()} | {"attention_mask": MASK}
+        outputs, cache = steps.step(model.model, given, cache)
+        found.append(outputs["logits"])
+    real = MASK > 0
+    np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)
