@@ -110,6 +110,20 @@ def decode_of(kind: str) -> Callable[..., Any]:
     return _method("_decode", words.split(), 2, "Runs the decoder on the encoder's outputs.")
 
 
+def features_of() -> dict[str, Callable[..., Any]]:
+    """Returns the methods of a dual encoder that give the vectors of texts, or of images."""
+    arrays = {
+        "text": "input_ids attention_mask position_ids token_type_ids",
+        "image": "pixel_values",
+    }
+    return {
+        f"get_{name}_features": _method(
+            f"_{name}_features", f"{words} params dropout_rng train".split(), 1, "Returns vectors."
+        )
+        for name, words in arrays.items()
+    }
+
+
 def _method(inner: str, names: Any, required: int, text: str) -> Callable[..., Any]:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     own = [inspect.Parameter("self", kind)]

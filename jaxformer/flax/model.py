@@ -205,6 +205,16 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         found = self.program.forward(params, self.program.inputs(given), head_mask, **options)
         return self._finished(found, self._output, as_dict)
 
+    def _text_features(self, given: dict[str, Any]) -> Any:
+        return self._features("text", given)
+
+    def _image_features(self, given: dict[str, Any]) -> Any:
+        return self._features("image", given)
+
+    def _features(self, name: str, given: dict[str, Any]) -> Any:
+        params, options, _, given = self._split(given)
+        return self.program.features(params, self.program.inputs(given), options["key"], name)
+
     def _encode(self, given: dict[str, Any]) -> Any:
         if not self.program.seq2seq:
             return self(**given)
@@ -322,6 +332,8 @@ def model_class(name: str) -> type[FlaxPreTrainedModel] | None:
         methods["encode"] = calls.encode_of(kind)
         if not own.endswith("EncoderModel"):
             methods["decode"] = calls.decode_of(kind)
+    if own in ("CLIPModel", "VisionTextDualEncoderModel"):
+        methods |= calls.features_of()
     prefix = model_format.prefix if architecture.prefix is None else architecture.prefix
     return type(
         name,

@@ -70,8 +70,9 @@ class FlaxOutput(dict):
         return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """Returns the fields that are not None."""
-        return tuple(self[name] for name in self.fields if name in self)
+        """Returns the fields that are not None; outputs of parts are tuples too."""
+        values = (self[name] for name in self.fields if name in self)
+        return tuple(x.to_tuple() if isinstance(x, FlaxOutput) else x for x in values)
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with other values for some fields."""

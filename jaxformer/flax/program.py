@@ -100,6 +100,7 @@ class Program:
         self.encode = jax.jit(self._encode, static_argnames=("hidden_states", "attentions"))
         self.decode = jax.jit(self._decode, static_argnames=("hidden_states", "attentions"))
         self.step = jax.jit(lambda params, *given: steps.step(self._module(params), *given))
+        self.features = jax.jit(self._features, static_argnums=3)
         self.generate = jax.jit(self._generate, static_argnums=3)
 
     def check(self, params: Any) -> dict[str, Any]:
@@ -153,6 +154,9 @@ class Program:
 
     def _decode(self, params, *arrays, **options):
         return steps.decode(self._module(params), self.checkpoint, *arrays, **options)
+
+    def _features(self, params, inputs, key, name):
+        return self.family.side(self._module(params), self.checkpoint, name, inputs, key)[2]
 
     @cached_property
     def _arranged(self) -> ArrangedModel:

@@ -371,21 +371,31 @@ class _DualEncoder(HFFamily):
         for name, (reads, prefix) in self.sides.items():
             if reads not in inputs:
                 continue
-            part, own = checkpoint.part(name), getattr(model, name)
-            family = family_of(part.config)
-            task = part.architecture.task
-            with scope(name):
-                states[name], found = family.forward(own, part, inputs, keys[name])
-            found |= task.outputs(own, states[name], inputs, part.hf_config)
-            projected = found.pop(f"{name}_embeds", None)
-            if projected is None:
-                projected = found["pooler_output"]
+            side = self.side(model, checkpoint, name, inputs, keys[name])
+            states[name], found, projected = side
             found.setdefault("pooler_output", projected)
             vectors[name] = unit_vectors(projected)
             outputs |= {prefix + own_name: array for own_name, array in found.items()}
         outputs |= {f"{name}_embeds": array for name, array in vectors.items()}
         similarities = model.similarities(**vectors) if len(vectors) == len(self.sides) else None
         return next(iter(states.values()))._replace(similarities=similarities), outputs
+
+    @staticmethod
+    def side(
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        name: str,
+        inputs: Arrays,
+        key: jax.Array | None = None,
+    ) -> tuple[ModelOutput, Outputs, jax.Array]:
+        """Returns the states of "text" or "image", their outputs, and vectors of any length."""
+        part, own = checkpoint.part(name), getattr(model, name)
+        task = part.architecture.task
+        with scope(name):
+            states, found = family_of(part.config).forward(own, part, inputs, key)
+        found |= task.outputs(own, states, inputs, part.hf_config)
+        projected = found.pop(f"{name}_embeds", None)
+        return states, found, found["pooler_output"] if projected is None else projected
 
     def layer_outputs(self, checkpoint, cache, outputs):
         found = {}

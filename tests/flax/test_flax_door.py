@@ -183,6 +183,18 @@ def test_a_jitted_call_compiles_to_what_the_model_does(bert, tmp_path):
     assert door["flops"] <= 1.02 * own["flops"]
 
 
+def test_features_of_a_dual_encoder_are_its_embeddings():
+    model = jaxformer.flax.FlaxCLIPModel({**TINY["clip"], "model_type": "clip"})
+    size = model.program.checkpoint.config.image
+    pixels = np.ones((3, size.channels, *size.image_size), np.float32)
+    output = model(IDS, pixels)
+    for name, given in (("text", IDS), ("image", pixels)):
+        found = getattr(model, f"get_{name}_features")(given)
+        unit = found / np.linalg.norm(found, axis=-1, keepdims=True)
+        np.testing.assert_allclose(output[f"{name}_embeds"], unit, atol=1e-5)
+    assert type(output.to_tuple()[-1]) is tuple
+
+
 # Parameters -------------------------------------------------------------------------------------
 
 
