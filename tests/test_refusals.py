@@ -190,7 +190,7 @@ COMBINATIONS = [
     (tiny_encoder, {"relative_position": BUCKETS}, "relative_position"),
     (tiny_encoder, {"position": BUCKETS}, "model.position"),
     (tiny_encoder, {"layer_repeats": 3}, "num_layers = 2"),
-    (tiny_encoder, {"first_norm": False, "residual": PreNorm()}, "first_norm"),
+    (tiny_encoder, {"residual": PreNorm(first_norm=False)}, "first_norm"),
     (tiny_encoder, {"heads": (Classification(2), Classification(3))}, "label"),
     (tiny_encoder, {"heads": (LanguageModel(),), "embedding_dim": 10}, "embedding_dim = 10"),
     (tiny_encoder_decoder, {"relative_position": BUCKETS}, "relative_position"),

@@ -108,7 +108,7 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
             self,
             num_layers=layers,
             embedding_scale=self.embedding_scale if scale is None else scale,
-            windows=(None,) * (1 if self.first_norm else layers),
+            windows=(None,) * (1 if self.residual.first_norm else layers),
             window_position=None,
             rope_layers=None,
         )

@@ -188,7 +188,7 @@ class ModelConfig(abc.ABC):
 
 
 class _AcceptsMovedFields(abc.ABCMeta):
-    """Accepts fields of older versions that have moved into sublayers."""
+    """Accepts fields of older versions that have moved into components."""
 
     def __call__(cls, *args, **values):
         if not values.keys() & cls.moved_fields:
@@ -219,6 +219,9 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
             "activation": "feed_forward.activation",
             "gated": "feed_forward.gated",
             "mlp_bias": "feed_forward.bias",
+            "residual_scale": "residual.scale",
+            "layer_scale": "residual.layer_scale",
+            "first_norm": "residual.first_norm",
         }
     )
     """Fields of older versions -> their current paths."""

@@ -91,9 +91,6 @@ class TransformerConfig(abc.ABC):
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
     """Where the norm sits: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
-    first_norm: bool = True
-    """False: the first sublayer of the first layer has no norm (ModernBERT). Then `windows` must
-    have an entry for every layer, because the first layer differs."""
     embedding_norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
     zero_padding: bool = False
@@ -115,11 +112,6 @@ class TransformerConfig(abc.ABC):
     embedding_scale: float = 1.0
     """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
 
-    residual_scale: float = 1.0
-    """Multiplies the output of every sublayer before it is added to the stream (Granite)."""
-    layer_scale: float | None = None
-    """The initial value of a learned factor for every channel of a sublayer's output (CaiT,
-    DINOv2). None: no factor."""
     dropout: float = 0.0
     """Dropout of the embeddings and of every sublayer's output."""
     embedding_dropout: float | None = None
@@ -146,8 +138,7 @@ class TransformerConfig(abc.ABC):
         rates = ("dropout", "embedding_dropout")
         check_fields(self, "model", num_layers=between(1, MOST_LAYERS))
         check_fields(self, "model", **dict.fromkeys(sizes, SIZE_OR_NONE))
-        check_fields(self, "model", layer_scale=optional(POSITIVE))
-        factors = ("init_std", "embedding_scale", "residual_scale")
+        factors = ("init_std", "embedding_scale")
         check_fields(self, "model", **dict.fromkeys(factors, POSITIVE))
         check_fields(self, "model", **dict.fromkeys(rates, optional(RATE)))
         if self.head_dim is None and self.model_dim % self.num_heads:
@@ -162,8 +153,9 @@ class TransformerConfig(abc.ABC):
             )
         for position in (self.position, self.window_position or self.position):
             position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
-        apart = self.first_norm or len(self.windows) == self.num_layers
-        check_field(self, "first_norm", apart, "True: windows has not an entry for every layer")
+        apart = self.residual.first_norm or len(self.windows) == self.num_layers
+        rule = "True: windows does not have an entry for every layer"
+        check_field(self.residual, "first_norm", apart, rule, "model.residual")
         used = self.window_position is None or any(self.windows)
         check_field(self, "window_position", used, "None: no layer has a window")
         sizes = bool(self.windows) and all(map(SIZE_OR_NONE.allows, self.windows))

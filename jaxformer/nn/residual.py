@@ -2,12 +2,12 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
 
-from jaxformer.checks import check_types
+from jaxformer.checks import POSITIVE, check_fields, check_types, optional
 from jaxformer.functional.activations import tap
 
 Map = Callable[[jax.Array], jax.Array]
@@ -43,8 +43,18 @@ def add(x: jax.Array, y: jax.Array, sublayer: Map) -> jax.Array:
 class Residual(abc.ABC):
     """How the sublayers of a block are connected to the residual stream."""
 
+    scale: float = field(default=1.0, kw_only=True)
+    """Multiplies the output of every sublayer before it is added to the stream (Granite)."""
+    layer_scale: float | None = field(default=None, kw_only=True)
+    """The initial value of a learned factor for every channel of a sublayer's output (CaiT,
+    DINOv2). None: no factor."""
+    first_norm: bool = field(default=True, kw_only=True)
+    """False: the first sublayer of the first layer has no norm (ModernBERT). Then `windows` must
+    have an entry for every layer, because the first layer differs."""
+
     def __post_init__(self):
         check_types(self)
+        check_fields(self, "model.residual", scale=POSITIVE, layer_scale=optional(POSITIVE))
 
     @property
     def final_norm(self) -> bool:

@@ -35,11 +35,11 @@ class Block(nnx.Module):
         self.residual = config.residual
         count = self.residual.num_norms(len(sublayers))
         keys = jax.random.split(key, count)
-        norms = [config.norm if config.first_norm or i else NoNorm() for i in range(count)]
+        norms = [config.norm if self.residual.first_norm or i else NoNorm() for i in range(count)]
         self.norms = nnx.List(
             [NormLayer(k, norm, config.model_dim) for k, norm in zip(keys, norms, strict=True)]
         )
-        initial = config.layer_scale
+        initial = self.residual.layer_scale
         shape = (config.model_dim,)
         self.scales = nnx.List(
             []
@@ -47,7 +47,6 @@ class Block(nnx.Module):
             else [parameter(key, shape, ("norm",), constant(initial)) for _ in sublayers]
         )
         self.dropout = config.dropout
-        self.residual_scale = config.residual_scale
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
@@ -140,7 +139,8 @@ class Block(nnx.Module):
     def _scaled(self, y, scale):
         """A sublayer's output times its learned factors, if it has some, and the fixed one."""
         y = y if scale is None else scaled(y, scale[...])
-        return y if self.residual_scale == 1 else y * jnp.asarray(self.residual_scale, y.dtype)
+        fixed = self.residual.scale
+        return y if fixed == 1 else y * jnp.asarray(fixed, y.dtype)
 
 
 class Stack(nnx.Module):

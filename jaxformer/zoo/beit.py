@@ -39,20 +39,20 @@ def beit(
         "position": NoPosition(),
         "relative_position": PatchBias((side, side), shared=False),
         "self_attention": DotProductAttention(bias=True, key_bias=False, output_bias=True),
-        "layer_scale": 0.1,
         "norm": LayerNorm(eps=1e-12),
-        "residual": PreNorm(final_norm=False),
+        "residual": PreNorm(final_norm=False, layer_scale=0.1),
         "pooler": NormPooler("mean"),
         "interpolate_positions": True,
     }
     return vit(num_layers, model_dim, num_heads, patch, **(fields | changes))
 
 
+_large = beit(24, 1024, 16, 16, residual=PreNorm(final_norm=False, layer_scale=1e-5))
 _SOURCE = "https://github.com/microsoft/unilm/tree/master/beit, models fine-tuned on ImageNet"
 
 SYSTEMS = (
     System("beit-base-patch16-224", "", beit(12, 768, 12, 16), "87M", _SOURCE),
-    System("beit-large-patch16-224", "", beit(24, 1024, 16, 16, layer_scale=1e-5), "304M", _SOURCE),
+    System("beit-large-patch16-224", "", _large, "304M", _SOURCE),
 )
 
 _BY_LAYER = "use_relative_position_bias"
@@ -88,14 +88,14 @@ def _read_pooling(hf_config: HFConfig) -> dict[str, Any]:
     """The mean over the patches is normalised instead of all states."""
     mean = bool(hf_config.take("use_mean_pooling", True))
     return {
-        "residual": PreNorm(final_norm=not mean),
+        "residual.final_norm": not mean,
         "pooler": NormPooler("mean") if mean else None,
     }
 
 
 def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
     initial = hf_config.number("layer_scale_init_value", 0.1)
-    return {"layer_scale": initial if initial > 0 else None}
+    return {"residual.layer_scale": initial if initial > 0 else None}
 
 
 def _write_vocabulary(config: VisionConfig) -> dict[str, Any]:
@@ -109,7 +109,9 @@ _FIELDS = (
     Value("mask_token", "use_mask_token", False),
     Computed(_read_positions, _write_positions),
     Computed(_read_pooling, lambda config: {"use_mean_pooling": not config.residual.final_norm}),
-    Computed(_read_scale, lambda config: {"layer_scale_init_value": config.layer_scale or 0.0}),
+    Computed(
+        _read_scale, lambda config: {"layer_scale_init_value": config.residual.layer_scale or 0.0}
+    ),
     Computed(lambda hf_config: {}, _write_vocabulary),
 )
 _BIAS = "relative_position_bias.relative_position_bias_table"

@@ -50,7 +50,7 @@ _FIELDS = (
     QKV_BIAS,
     ONE_TOKEN,
     Computed(_read_feed_forward, _write_feed_forward),
-    Number("layer_scale", "layerscale_value", 1.0),
+    Number("residual.layer_scale", "layerscale_value", 1.0),
     Value("mask_token", "use_mask_token", True),
 )
 _BLOCK = {

@@ -15,7 +15,7 @@ from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.layouts import Constant, Patches, Same
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import VisionConfig
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, PreNorm
 from jaxformer.zoo.common.vit_like import read_patches, write_patches
 from jaxformer.zoo.system import System
 
@@ -37,7 +37,7 @@ def _sized(
         "position": RoPE2D(grid=(14, 14), theta=100.0, prefix=5),
         "norm": LayerNorm(eps=1e-5),
         "self_attention": DotProductAttention(bias=True, key_bias=False, output_bias=True),
-        "layer_scale": 1.0,
+        "residual": PreNorm(layer_scale=1.0),
     }
     return _dinov3(**(fields | changes))
 
@@ -120,7 +120,7 @@ _FIELDS = (
     NormEps(default=1e-5),
     Activation(default="gelu"),
     Number("self_attention.dropout", "attention_dropout", 0.0),
-    Number("layer_scale", "layerscale_value", 1.0),
+    Number("residual.layer_scale", "layerscale_value", 1.0),
     Value("self_attention.output_bias", "proj_bias", True),
     Value("feed_forward.bias", "mlp_bias", True),
     Value("feed_forward.gated", "use_gated_mlp", False),

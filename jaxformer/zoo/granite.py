@@ -8,7 +8,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import DotProductAttention
+from jaxformer.nn import DotProductAttention, PreNorm
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
@@ -23,7 +23,7 @@ def _granite(*sizes: int, **changes: Any) -> DecoderConfig:
         num_kv_heads=8,
         self_attention=DotProductAttention(scale=1 / head_dim),
         embedding_scale=12.0,
-        residual_scale=0.22,
+        residual=PreNorm(scale=0.22),
         tie_embeddings=True,
         **changes,
     )
@@ -56,7 +56,7 @@ _FIELDS = (
     BIASES,
     Value("feed_forward.bias", "mlp_bias", False),
     Number("embedding_scale", "embedding_multiplier", 1.0),
-    Number("residual_scale", "residual_multiplier", 1.0),
+    Number("residual.scale", "residual_multiplier", 1.0),
     Number("self_attention.scale", "attention_multiplier", 1.0),
     Computed(_read_logit_scale, _write_logit_scale),
 )

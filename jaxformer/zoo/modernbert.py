@@ -135,7 +135,7 @@ _FIELDS = (
     Number("self_attention.dropout", "attention_dropout", 0.0),
 )
 _modernbert = partial(
-    EncoderConfig, first_norm=False, residual=PreNorm(), feed_forward=MLP(activation="gelu")
+    EncoderConfig, residual=PreNorm(first_norm=False), feed_forward=MLP(activation="gelu")
 )
 
 

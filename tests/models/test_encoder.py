@@ -200,7 +200,7 @@ def test_windows_reach_as_far_ahead_as_back():
 
 
 def test_the_first_norm_can_only_be_left_out_of_a_layer_of_its_own():
-    config = tiny_encoder(first_norm=False, residual=PreNorm(), windows=(None, 3))
+    config = tiny_encoder(residual=PreNorm(first_norm=False), windows=(None, 3))
     norms = [name for name in structure_of(config).shapes if ".norms.0.scale" in name]
     assert norms == ["transformer.stack.group.1.norms.0.scale"]
 

@@ -1,4 +1,4 @@
-"""What were fields of a model's configuration and are settings of its sublayers now."""
+"""What were fields of a model's configuration and are settings of its components now."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from jaxformer.nn import (
     BlockSparseAttention,
     DotProductAttention,
     DotProductCrossAttention,
+    PreNorm,
     SelfAttention,
     SelfAttentionConfig,
 )
@@ -45,6 +46,9 @@ OLD = {
     "activation": "relu",
     "gated": False,
     "mlp_bias": True,
+    "residual_scale": 0.5,
+    "layer_scale": 0.1,
+    "first_norm": False,
 }
 ATTENTION = DotProductAttention(
     bias=True,
@@ -59,13 +63,17 @@ ATTENTION = DotProductAttention(
     query_key_norm_over="each_head",
 )
 NEW = DecoderConfig(
-    **SIZES, self_attention=ATTENTION, feed_forward=MLP(activation="relu", gated=False, bias=True)
+    **SIZES,
+    self_attention=ATTENTION,
+    feed_forward=MLP(activation="relu", gated=False, bias=True),
+    residual=PreNorm(scale=0.5, layer_scale=0.1, first_norm=False),
 )
 OPTIONS = """--model.attention-bias --model.no-attention-key-bias --model.attention-output-bias
     --model.attention-scale 0.5 --model.attention-scale-by-depth --model.attention-clip 3
     --model.attention-softcap 4 --model.attention-dropout 0.25 --model.query-key-norm RMSNorm
     --model.query-key-norm.eps 1e-3 --model.query-key-norm-over each_head
-    --model.activation relu --model.no-gated --model.mlp-bias"""
+    --model.activation relu --model.no-gated --model.mlp-bias
+    --model.residual-scale 0.5 --model.layer-scale 0.1 --model.no-first-norm"""
 
 
 @dataclass(frozen=True)

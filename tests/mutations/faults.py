@@ -91,8 +91,8 @@ FAULTS = (
     Fault(
         "nn/scale: the fixed factor of a sublayer's output is ignored",
         "nn/stack.py",
-        "return y if self.residual_scale == 1 else",
-        "return y if self.residual_scale else",
+        "return y if fixed == 1 else",
+        "return y if fixed else",
         ("nn/test_block.py::test_residual_scale_multiplies_what_each_sublayer_adds",),
     ),
     Fault(

@@ -194,7 +194,7 @@ def test_without_a_key_or_a_rate_nothing_is_dropped(rate, key):
 
 @pytest.mark.more
 def test_layer_scale_multiplies_what_each_sublayer_adds():
-    config = tiny(layer_scale=0.25, windows=(None,))
+    config = tiny(residual=PreNorm(layer_scale=0.25), windows=(None,))
     random, x = np.random.default_rng(3), problem()[0]
     context = Context(jnp.arange(T)[None], causal())
 
@@ -214,7 +214,7 @@ def test_layer_scale_multiplies_what_each_sublayer_adds():
 
 
 def test_residual_scale_multiplies_what_each_sublayer_adds():
-    config, x = tiny(residual_scale=0.25, windows=(None,)), problem()[0]
+    config, x = tiny(residual=PreNorm(scale=0.25), windows=(None,)), problem()[0]
     context = Context(jnp.arange(T)[None], causal())
     keys = jax.random.split(KEY, 3)
     sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
@@ -225,7 +225,7 @@ def test_residual_scale_multiplies_what_each_sublayer_adds():
 
 
 def test_the_first_sublayer_may_read_the_stream_as_it_is():
-    config, x = tiny(first_norm=False, windows=(None, None)), problem()[0]
+    config, x = tiny(residual=PreNorm(first_norm=False), windows=(None, None)), problem()[0]
     context = Context(jnp.arange(T)[None], causal())
     keys = jax.random.split(KEY, 3)
     sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))

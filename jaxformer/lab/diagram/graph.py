@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import summary
 from jaxformer.nn.residual import Residual
 
 Kind = Literal["input", "embedding", "position", "norm", "attention", "mlp", "head", "sum", "other"]
@@ -69,8 +70,8 @@ def arrange(
         nodes = list(walk(result))
     except (TypeError, AttributeError) as error:
         raise ConfigError(
-            f"model.residual = {residual}: can only be drawn if it consists of sums, functions "
-            f"and numbers ({error})"
+            f"model.residual = {summary(residual)}: can only be drawn if it consists of sums, "
+            f"functions and numbers ({error})"
         ) from error
     _merge_sums(nodes)
     return result

@@ -32,13 +32,15 @@ TEXT = SIZES | {"vocab_size": 30}
 CONFIGS = {
     "decoder": DecoderConfig(**TEXT),
     "windows": DecoderConfig(**TEXT, windows=(4, 4, None), residual=SandwichNorm()),
-    "first norm": DecoderConfig(**TEXT, windows=(None,) + (4,) * 5, first_norm=False),
+    "first norm": DecoderConfig(
+        **TEXT, windows=(None,) + (4,) * 5, residual=PreNorm(first_norm=False)
+    ),
     "parallel": DecoderConfig(
         **TEXT, residual=Parallel(shared_norm=False), tie_embeddings=False, head_bias=True
     ),
     "scaled": DecoderConfig(
         **TEXT,
-        layer_scale=0.1,
+        residual=PreNorm(layer_scale=0.1),
         self_attention=DotProductAttention(query_key_norm=RMSNorm(eps=1e-6)),
     ),
     "narrow": DecoderConfig(
@@ -92,7 +94,7 @@ def test_every_parameter_is_in_one_box(name):
         total += sum(box.parameters for box in boxes(column, False))
         total += layers * sum(box.parameters for box in boxes(column, True))
         # In the one config whose layers differ in this, the first one has no first norm.
-        total -= config.model_dim * (not config.first_norm)
+        total -= config.model_dim * (not config.residual.first_norm)
     model = jax.eval_shape(config.build, jax.random.key(0))
     expected = sum(math.prod(leaf.shape) for leaf in tree_leaves(model))
     assert architecture.parameters == expected
