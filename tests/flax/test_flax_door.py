@@ -333,6 +333,7 @@ def test_encode_decode_and_the_cache_of_a_decoder(bart):
         jaxformer.flax.FlaxBertModel(BERT).init_cache(2, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])
 def test_generation_is_that_of_the_library(kind, request, tmp_path):
     model = request.getfixturevalue(kind)
@@ -352,6 +353,13 @@ def test_generation_is_that_of_the_library(kind, request, tmp_path):
     ]
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_greedy_tokens_are_the_most_probable(gpt2):
+    found = np.asarray(gpt2.generate(IDS, attention_mask=MASK, max_new_tokens=2).sequences)
+    logits = gpt2(IDS, MASK, np.maximum(np.cumsum(MASK, axis=1) - 1, 0)).logits
+    assert found.shape == (2, 8)
+    assert np.array_equal(found[:, 6], np.argmax(logits[:, -1], axis=-1))
 
 
 def test_wrong_generation_is_refused(bert, gpt2):
