@@ -219,7 +219,7 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
             "activation": "feed_forward.activation",
             "gated": "feed_forward.gated",
             "mlp_bias": "feed_forward.bias",
-            "residual_scale": "residual.scale",
+            "residual_scale": "residual.output_scale",
             "layer_scale": "residual.layer_scale",
             "first_norm": "residual.first_norm",
         }

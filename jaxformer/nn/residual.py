@@ -43,7 +43,7 @@ def add(x: jax.Array, y: jax.Array, sublayer: Map) -> jax.Array:
 class Residual(abc.ABC):
     """How the sublayers of a block are connected to the residual stream."""
 
-    scale: float = field(default=1.0, kw_only=True)
+    output_scale: float = field(default=1.0, kw_only=True)
     """Multiplies the output of every sublayer before it is added to the stream (Granite)."""
     layer_scale: float | None = field(default=None, kw_only=True)
     """The initial value of a learned factor for every channel of a sublayer's output (CaiT,
@@ -54,7 +54,7 @@ class Residual(abc.ABC):
 
     def __post_init__(self):
         check_types(self)
-        check_fields(self, "model.residual", scale=POSITIVE, layer_scale=optional(POSITIVE))
+        check_fields(self, output_scale=POSITIVE, layer_scale=optional(POSITIVE))
 
     @property
     def final_norm(self) -> bool:

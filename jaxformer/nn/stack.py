@@ -139,7 +139,7 @@ class Block(nnx.Module):
     def _scaled(self, y, scale):
         """A sublayer's output times its learned factors, if it has some, and the fixed one."""
         y = y if scale is None else scaled(y, scale[...])
-        fixed = self.residual.scale
+        fixed = self.residual.output_scale
         return y if fixed == 1 else y * jnp.asarray(fixed, y.dtype)
 
 

@@ -23,7 +23,7 @@ def _granite(*sizes: int, **changes: Any) -> DecoderConfig:
         num_kv_heads=8,
         self_attention=DotProductAttention(scale=1 / head_dim),
         embedding_scale=12.0,
-        residual=PreNorm(scale=0.22),
+        residual=PreNorm(output_scale=0.22),
         tie_embeddings=True,
         **changes,
     )
@@ -56,7 +56,7 @@ _FIELDS = (
     BIASES,
     Value("feed_forward.bias", "mlp_bias", False),
     Number("embedding_scale", "embedding_multiplier", 1.0),
-    Number("residual.scale", "residual_multiplier", 1.0),
+    Number("residual.output_scale", "residual_multiplier", 1.0),
     Number("self_attention.scale", "attention_multiplier", 1.0),
     Computed(_read_logit_scale, _write_logit_scale),
 )

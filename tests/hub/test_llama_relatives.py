@@ -257,7 +257,7 @@ def test_what_published_files_say():
     assert found["OLMo 3 with another base"].window_position == RoPE(theta=500_000.0)
     assert found["SmolLM 3"].rope_layers == (True, True, True, False)
     granite = found["Granite 3"]
-    factors = granite.embedding_scale, granite.residual.scale, granite.logit_scale
+    factors = granite.embedding_scale, granite.residual.output_scale, granite.logit_scale
     assert factors == (12.0, 0.22, 1 / 16)
     assert found["Command R7B"].position == NoPosition()
     assert found["Command R7B"].window_position == RoPE(theta=5e4, layout="interleaved")

@@ -119,7 +119,7 @@ def test_every_scaling(scaling):
         },
         {"num_layers": 4, "layer_repeats": 2},
         {"windows": (2, 3), "window_position": RoPE(theta=7.0)},
-        {"windows": (None, 2), "rope_layers": (True, False), "residual.scale": 0.3},
+        {"windows": (None, 2), "rope_layers": (True, False), "residual.output_scale": 0.3},
         {"windows": (2, None), "window_position": RoPE(theta=7.0), "position": NoPosition()},
         {"scan_layers": True, "num_kv_heads": 1},
     ],

@@ -66,7 +66,7 @@ NEW = DecoderConfig(
     **SIZES,
     self_attention=ATTENTION,
     feed_forward=MLP(activation="relu", gated=False, bias=True),
-    residual=PreNorm(scale=0.5, layer_scale=0.1, first_norm=False),
+    residual=PreNorm(output_scale=0.5, layer_scale=0.1, first_norm=False),
 )
 OPTIONS = """--model.attention-bias --model.no-attention-key-bias --model.attention-output-bias
     --model.attention-scale 0.5 --model.attention-scale-by-depth --model.attention-clip 3

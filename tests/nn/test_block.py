@@ -1,6 +1,6 @@
 """The Block: sublayers in their order and arrangement, cross-attention, and dropout."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -18,6 +18,7 @@ from jaxformer.nn import (
     Parallel,
     PostNorm,
     PreNorm,
+    Residual,
     SandwichNorm,
     SelfAttention,
     Sublayer,
@@ -214,7 +215,7 @@ def test_layer_scale_multiplies_what_each_sublayer_adds():
 
 
 def test_residual_scale_multiplies_what_each_sublayer_adds():
-    config, x = tiny(residual=PreNorm(scale=0.25), windows=(None,)), problem()[0]
+    config, x = tiny(residual=PreNorm(output_scale=0.25), windows=(None,)), problem()[0]
     context = Context(jnp.arange(T)[None], causal())
     keys = jax.random.split(KEY, 3)
     sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
@@ -222,6 +223,30 @@ def test_residual_scale_multiplies_what_each_sublayer_adds():
     attend, feed = (lambda x, f=f: f(x, context, None) for f in block.sublayers)
     x1 = x + attend(block.norms[0](x)) / 4
     close(run(block, x, context), x1 + feed(block.norms[1](x1)) / 4)
+
+
+@dataclass(frozen=True)
+class Weighted(Residual):
+    """`x + s f(norm(x))` for each sublayer."""
+
+    scale: float = 0.5
+
+    def __call__(self, x, sublayers, norms):
+        for sublayer, norm in zip(sublayers, norms, strict=True):
+            x = x + self.scale * sublayer(norm(x))
+        return x
+
+
+def test_a_scale_that_a_users_arrangement_defines_is_applied_once():
+    config, x = tiny(windows=(None,)), problem()[0]
+    context = Context(jnp.arange(T)[None], causal())
+    keys = jax.random.split(KEY, 3)
+    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
+    blocks = [
+        Block(keys[2], replace(config, residual=residual), sublayers)
+        for residual in (Weighted(), PreNorm(output_scale=0.5))
+    ]
+    close(run(blocks[0], x, context), run(blocks[1], x, context))
 
 
 def test_the_first_sublayer_may_read_the_stream_as_it_is():
