@@ -15,15 +15,26 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Makes a class when it is first used."""
+    """Returns a class by its name; ImportError names the nearest one."""
     if not name.startswith("Flax") and name != "shift_tokens_right":
         raise AttributeError(f"module 'jaxformer.flax' has no attribute {name!r}")
-    from jaxformer.extras import optional_module
+    names = _names(name)
+    if name in names:
+        return names[name]
+    from jaxformer.errors import did_you_mean
+    from jaxformer.hub.flax_classes import FLAX_CLASSES
 
-    return optional_module("jaxformer.flax.names", f"jaxformer.flax.{name}").find(name)
+    existed = name.removeprefix("Flax") in sum(FLAX_CLASSES.values(), ())
+    why = "is not supported yet" if existed else "never existed"
+    # `from jaxformer.flax import NAME` hides the message of an AttributeError.
+    raise ImportError(f"jaxformer.flax: {name} {why}{did_you_mean(name, names)}")
 
 
 def __dir__() -> list[str]:
-    from jaxformer.flax.names import known
+    return [*globals(), *_names("")]
 
-    return [*globals(), *known()]
+
+def _names(purpose: str) -> dict[str, Any]:
+    from jaxformer.extras import optional_module
+
+    return optional_module("jaxformer.flax.auto", f"jaxformer.flax.{purpose}").NAMES

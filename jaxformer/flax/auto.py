@@ -1,58 +1,25 @@
-"""The `FlaxAuto` classes, which choose the class of a checkpoint."""
+"""The `FlaxAuto` classes, which choose the class of a checkpoint, and the names of all classes."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+
 from jaxformer.errors import ConfigError
 from jaxformer.flax.config import as_config
-from jaxformer.flax.model import FlaxPreTrainedModel, model_class
-from jaxformer.hub.flax_classes import FLAX_CLASSES
-from jaxformer.hub.hf_config import HFConfig
-from jaxformer.pretrained.auto import model_folder
-
-_DENOISING = ("bart", "mbart")
-_SEQ2SEQ = ("ForConditionalGeneration", "MTModel")
-_ENDINGS = {
-    "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
-    "ForMaskedLM": ("ForMaskedLM",),
-    "ForCausalLM": ("ForCausalLM", "LMHeadModel"),
-    "ForSeq2SeqLM": (*_SEQ2SEQ, "EncoderDecoderModel"),
-    "ForSequenceClassification": ("ForSequenceClassification",),
-    "ForTokenClassification": ("ForTokenClassification",),
-    "ForQuestionAnswering": ("ForQuestionAnswering",),
-    "ForMultipleChoice": ("ForMultipleChoice",),
-    "ForNextSentencePrediction": ("ForNextSentencePrediction",),
-    "ForImageClassification": ("ForImageClassification",),
-    "ForVision2Seq": ("VisionEncoderDecoderModel",),
-}
-"""The end of the name of a FlaxAuto class -> those of the classes that it chooses from."""
-
-
-def _chosen(task: str, kind: str) -> str | None:
-    """The class of a model type for a task, without "Flax"."""
-    names = FLAX_CLASSES.get(kind, ())
-    if task == "":
-        bodies = [n for n in names if n.endswith("Model") and "EncoderDecoder" not in n]
-        return min(bodies, key=len, default=None)
-    endings = _ENDINGS[task]
-    if task == "ForMaskedLM" and kind in _DENOISING:
-        endings = _SEQ2SEQ
-    return next((n for ending in endings for n in names if n.endswith(ending)), None)
+from jaxformer.flax.files import config_values, pop_hub
+from jaxformer.flax.model import CLASSES, FlaxPreTrainedModel
+from jaxformer.flax.outputs import OUTPUTS
+from jaxformer.hub.flax_classes import FLAX_AUTO_ENDINGS, flax_auto_classes
 
 
 class FlaxAutoBase:
     """Base of the FlaxAuto classes."""
 
-    task: ClassVar[str] = ""
-    """The end of the class's name."""
-
-    @classmethod
-    def classes(cls) -> Mapping[str, type[FlaxPreTrainedModel]]:
-        """Returns the class of each `model_type`."""
-        found = {kind: _chosen(cls.task, kind) for kind in FLAX_CLASSES}
-        made = {kind: model_class(f"Flax{name}") for kind, name in found.items() if name}
-        return {kind: each for kind, each in made.items() if each is not None}
+    classes: ClassVar[Mapping[str, type[FlaxPreTrainedModel]]] = {}
+    """`model_type` -> class."""
 
     @classmethod
     def from_config(cls, config: Any, **options: Any) -> FlaxPreTrainedModel:
@@ -63,30 +30,48 @@ class FlaxAutoBase:
     @classmethod
     def from_pretrained(cls, name: str | Path, *arguments: Any, **options: Any) -> Any:
         """Loads a checkpoint; see `FlaxPreTrainedModel.from_pretrained` for the arguments."""
-        if options.get("config") is not None and not isinstance(options["config"], str | Path):
-            values = as_config(options["config"]).to_dict()
-        else:
-            known = ("revision", "token", "cache_dir", "subfolder")
-            hub = {key: options[key] for key in known if key in options}
-            values = HFConfig.of_folder(model_folder(name, "name", **hub)).values
+        values = config_values(name, options.get("config"), **pop_hub(dict(options)))
         return cls._class_for(values).from_pretrained(name, *arguments, **options)
 
     @classmethod
     def _class_for(cls, values: Mapping[str, Any]) -> type[FlaxPreTrainedModel]:
-        kind, classes = values.get("model_type"), cls.classes()
-        if kind not in classes:
-            raise ConfigError(
-                f"model_type = {kind!r}: must be one of {', '.join(classes)} for {cls.__name__}"
-            )
-        return classes[kind]
+        kind = values.get("model_type")
+        if kind not in cls.classes:
+            known = ", ".join(cls.classes)
+            raise ConfigError(f"model_type = {kind!r}: must be one of {known} for {cls.__name__}")
+        return cls.classes[kind]
 
 
-AUTO_CLASSES: Mapping[str, type[FlaxAutoBase]] = {
-    f"FlaxAutoModel{task}": type(
-        f"FlaxAutoModel{task}",
-        (FlaxAutoBase,),
-        {"task": task, "__module__": "jaxformer.flax", "__doc__": "Chooses a checkpoint's class."},
-    )
-    for task in ("", *_ENDINGS)
+def _auto_class(task: str) -> type[FlaxAutoBase]:
+    found = {kind: f"Flax{name}" for kind, name in flax_auto_classes(task).items()}
+    values = {
+        "__doc__": "Chooses the class of a checkpoint.",
+        "__module__": "jaxformer.flax",
+        "classes": {kind: CLASSES[name] for kind, name in found.items() if name in CLASSES},
+    }
+    return type(f"FlaxAutoModel{task}", (FlaxAutoBase,), values)
+
+
+def shift_tokens_right(
+    input_ids: jax.Array, pad_token_id: int, decoder_start_token_id: int
+) -> jax.Array:
+    """Returns a decoder's inputs for targets: the start token, then all targets but the last.
+
+    Args:
+        input_ids: int `[B, T]`; -100 becomes padding.
+        pad_token_id: The token for padding.
+        decoder_start_token_id: The first token of each row.
+    """
+    ids = jnp.asarray(input_ids)
+    shifted = jnp.roll(ids, 1, axis=-1).at[..., 0].set(decoder_start_token_id)
+    return jnp.where(shifted == -100, pad_token_id, shifted)
+
+
+NAMES: Mapping[str, Any] = {
+    **CLASSES,
+    **{f"FlaxAutoModel{task}": _auto_class(task) for task in ("", *FLAX_AUTO_ENDINGS)},
+    **OUTPUTS,
+    "FlaxPreTrainedModel": FlaxPreTrainedModel,
+    "shift_tokens_right": shift_tokens_right,
 }
-"""The FlaxAuto classes by name."""
+"""What `jaxformer.flax` has, by name."""

@@ -1,7 +1,6 @@
 """The configuration of a Flax class: the values of a config.json as attributes."""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ _DEFAULTS = {
     "return_dict": True,
     "use_cache": True,
 }
+_SECTIONS = {"encoder", "decoder", "text_config", "vision_config"}
 
 
 class FlaxConfig:
@@ -24,6 +24,8 @@ class FlaxConfig:
     def __init__(self, **values: Any):
         """Takes the values."""
         self.__dict__.update(_DEFAULTS | values)
+        for name in _SECTIONS & values.keys():
+            setattr(self, name, as_config(values[name]))
 
     @property
     def num_labels(self) -> int:
@@ -37,7 +39,8 @@ class FlaxConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the values."""
-        return dict(self.__dict__)
+        values = self.__dict__.items()
+        return {name: x.to_dict() if hasattr(x, "to_dict") else x for name, x in values}
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Sets some values."""
@@ -59,11 +62,9 @@ def as_config(config: Any) -> Any:
 
 def options_of(options: Any) -> dict[str, Any]:
     """Returns options that are an object, a dictionary or None as a dictionary."""
-    if options is None:
-        return {}
-    if hasattr(options, "to_dict"):
-        return options.to_dict()
-    return dict(vars(options) if isinstance(options, SimpleNamespace) else options)
+    if isinstance(options, Mapping | None):
+        return dict(options or {})
+    return options.to_dict() if hasattr(options, "to_dict") else dict(vars(options))
 
 
 def as_key(key: jax.Array) -> jax.Array:

@@ -1,32 +1,28 @@
 """Reads and writes the checkpoints of Flax classes."""
 
 import json
-import logging
-import re
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 import jax.numpy as jnp
 from flax.core import unfreeze
+from flax.traverse_util import flatten_dict
 
-from jaxformer.errors import ConfigError, DataError
 from jaxformer.flax.config import FlaxConfig, as_config, options_of
-from jaxformer.flax.program import describe
 from jaxformer.generation.config import TOKEN_FIELDS
 from jaxformer.hub.hf_config import HFConfig, write_hf_config
 from jaxformer.hub.weights.fitting import fitted_to_tensors
-from jaxformer.hub.weights.flax_tree import write_tree_of
+from jaxformer.hub.weights.flax_tree import byte_count, write_tree_of
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.pretrained.auto import model_folder
+from jaxformer.pretrained.flax_program import describe_flax
 from jaxformer.pretrained.push import push
 
-_log = logging.getLogger(__name__)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", re.IGNORECASE)
-_OF_CLASS = ("seed", "input_shape", "gradient_checkpointing", "add_pooling_layer")
+OF_CLASS = ("dtype", "seed", "input_shape", "gradient_checkpointing", "add_pooling_layer")
+"""The options of a class; others are fields of the config."""
 # What these arguments of the old classes said does not matter here.
 _UNUSED = (
     *("force_download", "from_pt", "local_files_only", "proxies", "resume_download"),
@@ -49,11 +45,6 @@ class FilesMixin:
         dtype: Any = jnp.float32,
         *,
         config: Any = None,
-        subfolder: str = "",
-        revision: str | None = None,
-        token: str | None = None,
-        use_auth_token: str | None = None,
-        cache_dir: str | Path | None = None,
         ignore_mismatched_sizes: bool = False,
         _do_init: bool = True,
         **options: Any,
@@ -64,14 +55,10 @@ class FilesMixin:
             name: A folder, or "org/name" on the hub.
             dtype: The dtype of the computation; parameters have that of the files.
             config: Replaces config.json; or the folder or the name of another one.
-            subfolder: The folder of the model in `name`, such as "text_encoder".
-            revision: A branch, a tag or a commit.
-            token: The access token for the hub.
-            use_auth_token: The old name of `token`.
-            cache_dir: The cache of the hub.
             ignore_mismatched_sizes: Whether an array of another shape is replaced by a new one.
             _do_init: Whether the model holds the parameters; otherwise they are returned.
-            **options: Fields of the config, or arguments of the class (`seed`, ...).
+            **options: `subfolder`, `revision`, `token` and `cache_dir` of the hub, arguments of
+                the class (`seed`, ...), or fields of the config.
 
         Returns:
             The model; with `_do_init=False` the model and its parameters. Those that the files
@@ -81,13 +68,12 @@ class FilesMixin:
             ConfigError: There is no such model, or it belongs to another class.
             DataError: The files are damaged, or an array has another shape.
         """
-        hub = {"revision": revision, "token": token or use_auth_token, "cache_dir": cache_dir}
-        folder = model_folder(name, "name", subfolder=subfolder, **hub)
-        own = {key: options.pop(key) for key in _OF_CLASS if key in options}
+        hub = pop_hub(options)
+        folder = model_folder(name, "name", **hub)
+        own = {key: options.pop(key) for key in OF_CLASS if key in options}
+        values = config_values(name, config, **hub)
         if config is None or isinstance(config, str | Path):
-            where = folder if config is None else model_folder(config, "config", **hub)
-            values = HFConfig.of_folder(where).values
-            known = describe(values, cls.model_type, cls.architecture).hf_config.values
+            known = describe_flax(values, cls.model_type, cls.architecture).hf_config.values
             same = values.get("model_type") == known["model_type"]
             config = FlaxConfig(**{**known, **(values if same else {})})
         config = as_config(config)
@@ -95,11 +81,15 @@ class FilesMixin:
             if key not in _UNUSED:
                 setattr(config, key, value)
         model = cls(config, dtype=dtype, _do_init=False, **own)
-        params, complete = model._read(folder, ignore_mismatched_sizes)
+        files = open_tensors(folder, model.checkpoint)
+        model.checkpoint = fitted_to_tensors(model.checkpoint, files)
+        model_format = model.checkpoint.model_format
+        params = model.program.tree.read(files, model_format, ignore_mismatched_sizes)
         model.generation_config = SimpleNamespace(**(read_object(folder, GENERATION) or {}))
         if not _do_init:
             return model, params
         model._is_initialized = True
+        complete = flatten_dict(params).keys() >= model.required_params
         model.params = params if complete else model.init_weights(model.key, params=params)
         return model
 
@@ -125,7 +115,7 @@ class FilesMixin:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tree = unfreeze(self.params if params is None else params)
-        write_tree_of(folder, tree, _bytes(max_shard_size))
+        write_tree_of(folder, tree, byte_count(max_shard_size))
         kind = self.checkpoint.model_format.model_type
         named = {"architectures": [self.architecture], "model_type": kind}
         values = json.loads(json.dumps(self.config.to_dict() | named, default=str))
@@ -143,30 +133,18 @@ class FilesMixin:
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, params, push_to_hub=True, token=token, repo_id=repo_id)
 
-    def _read(self, folder: Path, ignore_mismatched: bool) -> tuple[Mapping[str, Any], bool]:
-        """The parameters in a folder, and whether it has all of them."""
-        files = open_tensors(folder, self.checkpoint)
-        self.checkpoint = fitted_to_tensors(self.checkpoint, files)
-        found = self.program.tree.read(files, self.checkpoint.model_format)
-        changed = list(found.changed.values())
-        if changed and not ignore_mismatched:
-            raise DataError(
-                f"{folder}: {'; '.join(changed[:5])}: give ignore_mismatched_sizes=True for new "
-                "values"
-            )
-        for what, names in (("the shapes did not match", changed), ("missing", found.missing)):
-            if names:
-                listed = ", ".join(names[:10]) + " ..." * (len(names) > 10)
-                _log.warning("%s: %s, so these are new: %s", folder, what, listed)
-        return found.tree, not (changed or found.missing)
+
+def pop_hub(options: dict[str, Any]) -> dict[str, Any]:
+    """Removes the arguments of `model_folder` from options, and returns them."""
+    old = options.pop("use_auth_token", None)
+    names = ("subfolder", "revision", "token", "cache_dir")
+    return {"token": old} | {name: options.pop(name) for name in names if name in options}
 
 
-def _bytes(size: int | str) -> int:
-    """A size in bytes, from a number or a text such as "200MB" or "1GiB"."""
-    if isinstance(size, int):
-        return size
-    found = _SIZE.fullmatch(size.strip())
-    if found is None:
-        raise ConfigError(f'max_shard_size = {size!r}: must be bytes, or a text such as "200MB"')
-    power = "KMGT".find(found[2].upper()) + 1 if found[2] else 0
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+def config_values(name: str | Path, config: Any, **hub: Any) -> dict[str, Any]:
+    """Returns the values of a given config, or else those of a folder's config.json."""
+    if config is None:
+        return HFConfig.of_folder(model_folder(name, "name", **hub)).values
+    if isinstance(config, str | Path):
+        return HFConfig.of_folder(model_folder(config, "config", **hub | {"subfolder": ""})).values
+    return as_config(config).to_dict()

@@ -1,6 +1,7 @@
 """Generation with the arguments of transformers' FlaxGenerationMixin, as a pure function."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +16,12 @@ from jaxformer.generation.config import (
     recommendations,
     supported_options,
 )
+from jaxformer.generation.pure import AlignedProcessor, generate_for
 
-_NEW_TOKENS = 20
-"""The number of new tokens if neither an argument nor a file says it."""
-_IGNORED = ("position_ids", "return_dict", "token_type_ids", "use_cache")
+_LENGTH = 20
+"""The number of tokens of a row if neither an argument nor a file says it."""
+_ARRAYS = ("attention_mask", "decoder_input_ids", "decoder_attention_mask")
+_IGNORED = ("bos_token_id", "position_ids", "return_dict", "token_type_ids", "use_cache")
 
 
 class GenerationMixin:
@@ -42,7 +45,8 @@ class GenerationMixin:
             prng_key: The key for sampling; None: that of seed 0.
             trace: Unused: the program is always compiled.
             params: The parameters; None: those of the model.
-            logits_processor: Not supported; must be None or empty.
+            logits_processor: Functions of the tokens so far `[B, S]`, of scores `[B, V]` and of
+                the number of tokens, which return scores; applied after those of the options.
             **options: attention_mask, decoder_input_ids; max_length (prompt included),
                 max_new_tokens, do_sample, num_beams and other fields of `GenerationConfig`.
 
@@ -59,37 +63,30 @@ class GenerationMixin:
                 f"generate: {type(self).__name__} has no head that predicts the next token: use a "
                 "class of the kind FlaxAutoModelForCausalLM or FlaxAutoModelForSeq2SeqLM"
             )
-        if logits_processor:
-            raise ArgumentError("logits_processor: must be None: options choose the processors")
         program = self.program
-        arrays = {self.main_input_name: input_ids}
-        for name in ("attention_mask", "decoder_input_ids", "decoder_attention_mask"):
-            if (given := options.pop(name, None)) is not None:
-                arrays[name] = given
+        given = {name: x for name, x in options.items() if x is not None and name not in _IGNORED}
+        arrays = {name: given.pop(name) for name in _ARRAYS if name in given}
+        arrays = program.arrays({self.main_input_name: input_ids} | arrays)
         recommended = self._recommended(generation_config)
-        given = {n: x for n, x in options.items() if n not in _IGNORED and x is not None}
-        start = given.pop("decoder_start_token_id", None)
-        start = recommended.get("decoder_start_token_id") if start is None else start
-        given.pop("bos_token_id", None)
-        arrays = program.inputs(arrays)
-        if program.seq2seq and "decoder_input_ids" not in arrays:
-            arrays["decoder_input_ids"] = _starts(
-                start, recommended, len(arrays[self.main_input_name])
-            )
-        prompt = arrays["decoder_input_ids" if program.seq2seq else "input_ids"]
-        lengths = ("max_length", "max_new_tokens")
-        if not any(name in {**recommended, **given} for name in lengths):
-            recommended["max_new_tokens"] = _NEW_TOKENS
-        if given.keys() >= set(lengths):
+        start = given.pop("decoder_start_token_id", recommended.get("decoder_start_token_id"))
+        prompt = "input_ids"
+        if program.checkpoint.config.is_encoder_decoder:
+            prompt = "decoder_input_ids"
+            arrays.setdefault(prompt, _starts(start, recommended, len(input_ids)))
+        lengths = {"max_length", "max_new_tokens"}
+        if not lengths & (recommended.keys() | given.keys()):
+            recommended["max_length"] = _LENGTH
+        if given.keys() >= lengths:
             del given["max_length"]
         config = GenerationConfig.of(supported_options(recommended, type(self).__name__), given)
         config.check_vocabulary(program.checkpoint.config.vocab_size)
-        config = config.for_width(prompt.shape[1])
+        config = config.for_width(arrays[prompt].shape[1])
+        own = tuple(AlignedProcessor(each, config.padding) for each in logits_processor or ())
         key = jax.random.key(0) if prng_key is None else as_key(prng_key)
-        params = self.params if params is None else program.check(params)
-        found = program.generate(params, arrays, key, config)
-        name = "Beam" if config.num_beams > 1 else "Sample" if config.samples else "GreedySearch"
-        return OUTPUTS[f"Flax{name}{'Search' * (name == 'Beam')}Output"](**found)
+        params = self.params if params is None else program.tree.checked(params)
+        found = _generate(program, config, own, params, arrays, key)
+        name = "Sample" if config.samples else "GreedySearch"
+        return OUTPUTS[f"Flax{'BeamSearch' if config.num_beams > 1 else name}Output"](**found)
 
     def _recommended(self, generation_config: Any) -> dict[str, Any]:
         """The options that count where none is given: of a file, or else of the config."""
@@ -105,3 +102,10 @@ def _starts(start: int | None, recommended: Mapping[str, Any], rows: int) -> jax
     if start is None:
         raise ConfigError("decoder_start_token_id = None: must be the token that starts an answer")
     return jnp.full((rows, 1), start, jnp.int32)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _generate(program, config, processors, params, inputs, key):
+    model = program.arranged.module(program.arranged.arrange(program.tree.parameters(params)))
+    options = {"encoder": program.module(params), "processors": processors}
+    return generate_for(model, program.checkpoint, inputs, config, key, **options)

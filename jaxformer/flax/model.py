@@ -1,30 +1,30 @@
 """`FlaxPreTrainedModel`: the base of the Flax classes, and the classes themselves, by name."""
 
-from collections.abc import Mapping
-from functools import cache
+import inspect
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax.core import FrozenDict, unfreeze
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 from jaxformer.errors import ArgumentError
-from jaxformer.flax import calls
+from jaxformer.flax.composites import COMPOSITES
 from jaxformer.flax.config import FlaxConfig, as_config, as_key
 from jaxformer.flax.files import FilesMixin
 from jaxformer.flax.generation import GenerationMixin
-from jaxformer.flax.module import FlaxModule
-from jaxformer.flax.outputs import OUTPUTS, output_for
-from jaxformer.flax.program import Program, describe, program_for
+from jaxformer.flax.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
+from jaxformer.hub.flax_signatures import output_of, signatures_of
 from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask
+from jaxformer.hub.weights.flax_tree import cast_tree
 from jaxformer.io.notices import warn_once
 from jaxformer.models import DecoderConfig
+from jaxformer.pretrained.flax_program import FlaxProgram, describe_flax, flax_program
 from jaxformer.zoo import FORMATS
 
-_STATES = ("hidden_states", "attentions")
+_FLAGS = {"output_hidden_states": False, "output_attentions": False, "return_dict": True}
 _IGNORED = ("indices_rng", "question_lengths")
 
 
@@ -33,12 +33,13 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     Attributes:
         checkpoint: The description of the model.
-        key: The PRNG key that initial parameters are made with.
+        config: The configuration, as it was given.
         dtype: The dtype that the model is computed in; parameters have their own.
-        input_shape: As given; no parameter depends on it.
+        framework: "flax".
         generation_config: The options of `generate`, by name; given ones count before them.
-        params_shape_tree: The tree of parameters, as shapes and dtypes.
-        required_params: The paths of all parameters, as tuples of keys.
+        input_shape: As given; no parameter depends on it.
+        key: The PRNG key that initial parameters are made with.
+        module: The model without its state: `init` and `apply`, as a Flax module has them.
     """
 
     model_type: ClassVar[str]
@@ -51,6 +52,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     """The key of the body in the tree of a class with a head."""
     config_class: ClassVar[type] = FlaxConfig
     """The class of a config that is read from a file."""
+    framework: ClassVar[str] = "flax"
 
     def __init__(
         self,
@@ -77,68 +79,49 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
             ConfigError: The config belongs to another class, or has an unsupported value.
         """
         del add_pooling_layer
-        self._config = as_config(config)
-        self.checkpoint = describe(self._config.to_dict(), self.model_type, self.architecture)
+        self.config = as_config(config)
+        self.checkpoint = describe_flax(self.config.to_dict(), self.model_type, self.architecture)
         if jnp.dtype(dtype) == jnp.float16:
             warn_once(f"{type(self).__name__}: dtype float16 is computed in float32")
         self.dtype = dtype
         self.key = jax.random.PRNGKey(seed)
         self.input_shape = (1, 1) if input_shape is None else input_shape
         self.generation_config = SimpleNamespace()
+        self.module = FlaxModule(self)
         self._remat = gradient_checkpointing
-        self._params: dict[str, Any] = {}
         self._is_initialized = _do_init
-        if _do_init:
-            self._params = self.init_weights(self.key)
+        self._params = self.init_weights(self.key) if _do_init else {}
 
     @property
-    def config(self) -> Any:
-        """The configuration, as it was given."""
-        return self._config
-
-    @property
-    def program(self) -> Program:
+    def program(self) -> FlaxProgram:
         """The functions of the model, shared with others of the same configuration."""
-        return program_for(self.checkpoint, self.dtype, self._remat)
-
-    @property
-    def module(self) -> FlaxModule:
-        """The model without its state: `init` and `apply`, as a Flax module has them."""
-        return FlaxModule(self)
-
-    @property
-    def framework(self) -> str:
-        """The name of the library."""
-        return "flax"
+        return flax_program(self.checkpoint, self.dtype, self._remat)
 
     @property
     def params_shape_tree(self) -> dict[str, Any]:
         """The tree of parameters, as shapes and dtypes."""
-        return self.program.shapes
+        return self.program.tree.shapes
 
     @property
     def required_params(self) -> set[tuple[str, ...]]:
-        """The paths of all parameters."""
-        return set(flatten_dict(self.program.shapes))
+        """The paths of all parameters, as tuples of keys."""
+        return set(flatten_dict(self.params_shape_tree))
 
     @property
     def params(self) -> dict[str, Any]:
         """The tree of parameters; ArgumentError for a model made with `_do_init=False`."""
-        if not self._is_initialized:
-            raise ArgumentError(
-                f"params: {type(self).__name__} was made with _do_init=False and holds none: pass "
-                "params=... to each call, from from_pretrained or init_weights"
-            )
+        self._check_initialized("pass params=... to each call, from from_pretrained")
         return self._params
 
     @params.setter
     def params(self, params: Any) -> None:
+        self._check_initialized("keep them yourself")
+        self._params = self.program.tree.checked(params)
+
+    def _check_initialized(self, remedy: str) -> None:
         if not self._is_initialized:
-            raise ArgumentError(
-                f"params: {type(self).__name__} was made with _do_init=False and holds none: keep "
-                "them yourself"
-            )
-        self._params = self.program.check(params)
+            name = type(self).__name__
+            raise ArgumentError(f"params: {name} was made with _do_init=False: {remedy}")
 
     def init_weights(
         self, rng: jax.Array, input_shape: Any = None, params: Any = None
@@ -152,10 +135,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         """
         del input_shape
         fresh = self.program.init(as_key(rng))
-        if params is None:
-            return fresh
-        found = flatten_dict(fresh) | flatten_dict(unfreeze(params))
-        return unflatten_dict({path: found[path] for path in flatten_dict(fresh)})
+        return fresh if params is None else self.program.tree.completed(params, fresh)
 
     def enable_gradient_checkpointing(self) -> None:
         """Makes backward passes compute activations again instead of keeping them."""
@@ -163,15 +143,15 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     def to_bf16(self, params: Any, mask: Any = None) -> Any:
         """Returns a tree cast to bfloat16, where `mask`, a tree of bool, is true."""
-        return _cast(params, jnp.bfloat16, mask)
+        return cast_tree(params, jnp.bfloat16, mask)
 
     def to_fp16(self, params: Any, mask: Any = None) -> Any:
         """Returns a tree cast to float16, where `mask`, a tree of bool, is true."""
-        return _cast(params, jnp.float16, mask)
+        return cast_tree(params, jnp.float16, mask)
 
     def to_fp32(self, params: Any, mask: Any = None) -> Any:
         """Returns a tree cast to float32, where `mask`, a tree of bool, is true."""
-        return _cast(params, jnp.float32, mask)
+        return cast_tree(params, jnp.float32, mask)
 
     @classmethod
     def can_generate(cls) -> bool:
@@ -187,164 +167,101 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
             max_length: The largest number of tokens of a row.
             encoder_outputs: What `encode` returned, for an encoder-decoder.
         """
-        program = self.program
-        if not (program.seq2seq or isinstance(program.checkpoint.config, DecoderConfig)):
-            raise ArgumentError(f"init_cache: {type(self).__name__} is an encoder, without a cache")
         states = None if encoder_outputs is None else encoder_outputs[0]
-        return program.init_cache(batch_size, max_length, states)
+        return self.program.init_cache(batch_size, max_length, states)
 
-    # The methods of a class pass their arguments, by name, to the following.
-
-    def _forward(self, given: dict[str, Any]) -> Any:
-        params, options, as_dict, given = self._split(given)
-        past = given.pop("past_key_values", None)
-        self._check_encoder_states(given)
-        if past is not None:
-            return self._step(params, given, past, options, as_dict)
-        head_mask = given.pop("head_mask", None)
-        found = self.program.forward(params, self.program.inputs(given), head_mask, **options)
-        return self._finished(found, self._output, as_dict)
-
-    def _text_features(self, given: dict[str, Any]) -> Any:
-        return self._features("text", given)
-
-    def _image_features(self, given: dict[str, Any]) -> Any:
-        return self._features("image", given)
-
-    def _features(self, name: str, given: dict[str, Any]) -> Any:
-        params, options, _, given = self._split(given)
-        return self.program.features(params, self.program.inputs(given), options["key"], name)
-
-    def _encode(self, given: dict[str, Any]) -> Any:
-        if not self.program.seq2seq:
-            return self(**given)
-        params, options, as_dict, given = self._split(given)
-        found = self.program.encode(params, self.program.inputs(given), **options)
-        found = {name.removeprefix("encoder_"): x for name, x in found.items()}
-        return self._finished(found, OUTPUTS["FlaxBaseModelOutput"], as_dict)
-
-    def _decode(self, given: dict[str, Any]) -> Any:
-        params, options, as_dict, given = self._split(given)
-        encoded = given.pop("encoder_outputs")[0]
-        mask = given.pop("encoder_attention_mask", None)
-        past = given.pop("past_key_values", None)
-        if past is not None:
-            given = {name.removeprefix("decoder_"): x for name, x in given.items()}
-            return self._step(params, given, past, options, as_dict, encoded, mask)
-        found = self.program.decode(params, self.program.inputs(given), encoded, mask, **options)
-        found = {name.removeprefix("decoder_"): x for name, x in found.items()}
-        return self._finished(found, self._output_of_decoder, as_dict)
-
-    def _step(self, params, given, past, options, as_dict, encoded=None, mask=None) -> Any:
-        for name in ("hidden_states", "attentions"):
-            if options[name]:
-                raise ArgumentError(f"output_{name} = True: not with past_key_values")
+    def _run(self, method: str, given: dict[str, Any]) -> Any:
+        """Runs a method on its arguments."""
         program = self.program
-        outputs, past = program.step(params, program.inputs(given), past, encoded, mask)
-        made = self._output_of_decoder if program.seq2seq else self._output
-        return self._finished({**outputs, "past_key_values": past}, made, as_dict)
-
-    @property
-    def _output(self) -> type:
-        config = self.program.checkpoint.config
-        causal = isinstance(config, DecoderConfig)
-        return output_for(self.architecture, config.is_encoder_decoder, causal)
-
-    @property
-    def _output_of_decoder(self) -> type:
-        if self.can_generate():
-            return OUTPUTS["FlaxCausalLMOutputWithCrossAttentions"]
-        return OUTPUTS["FlaxBaseModelOutputWithPastAndCrossAttentions"]
-
-    def _split(self, given: dict[str, Any]) -> tuple[Any, dict[str, Any], bool, dict[str, Any]]:
-        """The parameters, the options of the program, return_dict, and the arrays."""
         given = {name: x for name, x in given.items() if name not in _IGNORED}
-        params = given.pop("params", None)
-        params = self.params if params is None else self.program.check(params)
+        if method == "__call__" and "encoder_hidden_states" in given:
+            raise ArgumentError(
+                f"encoder_hidden_states: {type(self).__name__} by itself has no cross-attention: "
+                "use FlaxEncoderDecoderModel or FlaxVisionEncoderDecoderModel"
+            )
+        params = program.tree.checked(given.pop("params")) if "params" in given else self.params
         hidden_states, attentions, as_dict = (
-            bool(given.pop(name, getattr(self._config, name, name == "return_dict")))
-            for name in ("output_hidden_states", "output_attentions", "return_dict")
+            bool(given.pop(name, getattr(self.config, name, default)))
+            for name, default in _FLAGS.items()
         )
         key = given.pop("dropout_rng", None)
         train = given.pop("train", False) or not given.pop("deterministic", True)
         if train and key is None:
             raise ArgumentError("dropout_rng = None: must be a PRNG key, since train is True")
         key = as_key(key) if train else None
-        options = {"hidden_states": hidden_states, "attentions": attentions, "key": key}
-        return params, options, as_dict, given
-
-    def _check_encoder_states(self, given: dict[str, Any]) -> None:
-        given.pop("encoder_attention_mask", None)
-        if given.pop("encoder_hidden_states", None) is not None:
-            raise ArgumentError(
-                f"encoder_hidden_states: {type(self).__name__} by itself has no cross-attention: "
-                "use FlaxEncoderDecoderModel or FlaxVisionEncoderDecoderModel"
-            )
-
-    def _finished(self, found: Mapping[str, Any], made: type, as_dict: bool) -> Any:
-        """The outputs as an object of the class `made`, or as a tuple."""
-        parts: dict[str, dict[str, Any]] = {}
-        outputs = {}
-        for name, value in found.items():
-            part, _, own = name.rpartition(".")
-            if own.endswith(_STATES):
-                value = tuple(value)
-            (parts.setdefault(part, {}) if part else outputs)[own] = value
-        pooled = OUTPUTS["FlaxBaseModelOutputWithPooling"]
-        outputs |= {name: pooled(**_fields(values, pooled)) for name, values in parts.items()}
-        output = made(**_fields(outputs, made))
+        if method.endswith("features"):
+            return program.run(method, params, given, key)
+        if "encoder_outputs" in given:
+            given["encoder_outputs"] = given["encoder_outputs"][0]
+        options = {"hidden_states": hidden_states, "attentions": attentions}
+        found = program.run(method, params, given, key, **options)
+        config = program.checkpoint.config
+        causal = isinstance(config, DecoderConfig)
+        name = output_of(method, self.architecture, config.is_encoder_decoder, causal)
+        output = OUTPUTS[f"Flax{name}"].of(found)
         return output if as_dict else output.to_tuple()
 
 
-def _fields(outputs: Mapping[str, Any], made: type) -> dict[str, Any]:
-    return {name: value for name, value in outputs.items() if name in made.fields}
+class FlaxModule:
+    """A model as a Flax module has it, without state; it cannot be a part of another module."""
+
+    def __init__(self, model: FlaxPreTrainedModel):
+        """Takes a model, whose parameters it ignores."""
+        self._model = model
+
+    def init(self, rngs: Any, *inputs: Any, **options: Any) -> dict[str, Any]:
+        """Returns `{"params": tree}`; `rngs` is a key, or {"params": key}; inputs are ignored."""
+        del inputs, options
+        key = rngs["params"] if isinstance(rngs, dict) else rngs
+        return {"params": self._model.init_weights(key)}
+
+    def apply(
+        self,
+        variables: Any,
+        *inputs: Any,
+        deterministic: bool = True,
+        rngs: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Runs the model with `variables["params"]`; `rngs` has a "dropout" key for training."""
+        key = None if deterministic else (rngs or {}).get("dropout")
+        training = {} if deterministic else {"train": True, "dropout_rng": key}
+        return self._model(*inputs, params=variables["params"], **training, **options)
 
 
-def _cast(params: Any, dtype: Any, mask: Any) -> Any:
-    def cast(x, chosen=True):
-        return x.astype(dtype) if chosen and jnp.issubdtype(x.dtype, jnp.floating) else x
+def _method(name: str, signature: inspect.Signature) -> Callable[..., Any]:
+    """A method with the old arguments."""
 
-    if mask is None:
-        return jax.tree.map(cast, params)
-    # The mask may be frozen where the tree is not, and the other way round.
-    chosen = flatten_dict(unfreeze(mask))
-    tree = flatten_dict(unfreeze(params))
-    found = unflatten_dict({path: cast(x, chosen[path]) for path, x in tree.items()})
-    return FrozenDict(found) if isinstance(params, FrozenDict) else found
+    def method(self, *arguments, **named):
+        bound = signature.bind(self, *arguments, **named).arguments
+        del bound["self"]
+        return self._run(name, {each: x for each, x in bound.items() if x is not None})
 
-
-_KINDS = {f"Flax{name}": kind for kind, names in FLAX_CLASSES.items() for name in names}
+    method.__signature__ = signature
+    method.__doc__ = f"Runs the model. Arguments: {', '.join(signature.parameters)}."
+    return method
 
 
-@cache
-def model_class(name: str) -> type[FlaxPreTrainedModel] | None:
-    """Returns the class with a name such as "FlaxBertModel"; None if there is none."""
-    kind = _KINDS.get(name)
-    own = name.removeprefix("Flax")
-    if kind is None or not calls.has_call(kind):
-        return None
+def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
+    """The class `FlaxOWN`; None if it is not supported."""
+    signatures = signatures_of(kind, own)
     found = flax_architecture(FORMATS, kind, own)
-    if found is None:
+    if found is None or not signatures:
         return None
     model_format, architecture = found
-    methods = {"__call__": calls.call_of(kind, own)}
-    if kind in calls.SEQ2SEQ:
-        methods["encode"] = calls.encode_of(kind)
-        if not own.endswith("EncoderModel"):
-            methods["decode"] = calls.decode_of(kind)
-    if own in ("CLIPModel", "VisionTextDualEncoderModel"):
-        methods |= calls.features_of()
     prefix = model_format.prefix if architecture.prefix is None else architecture.prefix
-    return type(
-        name,
-        (FlaxPreTrainedModel,),
-        {
-            **methods,
-            "__doc__": f"{own} of transformers 4, in JAX.",
-            "__module__": "jaxformer.flax",
-            "model_type": kind,
-            "architecture": own,
-            "main_input_name": calls.names_of_call(kind, own)[0],
-            "base_model_prefix": prefix.removesuffix("."),
-        },
-    )
+    values = {
+        "__doc__": f"{own} of transformers 4, in JAX.",
+        "__module__": "jaxformer.flax",
+        "model_type": kind,
+        "architecture": own,
+        "main_input_name": list(signatures["__call__"].parameters)[1],
+        "base_model_prefix": prefix.removesuffix("."),
+    }
+    methods = {name: _method(name, each) for name, each in signatures.items()}
+    return type(f"Flax{own}", (*COMPOSITES.get(own, ()), FlaxPreTrainedModel), values | methods)
+
+
+_MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
+CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {x.__name__: x for x in _MADE if x is not None}
+"""The classes by name."""

@@ -5,44 +5,7 @@ from typing import Any, ClassVar, Self
 
 import jax
 
-_LAYERS = "hidden_states attentions"
-_CROSS = "past_key_values hidden_states attentions cross_attentions"
-_SEQ2SEQ = (
-    "past_key_values decoder_hidden_states decoder_attentions cross_attentions "
-    "encoder_last_hidden_state encoder_hidden_states encoder_attentions"
-)
-_FIELDS = {
-    "BaseModelOutput": f"last_hidden_state {_LAYERS}",
-    "BaseModelOutputWithPast": f"last_hidden_state past_key_values {_LAYERS}",
-    "BaseModelOutputWithPooling": f"last_hidden_state pooler_output {_LAYERS}",
-    "BaseModelOutputWithPastAndCrossAttentions": f"last_hidden_state {_CROSS}",
-    "BaseModelOutputWithPoolingAndCrossAttentions": (
-        "last_hidden_state pooler_output hidden_states past_key_values attentions cross_attentions"
-    ),
-    "CausalLMOutputWithCrossAttentions": f"logits {_CROSS}",
-    "MaskedLMOutput": f"logits {_LAYERS}",
-    "MultipleChoiceModelOutput": f"logits {_LAYERS}",
-    "NextSentencePredictorOutput": f"logits {_LAYERS}",
-    "SequenceClassifierOutput": f"logits {_LAYERS}",
-    "TokenClassifierOutput": f"logits {_LAYERS}",
-    "QuestionAnsweringModelOutput": f"start_logits end_logits {_LAYERS}",
-    "Seq2SeqModelOutput": f"last_hidden_state {_SEQ2SEQ}",
-    "Seq2SeqLMOutput": f"logits {_SEQ2SEQ}",
-    "Seq2SeqSequenceClassifierOutput": f"logits {_SEQ2SEQ}",
-    "Seq2SeqQuestionAnsweringModelOutput": f"start_logits end_logits {_SEQ2SEQ}",
-    "AlbertForPreTrainingOutput": f"prediction_logits sop_logits {_LAYERS}",
-    "BertForPreTrainingOutput": f"prediction_logits seq_relationship_logits {_LAYERS}",
-    "BigBirdForPreTrainingOutput": f"prediction_logits seq_relationship_logits {_LAYERS}",
-    "ElectraForPreTrainingOutput": f"logits {_LAYERS}",
-    "CLIPTextModelOutput": f"text_embeds last_hidden_state {_LAYERS}",
-    "CLIPOutput": (
-        "logits_per_image logits_per_text text_embeds image_embeds text_model_output "
-        "vision_model_output"
-    ),
-    "GreedySearchOutput": "sequences",
-    "SampleOutput": "sequences",
-    "BeamSearchOutput": "sequences scores",
-}
+from jaxformer.hub.flax_signatures import OUTPUT_FIELDS
 
 
 class FlaxOutput(dict):
@@ -78,6 +41,19 @@ class FlaxOutput(dict):
         """Returns a copy with other values for some fields."""
         return type(self)(**{**self, **changes})
 
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Returns the outputs of a model whose names are fields; "PART.field" is one of a part."""
+        outputs, parts = {}, {}
+        for name, value in found.items():
+            part, _, own = name.rpartition(".")
+            stacked = own.endswith(("hidden_states", "attentions"))
+            owner = parts.setdefault(part, {}) if part else outputs
+            owner[own] = tuple(value) if stacked else value
+        pooled = OUTPUTS["FlaxBaseModelOutputWithPooling"]
+        outputs |= {name: pooled.of(values) for name, values in parts.items()}
+        return cls(**{name: outputs[name] for name in cls.fields if name in outputs})
+
 
 def _output_class(name: str, fields: str) -> type[FlaxOutput]:
     text = f"The fields {', '.join(fields.split())}."
@@ -94,38 +70,6 @@ def _output_class(name: str, fields: str) -> type[FlaxOutput]:
 
 
 OUTPUTS: Mapping[str, type[FlaxOutput]] = {
-    f"Flax{name}": _output_class(f"Flax{name}", fields) for name, fields in _FIELDS.items()
+    f"Flax{name}": _output_class(f"Flax{name}", fields) for name, fields in OUTPUT_FIELDS.items()
 }
 """The classes of outputs by name."""
-
-_BY_ENDING = {
-    "MaskedLM": "MaskedLMOutput",
-    "MaskedImageModeling": "MaskedLMOutput",
-    "CausalLM": "CausalLMOutputWithCrossAttentions",
-    "LMHeadModel": "CausalLMOutputWithCrossAttentions",
-    "ForConditionalGeneration": "Seq2SeqLMOutput",
-    "MTModel": "Seq2SeqLMOutput",
-    "EncoderDecoderModel": "Seq2SeqLMOutput",
-    "NextSentencePrediction": "NextSentencePredictorOutput",
-    "MultipleChoice": "MultipleChoiceModelOutput",
-    "TokenClassification": "TokenClassifierOutput",
-    "ImageClassification": "SequenceClassifierOutput",
-    "SequenceClassification": "SequenceClassifierOutput",
-    "QuestionAnswering": "QuestionAnsweringModelOutput",
-    "CLIPModel": "CLIPOutput",
-    "DualEncoderModel": "CLIPOutput",
-    "WithProjection": "CLIPTextModelOutput",
-}
-
-
-def output_for(name: str, seq2seq: bool, causal: bool) -> type[FlaxOutput]:
-    """Returns the class of the outputs of `FlaxNAME`."""
-    if (own := OUTPUTS.get(f"Flax{name}Output")) is not None:
-        return own
-    kind = next((made for ending, made in _BY_ENDING.items() if name.endswith(ending)), None)
-    if kind is None:
-        cross = "BaseModelOutputWithPastAndCrossAttentions"
-        body = cross if causal else "BaseModelOutputWithPoolingAndCrossAttentions"
-        return OUTPUTS[f"Flax{'Seq2SeqModelOutput' if seq2seq else body}"]
-    both = OUTPUTS.get(f"FlaxSeq2Seq{kind}") if seq2seq else None
-    return both or OUTPUTS[f"Flax{kind}"]

@@ -101,3 +101,35 @@ def flax_architecture(
         if (architecture := model_format.architecture(name)) is not None:
             return model_format, architecture
     return None
+
+
+_SEQ2SEQ = ("ForConditionalGeneration", "MTModel")
+FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {
+    "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
+    "ForMaskedLM": ("ForMaskedLM",),
+    "ForCausalLM": ("ForCausalLM", "LMHeadModel"),
+    "ForSeq2SeqLM": (*_SEQ2SEQ, "EncoderDecoderModel"),
+    "ForSequenceClassification": ("ForSequenceClassification",),
+    "ForTokenClassification": ("ForTokenClassification",),
+    "ForQuestionAnswering": ("ForQuestionAnswering",),
+    "ForMultipleChoice": ("ForMultipleChoice",),
+    "ForNextSentencePrediction": ("ForNextSentencePrediction",),
+    "ForImageClassification": ("ForImageClassification",),
+    "ForVision2Seq": ("VisionEncoderDecoderModel",),
+}
+"""`FlaxAutoModelTASK` -> the ends of the names of the classes that it chooses from."""
+
+
+def flax_auto_classes(task: str) -> dict[str, str]:
+    """Returns what `FlaxAutoModelTASK` chooses for each `model_type`, without "Flax" in front."""
+    found = {}
+    for kind, names in FLAX_CLASSES.items():
+        endings = FLAX_AUTO_ENDINGS.get(task, ("Model",))
+        if task == "ForMaskedLM" and kind in ("bart", "mbart"):
+            endings = _SEQ2SEQ
+        fit = [name for ending in endings for name in names if name.endswith(ending)]
+        if task == "":
+            fit = sorted((name for name in fit if "EncoderDecoder" not in name), key=len)
+        if fit:
+            found[kind] = fit[0]
+    return found

@@ -1,22 +1,25 @@
-"""Parts of a forward pass with the names of transformers: the encoder, the decoder, a decode step.
+"""A forward pass and its parts with the names of transformers: the encoder, a decode step, ...
 
-Pure functions of a module, beside `families.forward`, which runs the whole of it.
+Each is a pure function of a module, of its description and of arrays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.activations import Hook, with_cache
+from jaxformer.distributed.sharding import on_rows
+from jaxformer.functional.activations import Hook, with_cache, with_hooks
 from jaxformer.functional.masks import KeyPadding
-from jaxformer.hub.families import Outputs, family_of, padding_mask
+from jaxformer.hub import families
+from jaxformer.hub.families import Outputs
 from jaxformer.hub.states import STATES, WEIGHTS
 from jaxformer.hub.tasks.classes import Arrays
 from jaxformer.models.decoder import GenerativeModel
+from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.cache import Cache, CacheShape, EncoderCache
 
@@ -24,20 +27,49 @@ if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint
 
 
-def encode(
-    model: GenerativeModel,
+def forward(
+    model: Model,
     checkpoint: "HFCheckpoint",
     inputs: Arrays,
     *,
-    hidden_states: bool = False,
-    attentions: bool = False,
     key: jax.Array | None = None,
+    **options: bool,
+) -> Outputs:
+    """Returns the outputs of `families.forward`; inputs may have a "head_mask" `[L, N]`."""
+    arrays = {name: x for name, x in inputs.items() if name != "head_mask"}
+    head_mask = inputs.get("head_mask")
+    run = with_hooks(families.forward, _head_hooks(head_mask))
+    found = run(model, checkpoint, on_rows(arrays), key=key, **options)
+    if head_mask is not None and "attentions" in found:
+        found["attentions"] *= head_mask[:, None, :, None, None]
+    return found
+
+
+def text_features(
+    model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, *, key: jax.Array | None = None
+) -> jax.Array:
+    """Returns a dual encoder's vectors of texts `[B, D]`, of any length."""
+    return families.family_of(checkpoint.config).side(model, checkpoint, "text", inputs, key)[2]
+
+
+def image_features(
+    model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, *, key: jax.Array | None = None
+) -> jax.Array:
+    """Returns a dual encoder's vectors of images `[B, D]`, of any length."""
+    return families.family_of(checkpoint.config).side(model, checkpoint, "image", inputs, key)[2]
+
+
+def encode(
+    model: Model,
+    checkpoint: "HFCheckpoint",
+    inputs: Arrays,
+    *,
+    key: jax.Array | None = None,
+    **options: bool,
 ) -> Outputs:
     """Returns the outputs of an encoder-decoder's encoder: "encoder_last_hidden_state", ..."""
-    family = family_of(checkpoint.config)
-    names = STATES * hidden_states + WEIGHTS * attentions
-    run = with_cache(family.encode, names, required=False)
-    (hidden, _), cache = run(model, checkpoint, inputs, key)
+    family = families.family_of(checkpoint.config)
+    (hidden, _), cache = _recorded(family.encode, **options)(model, checkpoint, inputs, key)
     found = {"encoder_last_hidden_state": hidden}
     return found | family.layer_outputs(checkpoint, cache, found)
 
@@ -46,30 +78,24 @@ def decode(
     model: GenerativeModel,
     checkpoint: "HFCheckpoint",
     inputs: Arrays,
-    encoder_outputs: jax.Array,
-    encoder_mask: jax.Array | None,
     *,
-    hidden_states: bool = False,
-    attentions: bool = False,
     key: jax.Array | None = None,
+    **options: bool,
 ) -> Outputs:
     """Returns the outputs of an encoder-decoder's decoder: "last_hidden_state", "logits", ...
 
     Args:
         model: The model.
         checkpoint: Its description.
-        inputs: "decoder_input_ids", "decoder_attention_mask", "decoder_position_ids".
-        encoder_outputs: `[B, S, D]`.
-        encoder_mask: `[B, S]`, 1 at real tokens; None: all are.
-        hidden_states: Whether to add those of all layers.
-        attentions: Whether to add the attention probabilities.
+        inputs: "decoder_input_ids", "decoder_attention_mask", "decoder_position_ids";
+            "encoder_outputs" `[B, S, D]` and "encoder_attention_mask" `[B, S]`.
         key: The dropout key.
+        **options: `hidden_states` and `attentions`: whether to add those of all layers.
     """
-    family = family_of(checkpoint.config)
-    names = STATES * hidden_states + WEIGHTS * attentions
-    run = with_cache(family.decode, names, required=False)
-    mask = padding_mask(encoder_mask)
-    hidden, cache = run(model, checkpoint, encoder_outputs, mask, inputs, key)
+    family = families.family_of(checkpoint.config)
+    mask = families.padding_mask(inputs.get("encoder_attention_mask"))
+    run = _recorded(family.decode, **options)
+    hidden, cache = run(model, checkpoint, inputs["encoder_outputs"], mask, inputs, key)
     found = {"last_hidden_state": hidden}
     return _scored(model, found | family.layer_outputs(checkpoint, cache, found))
 
@@ -88,38 +114,47 @@ def empty_cache(
 
 def step(
     model: GenerativeModel,
+    checkpoint: "HFCheckpoint",
     inputs: Arrays,
-    cache: Cache,
-    encoder_outputs: jax.Array | None = None,
-    encoder_mask: jax.Array | None = None,
-) -> tuple[Outputs, Cache]:
-    """Returns the outputs for the next tokens of each row, and the cache with them.
+    *,
+    key: jax.Array | None = None,
+    **options: bool,
+) -> Outputs:
+    """Returns the outputs for the next tokens of each row, and "past_key_values" with them.
 
     Args:
         model: The model.
+        checkpoint: Its description.
         inputs: "input_ids" `[B, T]`; "position_ids" `[B, T]`; "attention_mask" `[B, C]` or
-            narrower, of all slots of the cache, 0 at padding.
-        cache: That of `empty_cache`, or of the step before.
-        encoder_outputs: `[B, S, D]`, for cross-attention.
-        encoder_mask: `[B, S]`; None: all are real.
+            narrower, of all slots of the cache, 0 at padding; "past_key_values", from
+            `empty_cache` or the step before; for cross-attention "encoder_outputs" `[B, S, D]`
+            and "encoder_attention_mask" `[B, S]`.
+        key: Unused: there is no dropout in a step.
+        **options: `hidden_states` and `attentions`: whether to add those of all layers.
     """
+    del key
+    family = families.family_of(checkpoint.config)
+    cache = inputs["past_key_values"]
     rows, _, capacity, _ = jax.tree.leaves(cache.layers)[0].shape
-    if encoder_outputs is not None:
+    if (encoder_outputs := inputs.get("encoder_outputs")) is not None:
         storage = str(jnp.dtype(model.dtype))
         shape = CacheShape(rows, capacity=capacity, chunk=capacity, storage=storage)
-        fresh = model.init_cache(shape, encoder_outputs, padding_mask(encoder_mask))
+        mask = families.padding_mask(inputs.get("encoder_attention_mask"))
+        fresh = model.init_cache(shape, encoder_outputs, mask)
         pairs = zip(fresh.layers, cache.layers, strict=True)
         layers = [[_read(*each) for each in zip(*pair, strict=True)] for pair in pairs]
         cache = replace(cache, layers=layers, encoder_mask=fresh.encoder_mask)
-    options = {"positions": inputs.get("position_ids")}
+    given = {"positions": inputs.get("position_ids")}
     if (real := inputs.get("attention_mask")) is not None:
         missing = ((0, 0), (0, capacity - real.shape[1]))
-        options["mask"] = KeyPadding(jnp.pad(real, missing, constant_values=1) > 0)
-    hidden, cache = model.step(inputs["input_ids"], cache, **options)
-    return _scored(model, {"last_hidden_state": hidden}), cache
+        given["mask"] = KeyPadding(jnp.pad(real, missing, constant_values=1) > 0)
+    run = _recorded(model.step, **options)
+    (hidden, cache), recorded = run(inputs["input_ids"], cache, **given)
+    found = {"last_hidden_state": hidden, "past_key_values": cache}
+    return _scored(model, found | family.layer_outputs(checkpoint, recorded, found))
 
 
-def head_hooks(head_mask: jax.Array | None) -> Mapping[str, Hook]:
+def _head_hooks(head_mask: jax.Array | None) -> Mapping[str, Hook]:
     """Returns the hooks that multiply the attention of each layer and head by `[L, N]`."""
     if head_mask is None:
         return {}
@@ -131,6 +166,13 @@ def head_hooks(head_mask: jax.Array | None) -> Mapping[str, Hook]:
         f"blocks.{layer}.attn.hook_pattern": partial(scaled, factors=factors)
         for layer, factors in enumerate(head_mask)
     }
+
+
+def _recorded(
+    function: Callable[..., Any], hidden_states: bool = False, attentions: bool = False
+) -> Callable[..., Any]:
+    """The function with the activations of all layers that are asked for."""
+    return with_cache(function, STATES * hidden_states + WEIGHTS * attentions, required=False)
 
 
 def _read(new, old):

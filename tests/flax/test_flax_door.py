@@ -62,10 +62,9 @@ def test_a_wrong_name_says_the_nearest():
     assert not hasattr(jaxformer.flax, "something")
 
 
-def test_the_modules_of_classes_have_names_too():
-    module = jaxformer.flax.FlaxBertForMaskedLMModule(BERT)
-    variables = module.init(jax.random.PRNGKey(0), IDS)
-    assert module.apply(variables, IDS, MASK).logits.shape == (2, 6, 131)
+def test_the_module_of_a_model_has_init_and_apply(bert):
+    variables = bert.module.init(jax.random.PRNGKey(0), IDS)
+    assert bert.module.apply(variables, IDS, MASK).logits.shape == (2, 6, 131)
 
 
 # Calls ------------------------------------------------------------------------------------------
@@ -367,8 +366,6 @@ def test_wrong_generation_is_refused(bert, gpt2):
         bert.generate(IDS)
     with pytest.raises(ConfigError, match="max_new_token"):
         gpt2.generate(IDS, max_new_token=3)
-    with pytest.raises(ArgumentError, match="logits_processor"):
-        gpt2.generate(IDS, logits_processor=[lambda ids, scores, length: scores])
     with pytest.raises(ArgumentError, match="encoder_hidden_states"):
         gpt2(IDS, encoder_hidden_states=np.zeros((2, 3, 48)))
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from recordings import Recording
 
-from jaxformer.flax.calls import names_of_call
-from jaxformer.flax.names import find, known
+from jaxformer.flax.auto import NAMES
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
+from jaxformer.hub.flax_signatures import signatures_of
 from jaxformer.parity.compare import differences
 from jaxformer.zoo import FORMATS
 
@@ -14,7 +14,7 @@ CLASSES = {
     name: (kind, name)
     for kind, names in FLAX_CLASSES.items()
     for name in names
-    if f"Flax{name}" in known()
+    if f"Flax{name}" in NAMES
 }
 ONE_OF_EACH = tuple(dict(reversed(CLASSES.values())).values())
 RECORDED = {"bert": "", "gpt2": "", "t5": "", "vit": "", "clip_text_model": "CLIPTextModel"}
@@ -36,7 +36,7 @@ def flat(outputs):
 
 def run(model, inputs, expected):
     """Asserts that the outputs are right for the inputs that the class has."""
-    names = names_of_call(model.model_type, model.architecture)
+    names = signatures_of(model.model_type, model.architecture)["__call__"].parameters
     given = {name: x for name, x in inputs.items() if name in names}
     found = differences(flat(model(**given, output_hidden_states=True)), expected, given)
     heads = [name for name in found if not name.endswith("hidden_states")]
@@ -49,7 +49,7 @@ def test_as_recorded(kind, tmp_path):
     recording = Recording.read(kind)
     recording.write(tmp_path / "hf")
     name = f"Flax{RECORDED[kind] or recording.architecture}"
-    model = find(name).from_pretrained(tmp_path / "hf")
+    model = NAMES[name].from_pretrained(tmp_path / "hf")
     run(model, recording.arrays["inputs"], recording.arrays["outputs"])
 
 
@@ -64,8 +64,8 @@ def test_equal_to_pytorch(name, tmp_path):
     model_format, architecture = flax_architecture(FORMATS, kind, own)
     save_random(model_format.model_type, architecture.name, tmp_path / "hf")
     reference = Reference(tmp_path / "hf", architecture.name)
-    model = find(f"Flax{name}").from_pretrained(tmp_path / "hf")
+    model = NAMES[f"Flax{name}"].from_pretrained(tmp_path / "hf")
     inputs = example_inputs(model.checkpoint, "left" if model.can_generate() else "right")
-    given = names_of_call(kind, own)
+    given = signatures_of(kind, own)["__call__"].parameters
     inputs = {name: x for name, x in inputs.items() if name in given}
     run(model, inputs, reference.outputs(inputs))

@@ -15,7 +15,7 @@ from types import ModuleType
 sys.modules["datasets"] = None
 
 import jaxformer.flax  # noqa: E402
-from jaxformer.flax.auto import AUTO_CLASSES  # noqa: E402
+from jaxformer.flax.auto import NAMES  # noqa: E402
 
 _WEIGHTS = {
     "FLAX_WEIGHTS_NAME": "flax_model.msgpack",
@@ -37,7 +37,7 @@ class _OldModule(ModuleType):
         if name in _MAPPINGS:
             from transformers import CONFIG_MAPPING
 
-            classes = AUTO_CLASSES[_MAPPINGS[name]].classes()
+            classes = NAMES[_MAPPINGS[name]].classes
             return {CONFIG_MAPPING[kind]: each for kind, each in classes.items()}
         return _WEIGHTS.get(name) or getattr(jaxformer.flax, name)
 
@@ -67,7 +67,7 @@ class _Forwarded(logging.Handler):
 
 
 sys.meta_path.insert(0, _Finder())
-logging.getLogger("jaxformer.flax").addHandler(_Forwarded())
+logging.getLogger("jaxformer.hub.weights.flax_tree").addHandler(_Forwarded())
 
 
 def pytest_runtest_logreport(report):

@@ -21,8 +21,10 @@ def test_padding_in_the_cache_is_not_read(tmp_path):
     cache = steps.empty_cache(model.abstract_model, shape)
     found = []
     for part in (slice(0, 3), slice(3, 5), slice(5, 6)):
-        given = {name: x[:, part] for name, x in inputs.items()} | {"attention_mask": MASK}
-        outputs, cache = steps.step(model.model, given, cache)
+        given = {name: x[:, part] for name, x in inputs.items()}
+        given |= {"attention_mask": MASK, "past_key_values": cache}
+        outputs = steps.step(model.model, model.checkpoint, given)
+        cache = outputs["past_key_values"]
         found.append(outputs["logits"])
     real = MASK > 0
     np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)

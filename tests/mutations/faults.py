@@ -225,7 +225,7 @@ FAULTS = (
     ),
     Fault(
         "flax/positions: positions of RoBERTa count the rows before the first",
-        "flax/program.py",
+        "pretrained/flax_program.py",
         "arrays |= {n: arrays[n] - first for",
         "arrays |= {n: arrays[n] for",
         ("flax/test_flax_door.py::test_positions_of_roberta_are_rows_of_its_table",),

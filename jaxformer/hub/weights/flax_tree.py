@@ -1,18 +1,21 @@
 """Builds the tree of arrays of a Flax class of transformers 4 from our parameters."""
 
 import json
+import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import FrozenDict, unfreeze
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.hub.model_format import ModelFormat
@@ -27,6 +30,8 @@ from jaxformer.hub.weights.weight_file import spellings, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import Parameters
 
+_log = logging.getLogger(__name__)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", re.IGNORECASE)
 _CLASSES = frozenset(name for names in FLAX_CLASSES.values() for name in names)
 
 
@@ -129,17 +134,6 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
     return [found[path] for path in sorted(found)]
 
 
-class ReadTree(NamedTuple):
-    """The arrays of a tree that were found in files."""
-
-    tree: dict[str, Any]
-    """Nested dictionaries."""
-    missing: list[str]
-    """The paths of arrays that the files lack."""
-    changed: dict[str, str]
-    """Path of an array with another shape in the files -> a sentence about it."""
-
-
 class FlaxTree:
     """The tree of arrays that a model's Flax class has as its `params`.
 
@@ -166,36 +160,79 @@ class FlaxTree:
         dtype = next(iter(parameters.values())).dtype
         return unflatten_dict({x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays})
 
-    def read(self, files: Tensors, model_format: ModelFormat) -> "ReadTree":
-        """Returns the arrays that some files have, in their dtypes."""
+    def read(
+        self, files: Tensors, model_format: ModelFormat, ignore_mismatched_sizes: bool = False
+    ) -> dict[str, Any]:
+        """Returns the arrays that some files have, in their dtypes, as nested dictionaries.
+
+        Arrays that the files lack are left out with a warning, and so are those of other shapes.
+
+        Raises:
+            DataError: An array has another shape, unless `ignore_mismatched_sizes`.
+        """
         stored = [array for array in self.arrays if array.placement is not None]
         known = KnownNames(files.tensors, model_format)
         names = known.find_all([array.placement.tensor for array in stored])
-        found, missing, changed = {}, [], {}
+        found, missing, changed = {}, [], []
         for array in stored:
-            path, wanted = "/".join(array.path), array.placement.shape
+            wanted = array.placement.shape
             if (name := names.get(array.placement.tensor)) is None:
-                missing.append(path)
+                missing.append("/".join(array.path))
                 continue
             tensor = files.read(name)
             if tensor.shape == wanted:
                 check_finite(f"{files.folder}: {name}", tensor, tensor)
                 found[array.path] = jnp.array(array.view.write(tensor))
             else:
-                changed[path] = f"{name} has shape {tensor.shape}, not {wanted}"
+                changed.append(f"{name} has shape {tensor.shape}, not {wanted}")
+        if changed and not ignore_mismatched_sizes:
+            raise DataError(
+                f"{files.folder}: {'; '.join(changed[:5])}: give ignore_mismatched_sizes=True for "
+                "new values"
+            )
+        for what, paths in (("the shapes did not match", changed), ("missing", missing)):
+            if paths:
+                listed = ", ".join(paths[:10]) + " ..." * (len(paths) > 10)
+                _log.warning("%s: %s, so these are new: %s", files.folder, what, listed)
         dtype = next((x.dtype for x in found.values()), np.dtype(np.float32))
         unused = (array for array in self.arrays if array.placement is None)
         found |= {array.path: jnp.zeros(array.shape, dtype) for array in unused}
-        return ReadTree(unflatten_dict(dict(sorted(found.items()))), missing, changed)
+        return unflatten_dict(dict(sorted(found.items())))
 
-    def parameters(self, tree: Mapping[tuple[str, ...], jax.Array]) -> Parameters:
-        """Returns the parameters in a flattened tree, as a differentiable function of its arrays.
+    @cached_property
+    def shapes(self) -> dict[str, Any]:
+        """The tree, as shapes and dtypes."""
+        return jax.eval_shape(self.of, self._shapes)
+
+    def checked(self, params: Any) -> dict[str, Any]:
+        """Returns a tree as nested dictionaries; ArgumentError if it is that of another model."""
+        if not isinstance(params, Mapping):
+            raise ArgumentError(f"params is a {type(params).__name__}: must be nested dictionaries")
+        tree = unfreeze(params)
+        flat = flatten_dict(tree)
+        for path, wanted in flatten_dict(self.shapes).items():
+            if path not in flat or jnp.shape(flat[path]) != wanted.shape:
+                given = f"has the shape {jnp.shape(flat[path])}" if path in flat else "is missing"
+                raise ArgumentError(
+                    f"params: {'/'.join(path)} {given}: must have the shape {wanted.shape}, as in "
+                    "model.params_shape_tree"
+                )
+        return tree
+
+    def completed(self, params: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the tree with the arrays of `params` where it has them, and else of `fresh`."""
+        found = flatten_dict(fresh) | flatten_dict(unfreeze(params))
+        return unflatten_dict({path: found[path] for path in flatten_dict(fresh)})
+
+    def parameters(self, tree: Mapping[str, Any]) -> Parameters:
+        """Returns the parameters in a tree, as a differentiable function of its arrays.
 
         A parameter that the tree has twice (a tied head) is read from the first array.
         """
+        flat = flatten_dict(tree)
         parts: dict[str, dict[tuple[int, ...], jax.Array]] = {}
         stored = [
-            (array.placement, array.view.read(jnp.asarray(tree[array.path])))
+            (array.placement, array.view.read(jnp.asarray(flat[array.path])))
             for array in self.arrays
             if array.placement is not None
         ]
@@ -213,6 +250,31 @@ class FlaxTree:
         depth = len(next(iter(rows)))
         ordered = [rows[row] for row in np.ndindex(shape[:depth])]
         return jnp.stack(ordered).reshape(shape)
+
+
+def cast_tree(params: Mapping[str, Any], dtype: Any, mask: Any = None) -> Mapping[str, Any]:
+    """Returns a tree cast to a floating-point dtype, where `mask`, a tree of bool, is true.
+
+    Integers stay as they are. The tree may be frozen, and the mask too.
+    """
+    chosen = {} if mask is None else flatten_dict(unfreeze(mask))
+    flat = flatten_dict(unfreeze(params))
+    for path, x in flat.items():
+        if chosen.get(path, mask is None) and jnp.issubdtype(x.dtype, jnp.floating):
+            flat[path] = x.astype(dtype)
+    tree = unflatten_dict(flat)
+    return FrozenDict(tree) if isinstance(params, FrozenDict) else tree
+
+
+def byte_count(size: int | str) -> int:
+    """Returns a size in bytes, from a number or a text such as "200MB" or "1GiB"."""
+    if isinstance(size, int):
+        return size
+    found = _SIZE.fullmatch(size.strip())
+    if found is None:
+        raise ConfigError(f'max_shard_size = {size!r}: must be bytes, or a text such as "200MB"')
+    power = "KMGT".find(found[2].upper()) + 1 if found[2] else 0
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 def write_tree_of(folder: Path, params: Mapping[str, Any], max_bytes: int) -> None:
