@@ -13,17 +13,18 @@ the others, FlaxAutoModel..., and the outputs (FlaxMaskedLMOutput, ...).
 
 from typing import Any
 
+from jaxformer.errors import did_you_mean
+from jaxformer.extras import optional_module
+from jaxformer.hub.flax_classes import FLAX_CLASSES
+
 
 def __getattr__(name: str) -> Any:
     """Returns a class by its name; ImportError names the nearest one."""
     if not name.startswith("Flax") and name != "shift_tokens_right":
         raise AttributeError(f"module 'jaxformer.flax' has no attribute {name!r}")
-    names = _names(name)
+    names = optional_module("jaxformer.flax.auto", f"jaxformer.flax.{name}").NAMES
     if name in names:
         return names[name]
-    from jaxformer.errors import did_you_mean
-    from jaxformer.hub.flax_classes import FLAX_CLASSES
-
     existed = name.removeprefix("Flax") in sum(FLAX_CLASSES.values(), ())
     why = "is not supported yet" if existed else "never existed"
     # `from jaxformer.flax import NAME` hides the message of an AttributeError.
@@ -31,10 +32,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_names("")]
-
-
-def _names(purpose: str) -> dict[str, Any]:
-    from jaxformer.extras import optional_module
-
-    return optional_module("jaxformer.flax.auto", f"jaxformer.flax.{purpose}").NAMES
+    return [*globals(), *optional_module("jaxformer.flax.auto", "jaxformer.flax").NAMES]

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
-
 from jaxformer.errors import ConfigError
-from jaxformer.flax.config import as_config
 from jaxformer.flax.files import config_values, pop_hub
 from jaxformer.flax.model import CLASSES, FlaxPreTrainedModel
-from jaxformer.flax.outputs import OUTPUTS
+from jaxformer.hub.flax_api.config import as_config
+from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_AUTO_ENDINGS, flax_auto_classes
+from jaxformer.hub.model_format import shift_tokens_right
 
 
 class FlaxAutoBase:
@@ -50,21 +48,6 @@ def _auto_class(task: str) -> type[FlaxAutoBase]:
         "classes": {kind: CLASSES[name] for kind, name in found.items() if name in CLASSES},
     }
     return type(f"FlaxAutoModel{task}", (FlaxAutoBase,), values)
-
-
-def shift_tokens_right(
-    input_ids: jax.Array, pad_token_id: int, decoder_start_token_id: int
-) -> jax.Array:
-    """Returns a decoder's inputs for targets: the start token, then all targets but the last.
-
-    Args:
-        input_ids: int `[B, T]`; -100 becomes padding.
-        pad_token_id: The token for padding.
-        decoder_start_token_id: The first token of each row.
-    """
-    ids = jnp.asarray(input_ids)
-    shifted = jnp.roll(ids, 1, axis=-1).at[..., 0].set(decoder_start_token_id)
-    return jnp.where(shifted == -100, pad_token_id, shifted)
 
 
 NAMES: Mapping[str, Any] = {

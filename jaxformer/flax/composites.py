@@ -1,97 +1,70 @@
 """The constructors of composites and dual encoders from the checkpoints of their parts."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from jaxformer import flax
 from jaxformer.errors import ArgumentError
-from jaxformer.flax.config import FlaxConfig
 from jaxformer.flax.files import OF_CLASS, config_values
+from jaxformer.hub.flax_api.config import FlaxConfig
 
 _DECODES = {"is_decoder": True, "add_cross_attention": True}
-
-
-class EncoderDecoderMixin:
-    """`from_encoder_decoder_pretrained`."""
-
-    @classmethod
-    def from_encoder_decoder_pretrained(
-        cls,
-        encoder_pretrained_model_name_or_path: str | Path | None = None,
-        decoder_pretrained_model_name_or_path: str | Path | None = None,
-        **options: Any,
-    ) -> Any:
-        """Returns a model of an encoder and a decoder, with new cross-attention.
-
-        Args:
-            encoder_pretrained_model_name_or_path: The checkpoint of the encoder.
-            decoder_pretrained_model_name_or_path: The checkpoint of the decoder.
-            **options: `encoder_model` or `decoder_model` for a model in place of a checkpoint;
-                "encoder_..." and "decoder_..." for `from_pretrained` of a part; arguments of the
-                class, or fields of its config.
-        """
-        encoder = _part("encoder", encoder_pretrained_model_name_or_path, "FlaxAutoModel", options)
-        decoder = _part(
-            "decoder", decoder_pretrained_model_name_or_path, "FlaxAutoModelForCausalLM", options
-        )
-        fields = {"is_encoder_decoder": True, "encoder": encoder.config.to_dict()}
-        fields["decoder"] = decoder.config.to_dict() | _DECODES
-        return _joined(cls, fields, {"encoder": encoder.params, "decoder": decoder.params}, options)
-
-
-class VisionTextMixin:
-    """`from_vision_text_pretrained`."""
-
-    @classmethod
-    def from_vision_text_pretrained(
-        cls,
-        vision_model_name_or_path: str | Path | None = None,
-        text_model_name_or_path: str | Path | None = None,
-        **options: Any,
-    ) -> Any:
-        """Returns a dual encoder of an image encoder and a text encoder, with new projections.
-
-        Args:
-            vision_model_name_or_path: The checkpoint of the image encoder, or one of CLIP.
-            text_model_name_or_path: The checkpoint of the text encoder.
-            **options: `vision_model` or `text_model` for a model in place of a checkpoint;
-                "vision_..." and "text_..." for `from_pretrained` of a part; arguments of the
-                class, or fields of its config (`projection_dim`, ...).
-        """
-        name = vision_model_name_or_path
-        clip = name is not None and config_values(name, None).get("model_type") == "clip"
-        vision = _part("vision", name, "FlaxCLIPVisionModel" if clip else "FlaxAutoModel", options)
-        text = _part("text", text_model_name_or_path, "FlaxAutoModel", options)
-        fields = {"vision_config": vision.config.to_dict(), "text_config": text.config.to_dict()}
-        trees = {"vision_model": vision.params, "text_model": text.params}
-        return _joined(cls, fields, trees, options)
-
-
-def _part(part: str, name: Any, class_name: str, options: dict[str, Any]) -> Any:
-    """The model of a part; removes its options."""
-    own = {
-        key.removeprefix(f"{part}_"): options.pop(key)
-        for key in list(options)
-        if key.startswith(f"{part}_")
-    }
-    if (given := own.pop("model", None)) is not None:
-        return given
-    if name is None:
-        raise ArgumentError(f"{part}: must be the name of a checkpoint, or {part}_model a model")
-    return getattr(flax, class_name).from_pretrained(name, **own)
-
-
-def _joined(cls: type, fields: dict[str, Any], trees: dict[str, Any], options: Any) -> Any:
-    """A model of this class with the parameters of its parts."""
-    own = {name: options.pop(name) for name in OF_CLASS if name in options}
-    model = cls(FlaxConfig(model_type=cls.model_type, **fields | options), **own)
-    model.params = model.program.tree.completed(trees, model.params)
-    return model
-
-
-COMPOSITES = {
-    "EncoderDecoderModel": (EncoderDecoderMixin,),
-    "VisionEncoderDecoderModel": (EncoderDecoderMixin,),
-    "VisionTextDualEncoderModel": (VisionTextMixin,),
+# Part -> its field of the config, its key of the tree, and the class that reads its checkpoint.
+_ENCODER_DECODER = {
+    "encoder": ("encoder", "encoder", "FlaxAutoModel"),
+    "decoder": ("decoder", "decoder", "FlaxAutoModelForCausalLM"),
 }
-"""Class without "Flax" -> what it has besides the methods of others."""
+_VISION_TEXT = {
+    "vision": ("vision_config", "vision_model", "FlaxAutoModel"),
+    "text": ("text_config", "text_model", "FlaxAutoModel"),
+}
+
+
+def _from_parts(parts: dict[str, tuple[str, str, str]], ending: str) -> classmethod:
+    def from_parts(cls, *names: str | Path, **options: Any) -> Any:
+        fields: dict[str, Any] = {"model_type": cls.model_type}
+        trees = {}
+        for (part, (field, key, auto)), name in zip_longest(parts.items(), names):
+            prefixed = [option for option in options if option.startswith(f"{part}_")]
+            own = {option.removeprefix(f"{part}_"): options.pop(option) for option in prefixed}
+            name = own.pop(ending, name)
+            model = own.pop("model", None)
+            if model is None and name is None:
+                raise ArgumentError(f"{part}: must be a checkpoint, or {part}_model a model")
+            if model is None:
+                clip = part == "vision" and config_values(name, None).get("model_type") == "clip"
+                made = getattr(flax, "FlaxCLIPVisionModel" if clip else auto)
+                model = made.from_pretrained(name, **own)
+            fields[field] = model.config.to_dict() | (_DECODES if part == "decoder" else {})
+            trees[key] = model.params
+        of_class = {name: options.pop(name) for name in OF_CLASS if name in options}
+        model = cls(FlaxConfig(**fields | options), **of_class)
+        model.params = model.program.tree.completed(trees, model.params)
+        return model
+
+    first, second = parts
+    from_parts.__doc__ = f"""Returns a model of two checkpoints, with new parameters between them.
+
+    Args:
+        *names: The checkpoints, or `{first}_{ending}` and `{second}_{ending}`.
+        **options: `{first}_model` and `{second}_model` for models in place of checkpoints; other
+            options that begin so for `from_pretrained` of a part; arguments of the class, or
+            fields of its config.
+    """
+    return classmethod(from_parts)
+
+
+_OF_COMPOSITE = {
+    "from_encoder_decoder_pretrained": _from_parts(
+        _ENCODER_DECODER, "pretrained_model_name_or_path"
+    )
+}
+CONSTRUCTORS = {
+    "EncoderDecoderModel": _OF_COMPOSITE,
+    "VisionEncoderDecoderModel": _OF_COMPOSITE,
+    "VisionTextDualEncoderModel": {
+        "from_vision_text_pretrained": _from_parts(_VISION_TEXT, "model_name_or_path")
+    },
+}
+"""Class without "Flax" -> the constructors that others lack."""

@@ -1,20 +1,18 @@
 """Reads and writes the checkpoints of Flax classes."""
 
-import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 import jax.numpy as jnp
-from flax.core import unfreeze
 from flax.traverse_util import flatten_dict
 
-from jaxformer.flax.config import FlaxConfig, as_config, options_of
 from jaxformer.generation.config import TOKEN_FIELDS
-from jaxformer.hub.hf_config import HFConfig, write_hf_config
+from jaxformer.hub.flax_api.config import FlaxConfig, as_config, options_of
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.fitting import fitted_to_tensors
-from jaxformer.hub.weights.flax_tree import byte_count, write_tree_of
+from jaxformer.hub.weights.flax_tree import byte_count, write_flax_folder
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.pretrained.auto import model_folder
@@ -112,19 +110,13 @@ class FilesMixin:
             token: The access token for the hub.
             repo_id: "org/name" on the hub; None: the name of the folder.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        tree = unfreeze(self.params if params is None else params)
-        write_tree_of(folder, tree, byte_count(max_shard_size))
         kind = self.checkpoint.model_format.model_type
-        named = {"architectures": [self.architecture], "model_type": kind}
-        values = json.loads(json.dumps(self.config.to_dict() | named, default=str))
-        write_hf_config(folder, values)
-        if self.can_generate():
-            tokens = {n: values[n] for n in TOKEN_FIELDS if values.get(n) is not None}
-            options = tokens | options_of(self.generation_config)
-            text = json.dumps(options, indent=2, sort_keys=True)
-            (folder / GENERATION).write_text(text + "\n", encoding="utf-8")
+        values = self.config.to_dict() | {"architectures": [self.architecture], "model_type": kind}
+        tokens = {n: values[n] for n in TOKEN_FIELDS if values.get(n) is not None}
+        options = tokens | options_of(self.generation_config) if self.can_generate() else None
+        params = self.params if params is None else params
+        folder = Path(folder)
+        write_flax_folder(folder, params, values, options, byte_count(max_shard_size))
         if push_to_hub:
             push(folder, repo_id or folder.name, token=token)
 

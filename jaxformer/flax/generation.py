@@ -1,6 +1,5 @@
 """Generation with the arguments of transformers' FlaxGenerationMixin, as a pure function."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -8,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.flax.config import as_key, options_of
-from jaxformer.flax.outputs import OUTPUTS, FlaxOutput
+from jaxformer.functional.dropout import as_key
 from jaxformer.generation.config import (
     TOKEN_FIELDS,
     GenerationConfig,
@@ -17,6 +15,8 @@ from jaxformer.generation.config import (
     supported_options,
 )
 from jaxformer.generation.pure import AlignedProcessor, generate_for
+from jaxformer.hub.flax_api.config import options_of
+from jaxformer.hub.flax_api.outputs import OUTPUTS, FlaxOutput
 
 _LENGTH = 20
 """The number of tokens of a row if neither an argument nor a file says it."""
@@ -72,12 +72,12 @@ class GenerationMixin:
         prompt = "input_ids"
         if program.checkpoint.config.is_encoder_decoder:
             prompt = "decoder_input_ids"
-            arrays.setdefault(prompt, _starts(start, recommended, len(input_ids)))
-        lengths = {"max_length", "max_new_tokens"}
-        if not lengths & (recommended.keys() | given.keys()):
-            recommended["max_length"] = _LENGTH
-        if given.keys() >= lengths:
-            del given["max_length"]
+            start = recommended.get("bos_token_id") if start is None else start
+            if start is None and prompt not in arrays:
+                raise ConfigError("decoder_start_token_id = None: must be the first token")
+            arrays.setdefault(prompt, jnp.full((len(input_ids), 1), start, jnp.int32))
+        if "max_new_tokens" in given:
+            given.pop("max_length", None)
         config = GenerationConfig.of(supported_options(recommended, type(self).__name__), given)
         config.check_vocabulary(program.checkpoint.config.vocab_size)
         config = config.for_width(arrays[prompt].shape[1])
@@ -94,14 +94,8 @@ class GenerationMixin:
         own = {**options_of(self.generation_config), **options_of(generation_config)}
         tokens = {name: config[name] for name in TOKEN_FIELDS if config.get(name) is not None}
         found = {} if own else recommendations(self.program.pretrained)
-        return {**found, **tokens, **{n: x for n, x in own.items() if x is not None}}
-
-
-def _starts(start: int | None, recommended: Mapping[str, Any], rows: int) -> jax.Array:
-    start = recommended.get("bos_token_id") if start is None else start
-    if start is None:
-        raise ConfigError("decoder_start_token_id = None: must be the token that starts an answer")
-    return jnp.full((rows, 1), start, jnp.int32)
+        own = {name: x for name, x in own.items() if x is not None}
+        return {"max_length": _LENGTH, **found, **tokens, **own}
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

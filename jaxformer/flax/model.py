@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from jaxformer.errors import ArgumentError
-from jaxformer.flax.composites import COMPOSITES
-from jaxformer.flax.config import FlaxConfig, as_config, as_key
+from jaxformer.flax.composites import CONSTRUCTORS
 from jaxformer.flax.files import FilesMixin
 from jaxformer.flax.generation import GenerationMixin
-from jaxformer.flax.outputs import OUTPUTS
+from jaxformer.functional.dropout import as_key
+from jaxformer.hub.flax_api.config import FlaxConfig, as_config
+from jaxformer.hub.flax_api.outputs import output_of
+from jaxformer.hub.flax_api.signatures import signatures_of
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
-from jaxformer.hub.flax_signatures import output_of, signatures_of
 from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask
 from jaxformer.hub.weights.flax_tree import cast_tree
 from jaxformer.io.notices import warn_once
@@ -197,8 +198,8 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         found = program.run(method, params, given, key, **options)
         config = program.checkpoint.config
         causal = isinstance(config, DecoderConfig)
-        name = output_of(method, self.architecture, config.is_encoder_decoder, causal)
-        output = OUTPUTS[f"Flax{name}"].of(found)
+        made = output_of(method, self.architecture, config.is_encoder_decoder, causal)
+        output = made.of(found)
         return output if as_dict else output.to_tuple()
 
 
@@ -259,7 +260,8 @@ def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
         "base_model_prefix": prefix.removesuffix("."),
     }
     methods = {name: _method(name, each) for name, each in signatures.items()}
-    return type(f"Flax{own}", (*COMPOSITES.get(own, ()), FlaxPreTrainedModel), values | methods)
+    methods |= CONSTRUCTORS.get(own, {})
+    return type(f"Flax{own}", (FlaxPreTrainedModel,), values | methods)
 
 
 _MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]

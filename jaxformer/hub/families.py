@@ -454,7 +454,8 @@ def forward(
     body_key, head_key = split(key, 2)
     (states, outputs), cache = run(model, checkpoint, rows, body_key)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
-    return outputs | task.outputs(model, states, inputs, checkpoint.hf_config, head_key)
+    states = states._replace(key=head_key)
+    return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 
 
 def _valid(inputs: Arrays) -> jax.Array | None:

@@ -145,8 +145,8 @@ class _SequenceClassificationTask(SequenceClassificationTask):
         heads = super().heads(hf_config)
         return tuple(replace(head, pooling="first_state", dense=dense) for head in heads)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
-        return super().outputs(model, states._replace(valid=None), inputs, hf_config, key)
+    def outputs(self, model, states, inputs, hf_config):
+        return super().outputs(model, states._replace(valid=None), inputs, hf_config)
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class ReplacedTokensTask(Task):
         dense = Dense(read_activation(hf_config, "hidden_act", "gelu"))
         return (TokenClassification(num_labels=1, dense=dense),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
-        logits = model.heads["tags"].scores(states, key)[..., 0]
+    def outputs(self, model, states, inputs, hf_config):
+        logits = model.heads["tags"].scores(states, states.key)[..., 0]
         outputs = {"logits": logits}
         if "labels" in inputs:
             losses = binary_cross_entropy(logits, inputs["labels"])

@@ -200,12 +200,12 @@ class _SequenceTask(SequenceClassificationTask):
     def decoder_mask(self, targets, inputs, hf_config):
         return _not_padding(targets, hf_config)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         real = _not_padding(inputs["input_ids"], hf_config)
         places = jnp.arange(real.shape[1])[None, :]
         last = jnp.max(real * places, axis=1, keepdims=True)
         chosen = places == jnp.minimum(last + 1, places.shape[1] - 1)
-        return super().outputs(model, states._replace(valid=chosen), inputs, hf_config, key)
+        return super().outputs(model, states._replace(valid=chosen), inputs, hf_config)
 
 
 @dataclass(frozen=True)

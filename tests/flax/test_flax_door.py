@@ -14,8 +14,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jaxformer.flax
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.flax.outputs import OUTPUTS
 from jaxformer.generation.api import generate
+from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load

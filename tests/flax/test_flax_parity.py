@@ -5,8 +5,8 @@ import pytest
 from recordings import Recording
 
 from jaxformer.flax.auto import NAMES
+from jaxformer.hub.flax_api.signatures import signatures_of
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
-from jaxformer.hub.flax_signatures import signatures_of
 from jaxformer.parity.compare import differences
 from jaxformer.zoo import FORMATS
 

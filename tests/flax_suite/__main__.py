@@ -112,7 +112,7 @@ def main(arguments=None):
     parser.add_argument("models", nargs="*", help="bert, gpt2, ...; without any, all of them")
     parser.add_argument("--transformers", type=Path, required=True, dest="site")
     parser.add_argument("--out", type=Path, help="the page; without it, the table is printed")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     files = files_of(given.repository.resolve(), given.models)
     if not files:
         parser.error(f"{given.repository}: has no tests/models/*/test_modeling_flax_*.py")

@@ -89,18 +89,13 @@ class Task:
         return None
 
     def outputs(
-        self,
-        model: Model,
-        states: ModelOutput,
-        inputs: Arrays,
-        hf_config: HFConfig,
-        key: jax.Array | None = None,
+        self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
-        """Returns the scores and, where `inputs` has labels, the loss; `key` is for dropout."""
+        """Returns the scores and, where `inputs` has labels, the loss."""
         del hf_config
         if self.logits_of is None:
             return {}
-        return scored(model.heads[self.logits_of].scores(states, key), inputs)
+        return scored(model.heads[self.logits_of].scores(states, states.key), inputs)
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ class CausalLMTask(Task):
     def heads(self, hf_config):
         return (LanguageModel(),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         def loss(logits, labels):
             return token_loss(logits[:, :-1], labels[:, 1:])
 
@@ -125,8 +120,8 @@ class CausalLMTask(Task):
 class UnshiftedCausalLMTask(CausalLMTask):
     """The token of the labels at each position; the labels are already shifted (BART)."""
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
-        return Task.outputs(self, model, states, inputs, hf_config, key)
+    def outputs(self, model, states, inputs, hf_config):
+        return Task.outputs(self, model, states, inputs, hf_config)
 
 
 @dataclass(frozen=True)
@@ -175,7 +170,7 @@ class PreTrainingTask(Task):
     def heads(self, hf_config):
         return (MaskedLanguageModel(), Classification(label=self.label))
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         tokens = model.heads["masked_language_model"].scores(states)
         pair = model.heads[self.label].scores(states)
         outputs = {"prediction_logits": tokens, self.scores_name: pair}
@@ -219,9 +214,9 @@ class SequenceClassificationTask(Task):
         kind = MultiLabel if several else Classification
         return (kind(num_labels=num_labels(hf_config), **options),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         loss = partial(_sequence_loss, hf_config=hf_config)
-        scores = model.heads["label"].scores(states, key)
+        scores = model.heads["label"].scores(states, states.key)
         # A head for numbers has one score for each row, [B].
         return scored(scores.reshape(scores.shape[0], -1), inputs, loss)
 
@@ -234,9 +229,9 @@ class EndTokenClassificationTask(SequenceClassificationTask):
     dense: Dense | None = Dense("tanh")
     repeats_inputs: bool = field(default=True, kw_only=True)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         ends = inputs["input_ids"] == hf_config.take("eos_token_id")
-        return super().outputs(model, states._replace(valid=ends), inputs, hf_config, key)
+        return super().outputs(model, states._replace(valid=ends), inputs, hf_config)
 
 
 @dataclass(frozen=True)
@@ -263,7 +258,7 @@ class QuestionAnsweringTask(Task):
         """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None."""
         del inputs, hf_config
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         # Transformers does not mask padding in these scores.
         scores = model.heads["span"].scores(states._replace(valid=None))
         excluded = self.excluded(inputs, hf_config)
@@ -287,7 +282,7 @@ class ImageEmbeddingTask(Task):
     def heads(self, hf_config):
         return (Projection(hf_config.number("projection_dim")),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         return {"image_embeds": model.heads["projection"].scores(states)}
 
 
@@ -299,7 +294,7 @@ class EndTokenTask(Task):
         hf_config.number("eos_token_id")  # Refuses a list of several before any weight is read.
         return ()
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         valid = end_positions(inputs["input_ids"], hf_config)
         return {"pooler_output": pool(states.hidden, valid, "last")}
 
@@ -312,7 +307,7 @@ class TextEmbeddingTask(EndTokenTask):
         width = hf_config.number("projection_dim")
         return (*super().heads(hf_config), Projection(width, pooling="last"))
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         valid = end_positions(inputs["input_ids"], hf_config)
         return {"text_embeds": model.heads["projection"].scores(states._replace(valid=valid))}
 
@@ -327,7 +322,7 @@ class LastTokenTask(Task):
         width = hf_config.number("projection_size", None) or hf_config.number("hidden_size")
         return (Projection(width, pooling="last", bias=True),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         return {"pooler_output": model.heads["projection"].scores(states._replace(valid=None))}
 
 
@@ -335,7 +330,7 @@ class LastTokenTask(Task):
 class CustomHeadsTask(Task):
     """Heads of no class of transformers: "logits", or "<head>_logits" if there are several."""
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         found = {name: head.scores(states) for name, head in model.heads.items()}
         return {
             "logits" if len(found) == 1 else f"{name}_logits": scores

@@ -18,7 +18,7 @@ class ContrastiveTask(Task):
     def heads(self, hf_config):
         return (self.head,)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         logits = states.similarities
         if logits is None:
             return {}
@@ -45,7 +45,7 @@ class PooledEmbeddingTask(Task):
     def heads(self, hf_config):
         return (Projection(hf_config.number("projection_dim")),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         vectors = model.heads["projection"].scores(states)
         return {self.name: vectors, "pooler_output": states.pooled}
 
@@ -54,6 +54,6 @@ class PooledEmbeddingTask(Task):
 class EndTokenEmbeddingTask(TextEmbeddingTask):
     """A projection of the state at the end token of a text (CLIP), and that state."""
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
-        pooled = EndTokenTask.outputs(self, model, states, inputs, hf_config, key)
-        return pooled | super().outputs(model, states, inputs, hf_config, key)
+    def outputs(self, model, states, inputs, hf_config):
+        pooled = EndTokenTask.outputs(self, model, states, inputs, hf_config)
+        return pooled | super().outputs(model, states, inputs, hf_config)

@@ -27,7 +27,7 @@ class DistilledClassificationTask(Task):
             Classification(num_labels=labels, label="distillation", pooling="second"),
         )
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         own = model.heads["label"].scores(states)
         taught = model.heads["distillation"].scores(states)
         return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
@@ -42,7 +42,7 @@ class MaskedPixelsTask(Task):
     def heads(self, hf_config):
         return (MaskedPixels(stride=hf_config.number("encoder_stride", 16)),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         head = model.heads["masked_pixels"]
         images = inputs["pixel_values"]
         rows, columns = (
@@ -90,7 +90,7 @@ class MaskedAutoencoderTask(Task):
         }
         return (MaskedAutoencoder(**values),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         head = model.heads["reconstruction"]
         images = inputs["pixel_values"]
         scores = head.scores(states)
@@ -110,7 +110,7 @@ class VisualTokensTask(Task):
     def heads(self, hf_config):
         return (VisualTokens(num_tokens=hf_config.number("vocab_size", 8192)),)
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
+    def outputs(self, model, states, inputs, hf_config):
         scores = model.heads["visual_tokens"].scores(states)
         outputs = {"logits": scores}
         if "labels" not in inputs:

@@ -30,8 +30,8 @@ class MultipleChoiceTask(Task):
             for name, array in inputs.items()
         }
 
-    def outputs(self, model, states, inputs, hf_config, key=None):
-        scores = model.heads["choice"].scores(self.pooled(model, states), key)
+    def outputs(self, model, states, inputs, hf_config):
+        scores = model.heads["choice"].scores(self.pooled(model, states), states.key)
         return scored(scores.reshape(inputs["input_ids"].shape[:2]), inputs)
 
     def pooled(self, model: Model, states: ModelOutput) -> ModelOutput:

@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
+from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.flax_names import View, view_for, views_of
@@ -28,6 +29,7 @@ from jaxformer.hub.weights.names import KnownNames
 from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.model_files import GENERATION
 from jaxformer.models.parameters import Parameters
 
 _log = logging.getLogger(__name__)
@@ -277,15 +279,34 @@ def byte_count(size: int | str) -> int:
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
-def write_tree_of(folder: Path, params: Mapping[str, Any], max_bytes: int) -> None:
-    """Writes a tree of parameters, whose files may replace older ones in the folder."""
+def write_flax_folder(
+    folder: Path,
+    params: Mapping[str, Any],
+    values: Mapping[str, Any],
+    generation: Mapping[str, Any] | None,
+    max_bytes: int,
+) -> None:
+    """Writes a tree of parameters as a checkpoint, which may replace an older one in the folder.
+
+    Args:
+        folder: The folder.
+        params: The tree.
+        values: Those of config.json; what JSON lacks is written as text.
+        generation: The values of generation_config.json; None: no such file.
+        max_bytes: The largest size of a file, unless it has a single array.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob(SINGLE.replace(".", "-*-of-*.")), folder / SINGLE, folder / INDEX):
         old.unlink(missing_ok=True)
     leaves = [
         (Array(path, Tensor(tuple(x.shape), np.dtype(x.dtype))), partial(np.asarray, x))
-        for path, x in sorted(flatten_dict(params).items())
+        for path, x in sorted(flatten_dict(unfreeze(params)).items())
     ]
     write_flax(folder, leaves, max_bytes)
+    write_hf_config(folder, json.loads(json.dumps(values, default=str)))
+    if generation is not None:
+        text = json.dumps(generation, indent=2, sort_keys=True)
+        (folder / GENERATION).write_text(text + "\n", encoding="utf-8")
 
 
 Leaf = tuple[Array, Callable[[], np.ndarray]]

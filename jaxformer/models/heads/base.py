@@ -48,6 +48,8 @@ class ModelOutput(NamedTuple):
     """int `[B, K]`: the visible patches, in the order of their states; None means all."""
     similarities: jax.Array | None = None
     """float32 `[texts, images]`: the similarities of a dual encoder."""
+    key: jax.Array | None = None
+    """The dropout key of the heads of a class of transformers; None in evaluation."""
 
 
 @dataclass(frozen=True)

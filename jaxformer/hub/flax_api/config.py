@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from jaxformer.errors import ArgumentError, shortened
 
 _DEFAULTS = {
@@ -65,9 +62,3 @@ def options_of(options: Any) -> dict[str, Any]:
     if isinstance(options, Mapping | None):
         return dict(options or {})
     return options.to_dict() if hasattr(options, "to_dict") else dict(vars(options))
-
-
-def as_key(key: jax.Array) -> jax.Array:
-    """Returns a PRNG key of `jax.random.key`, from one of `jax.random.PRNGKey` too."""
-    key = jnp.asarray(key)
-    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)

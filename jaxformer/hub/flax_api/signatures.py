@@ -1,6 +1,5 @@
-"""The arguments and the outputs of the Flax classes of transformers 4.55, in their order."""
+"""The arguments of the Flax classes of transformers 4.55, in their order."""
 
-from collections.abc import Mapping
 from inspect import Parameter, Signature
 
 _OPTIONS = "output_attentions output_hidden_states return_dict"
@@ -104,81 +103,3 @@ def _signature(words: str) -> Signature:
     own = [Parameter(name, kind) for name in ("self", *names[:required])]
     own += [Parameter(name, kind, default=_DEFAULTS.get(name)) for name in names[required:]]
     return Signature(own)
-
-
-_LAYERS = "hidden_states attentions"
-_CROSS = "past_key_values hidden_states attentions cross_attentions"
-_SEQ2SEQ = (
-    "past_key_values decoder_hidden_states decoder_attentions cross_attentions "
-    "encoder_last_hidden_state encoder_hidden_states encoder_attentions"
-)
-OUTPUT_FIELDS: Mapping[str, str] = {
-    "BaseModelOutput": f"last_hidden_state {_LAYERS}",
-    "BaseModelOutputWithPast": f"last_hidden_state past_key_values {_LAYERS}",
-    "BaseModelOutputWithPooling": f"last_hidden_state pooler_output {_LAYERS}",
-    "BaseModelOutputWithPastAndCrossAttentions": f"last_hidden_state {_CROSS}",
-    "BaseModelOutputWithPoolingAndCrossAttentions": (
-        "last_hidden_state pooler_output hidden_states past_key_values attentions cross_attentions"
-    ),
-    "CausalLMOutputWithCrossAttentions": f"logits {_CROSS}",
-    "MaskedLMOutput": f"logits {_LAYERS}",
-    "MultipleChoiceModelOutput": f"logits {_LAYERS}",
-    "NextSentencePredictorOutput": f"logits {_LAYERS}",
-    "SequenceClassifierOutput": f"logits {_LAYERS}",
-    "TokenClassifierOutput": f"logits {_LAYERS}",
-    "QuestionAnsweringModelOutput": f"start_logits end_logits {_LAYERS}",
-    "Seq2SeqModelOutput": f"last_hidden_state {_SEQ2SEQ}",
-    "Seq2SeqLMOutput": f"logits {_SEQ2SEQ}",
-    "Seq2SeqSequenceClassifierOutput": f"logits {_SEQ2SEQ}",
-    "Seq2SeqQuestionAnsweringModelOutput": f"start_logits end_logits {_SEQ2SEQ}",
-    "AlbertForPreTrainingOutput": f"prediction_logits sop_logits {_LAYERS}",
-    "BertForPreTrainingOutput": f"prediction_logits seq_relationship_logits {_LAYERS}",
-    "BigBirdForPreTrainingOutput": f"prediction_logits seq_relationship_logits {_LAYERS}",
-    "ElectraForPreTrainingOutput": f"logits {_LAYERS}",
-    "CLIPTextModelOutput": f"text_embeds last_hidden_state {_LAYERS}",
-    "CLIPOutput": (
-        "logits_per_image logits_per_text text_embeds image_embeds text_model_output "
-        "vision_model_output"
-    ),
-    "GreedySearchOutput": "sequences",
-    "SampleOutput": "sequences",
-    "BeamSearchOutput": "sequences scores",
-}
-"""Class of outputs without "Flax" -> its fields."""
-_OUTPUTS = {
-    "MaskedLM": "MaskedLMOutput",
-    "MaskedImageModeling": "MaskedLMOutput",
-    "CausalLM": "CausalLMOutputWithCrossAttentions",
-    "LMHeadModel": "CausalLMOutputWithCrossAttentions",
-    "ForConditionalGeneration": "Seq2SeqLMOutput",
-    "MTModel": "Seq2SeqLMOutput",
-    "EncoderDecoderModel": "Seq2SeqLMOutput",
-    "NextSentencePrediction": "NextSentencePredictorOutput",
-    "MultipleChoice": "MultipleChoiceModelOutput",
-    "TokenClassification": "TokenClassifierOutput",
-    "ImageClassification": "SequenceClassifierOutput",
-    "SequenceClassification": "SequenceClassifierOutput",
-    "QuestionAnswering": "QuestionAnsweringModelOutput",
-    "CLIPModel": "CLIPOutput",
-    "DualEncoderModel": "CLIPOutput",
-    "WithProjection": "CLIPTextModelOutput",
-}
-"""The end of the name of a class -> the class of its outputs."""
-
-
-def output_of(method: str, name: str, seq2seq: bool, causal: bool) -> str:
-    """Returns the class of the outputs of a method of `FlaxNAME`, without "Flax"."""
-    if method == "encode":
-        return "BaseModelOutput"
-    if f"{name}Output" in OUTPUT_FIELDS:
-        return f"{name}Output"
-    made = next((made for ending, made in _OUTPUTS.items() if name.endswith(ending)), None)
-    cross = "BaseModelOutputWithPastAndCrossAttentions"
-    if method == "decode":
-        return "CausalLMOutputWithCrossAttentions" if made == "Seq2SeqLMOutput" else cross
-    if made is not None:
-        both = f"Seq2Seq{made}"
-        return both if seq2seq and both in OUTPUT_FIELDS else made
-    if seq2seq:
-        return "Seq2SeqModelOutput"
-    return cross if causal else "BaseModelOutputWithPoolingAndCrossAttentions"
