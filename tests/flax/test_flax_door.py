@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 import jaxformer.flax
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generate
+from jaxformer.hub.flax_api.config import as_config, options_of
 from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.parity.tiny import TINY
@@ -291,6 +292,8 @@ def test_config_is_an_object_of_values(bert, tmp_path):
     assert not config.output_attentions
     config.update({"output_attentions": True, "num_labels": 3})
     assert config.num_labels == 3
+    assert as_config({"encoder": {"hidden_size": 8}}).encoder.hidden_size == 8
+    assert options_of(None) == {} == options_of({})
     model = jaxformer.flax.FlaxAutoModel.from_config(config)
     assert len(model(IDS).attentions) == 3
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [
@@ -313,6 +316,31 @@ def test_a_cache_gives_what_whole_rows_give(gpt2):
         found.append(output.logits)
     real = MASK > 0
     np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)
+
+
+def test_states_and_attention_of_steps_are_those_of_whole_rows(gpt2, bart):
+    options = {"output_hidden_states": True, "output_attentions": True}
+    whole = gpt2(IDS, **options)
+    output = gpt2(IDS[:, :4], past_key_values=gpt2.init_cache(2, 6), **options)
+    output = gpt2(IDS[:, 4:], past_key_values=output.past_key_values, **options)
+    same_states(output, whole, 4)
+    encoded = bart.encode(IDS, MASK)
+    given = {"encoder_attention_mask": MASK, **options}
+    whole = bart.decode(IDS, encoded, **given)
+    past = bart.init_cache(2, 6, encoded)
+    past = bart.decode(IDS[:, :4], encoded, past_key_values=past, **given).past_key_values
+    output = bart.decode(IDS[:, 4:], encoded, past_key_values=past, **given)
+    same_states(output, whole, 4)
+    for found, expected in zip(output.cross_attentions, whole.cross_attentions, strict=True):
+        np.testing.assert_allclose(found, expected[:, :, 4:], atol=1e-5)
+
+
+def same_states(output, whole, start):
+    assert len(output.hidden_states) == len(whole.hidden_states) > 1
+    for found, expected in zip(output.hidden_states, whole.hidden_states, strict=True):
+        np.testing.assert_allclose(found, expected[:, start:], atol=1e-5)
+    for found, expected in zip(output.attentions, whole.attentions, strict=True):
+        np.testing.assert_allclose(found, expected[:, :, start:], atol=1e-5)
 
 
 def test_encode_decode_and_the_cache_of_a_decoder(bart):
@@ -361,6 +389,22 @@ def test_greedy_tokens_are_the_most_probable(gpt2):
     assert np.array_equal(found[:, 6], np.argmax(logits[:, -1], axis=-1))
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_processors_of_the_caller_read_rows_that_end_together(gpt2, beams):
+    def adds_seven(ids, scores, length):
+        last = jnp.take_along_axis(ids, jnp.full((len(ids), 1), length - 1), axis=1)
+        return jnp.where(last + 7 == jnp.arange(scores.shape[1])[None, :], scores, -1e9)
+
+    options = {"attention_mask": MASK, "max_new_tokens": 3, "num_beams": beams}
+    found = gpt2.generate(IDS, logits_processor=[adds_seven], eos_token_id=None, **options)
+    new = IDS[:, -1:] + 7 * np.arange(1, 4)
+    assert np.array_equal(found.sequences[:, 6:], new)
+
+
+def test_a_row_has_20_tokens_by_default(gpt2):
+    assert gpt2.generate(IDS, eos_token_id=None).sequences.shape == (2, 20)
+
+
 def test_wrong_generation_is_refused(bert, gpt2):
     with pytest.raises(ArgumentError, match="FlaxBertForMaskedLM"):
         bert.generate(IDS)
@@ -368,6 +412,41 @@ def test_wrong_generation_is_refused(bert, gpt2):
         gpt2.generate(IDS, max_new_token=3)
     with pytest.raises(ArgumentError, match="encoder_hidden_states"):
         gpt2(IDS, encoder_hidden_states=np.zeros((2, 3, 48)))
+
+
+# Composites -------------------------------------------------------------------------------------
+
+
+def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
+    bert.save_pretrained(tmp_path / "bert")
+    gpt2.save_pretrained(tmp_path / "gpt2")
+    made = jaxformer.flax.FlaxEncoderDecoderModel
+    model = made.from_encoder_decoder_pretrained(
+        tmp_path / "bert", decoder_model=gpt2, encoder_hidden_dropout_prob=0.0, pad_token_id=0
+    )
+    params = model.params
+    body = jaxformer.flax.FlaxBertModel.from_pretrained(tmp_path / "bert")
+    encoded = model.encode(IDS, MASK)
+    np.testing.assert_allclose(encoded[0], body(IDS, MASK)[0], atol=1e-6)
+    trees = flatten_dict(params["decoder"]), flatten_dict(gpt2.params)
+    assert all(np.array_equal(trees[0][path], x) for path, x in trees[1].items())
+    assert any("crossattention" in path for path in trees[0].keys() - trees[1].keys())
+    assert model.config.encoder.hidden_dropout_prob == 0.0
+    model.save_pretrained(tmp_path / "both")
+    again = made.from_pretrained(tmp_path / "both")
+    found, expected = (each(IDS, MASK, IDS[:, :3]).logits for each in (again, model))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ArgumentError, match="decoder_model"):
+        made.from_encoder_decoder_pretrained(tmp_path / "bert")
+
+
+def test_a_dual_encoder_of_two_checkpoints(bert, tmp_path):
+    vit = jaxformer.flax.FlaxViTModel({**TINY["vit"], "model_type": "vit"})
+    made = jaxformer.flax.FlaxVisionTextDualEncoderModel
+    model = made.from_vision_text_pretrained(vision_model=vit, text_model=bert, projection_dim=16)
+    assert model.params["visual_projection"]["kernel"].shape[1] == 16
+    for path, array in flatten_dict(vit.params).items():
+        np.testing.assert_array_equal(flatten_dict(model.params["vision_model"])[path], array)
 
 
 def test_outputs_have_the_fields_of_transformers():

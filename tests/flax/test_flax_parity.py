@@ -8,6 +8,8 @@ from jaxformer.flax.auto import NAMES
 from jaxformer.hub.flax_api.signatures import signatures_of
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
 from jaxformer.parity.compare import differences
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.flax_program import describe_flax, flax_program
 from jaxformer.zoo import FORMATS
 
 CLASSES = {
@@ -51,6 +53,13 @@ def test_as_recorded(kind, tmp_path):
     name = f"Flax{RECORDED[kind] or recording.architecture}"
     model = NAMES[name].from_pretrained(tmp_path / "hf")
     run(model, recording.arrays["inputs"], recording.arrays["outputs"])
+
+
+def test_models_of_one_configuration_share_their_functions():
+    values = {**TINY["bert"], "model_type": "bert"}
+    first, second = (describe_flax(values, "bert", "BertModel") for _ in range(2))
+    assert flax_program(first, np.float32, False) is flax_program(second, np.float32, False)
+    assert flax_program(first, np.float32, True) is not flax_program(first, np.float32, False)
 
 
 @pytest.mark.torch

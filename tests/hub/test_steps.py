@@ -1,9 +1,13 @@
 """A decode step with the names of transformers equals the whole forward pass."""
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 from recordings import Recording
 
-from jaxformer.hub import steps
+from jaxformer.hub import families, steps
+from jaxformer.hub.tasks.classes import Task
 from jaxformer.nn.cache import CacheShape
 from jaxformer.pretrained.auto import load
 
@@ -28,3 +32,20 @@ def test_padding_in_the_cache_is_not_read(tmp_path):
         found.append(outputs["logits"])
     real = MASK > 0
     np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)
+
+
+class FirstStateTask(Task):
+    """A task of a user's code."""
+
+    def outputs(self, model, states, inputs, hf_config):
+        return {"first": states.hidden[:, 0]}
+
+
+def test_a_task_of_ones_own_needs_no_key(tmp_path):
+    Recording.read("bert").write(tmp_path)
+    model = load(tmp_path)
+    architecture = replace(model.checkpoint.architecture, task=FirstStateTask())
+    checkpoint = replace(model.checkpoint, architecture=architecture)
+    for key in (None, jax.random.key(0)):
+        found = families.forward(model.model, checkpoint, {"input_ids": IDS}, key=key)
+        np.testing.assert_array_equal(found["first"], found["last_hidden_state"][:, 0])
