@@ -8,6 +8,7 @@ from jaxformer import flax
 from jaxformer.errors import ArgumentError
 from jaxformer.flax.files import OF_CLASS, config_values
 from jaxformer.hub.flax_api.config import FlaxConfig
+from jaxformer.pretrained.flax_program import describe_flax
 
 _DECODES = {"is_decoder": True, "add_cross_attention": True}
 # Part -> its field of the config, its key of the tree, and the class that reads its checkpoint.
@@ -39,7 +40,9 @@ def _from_parts(parts: dict[str, tuple[str, str, str]], ending: str) -> classmet
             fields[field] = model.config.to_dict() | (_DECODES if part == "decoder" else {})
             trees[key] = model.params
         of_class = {name: options.pop(name) for name in OF_CLASS if name in options}
-        model = cls(FlaxConfig(**fields | options), **of_class)
+        values = fields | options
+        known = describe_flax(values, cls.model_type, cls.architecture).hf_config.values
+        model = cls(FlaxConfig(**known | values), **of_class)
         model.params = model.program.tree.completed(trees, model.params)
         return model
 

@@ -73,9 +73,8 @@ class GenerationMixin:
         if program.checkpoint.config.is_encoder_decoder:
             prompt = "decoder_input_ids"
             start = recommended.get("bos_token_id") if start is None else start
-            if start is None and prompt not in arrays:
-                raise ConfigError("decoder_start_token_id = None: must be the first token")
-            arrays.setdefault(prompt, jnp.full((len(input_ids), 1), start, jnp.int32))
+            if prompt not in arrays:
+                arrays[prompt] = _first_tokens(start, len(input_ids))
         if "max_new_tokens" in given:
             given.pop("max_length", None)
         config = GenerationConfig.of(supported_options(recommended, type(self).__name__), given)
@@ -96,6 +95,12 @@ class GenerationMixin:
         found = {} if own else recommendations(self.program.pretrained)
         own = {name: x for name, x in own.items() if x is not None}
         return {"max_length": _LENGTH, **found, **tokens, **own}
+
+
+def _first_tokens(start: int | None, rows: int) -> jax.Array:
+    if start is None:
+        raise ConfigError("decoder_start_token_id = None: must be the token that starts an answer")
+    return jnp.full((rows, 1), start, jnp.int32)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
