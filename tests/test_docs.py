@@ -34,7 +34,7 @@ PAGES = {
     "quickstart.md": 4,
     "looking-inside.md": 9,
     "images-and-texts.md": 6,
-    "from-flax.md": 9,
+    "from-flax.md": 12,
 }
 """The pages whose blocks run, alone or as files that later ones name, with how many at least."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

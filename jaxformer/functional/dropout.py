@@ -21,6 +21,12 @@ from jaxformer.functional.arrays import (
 )
 
 
+def as_key(key: jax.Array) -> jax.Array:
+    """Returns a PRNG key of `jax.random.key`, from one of `jax.random.PRNGKey` too."""
+    key = jnp.asarray(key)
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+
+
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     r"""Zeroes each element with probability `rate` and divides the others by `1 - rate`.
 

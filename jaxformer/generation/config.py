@@ -125,7 +125,8 @@ _OF_SAMPLING = {
 _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
 
 
-_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+TOKEN_FIELDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+"""The fields of config.json with the tokens that begin, end and pad texts."""
 _DECODERS = ("decoder", "generator", "text_config")
 """The sections of config.json whose options count where it does not say itself; the first one."""
 # Options that transformers does not have.
@@ -460,12 +461,12 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     config = pretrained.checkpoint.hf_config.values if config is None else config
     own = None if folder is None else read_object(folder, GENERATION)
     if own is None:
-        known = (*_SUPPORTED, *UNSUPPORTED, *_TOKENS)
+        known = (*_SUPPORTED, *UNSUPPORTED, *TOKEN_FIELDS)
         sections = (config.get(name) for name in _DECODERS)
         decoder = next((each for each in sections if each and isinstance(each, dict)), {})
         sources = [{name: x[name] for name in known if name in x} for x in (decoder, config)]
     else:
-        sources = [{name: config[name] for name in _TOKENS if name in config}, own]
+        sources = [{name: config[name] for name in TOKEN_FIELDS if name in config}, own]
     found: dict[str, Any] = {}
     for source in sources:
         found |= {name: value for name, value in source.items() if value is not None}

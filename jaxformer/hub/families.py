@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import DataError
 from jaxformer.functional.activations import scope, with_cache
+from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
 from jaxformer.hub.tasks.classes import Arrays, CausalLMTask, Seq2SeqLMTask, Task
@@ -69,9 +70,16 @@ class HFFamily(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
+        self,
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        inputs: Arrays,
+        key: jax.Array | None = None,
     ) -> tuple[ModelOutput, Outputs]:
-        """Returns the states that heads read, and the outputs that need no head."""
+        """Returns the states that heads read, and the outputs that need no head.
+
+        `key` is for dropout.
+        """
 
     def encoder_inputs(
         self, checkpoint: "HFCheckpoint", inputs: Arrays
@@ -82,15 +90,19 @@ class HFFamily(abc.ABC):
         return ids, {"positions": positions, "mask": mask}
 
     def encode(
-        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays
+        self,
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        inputs: Arrays,
+        key: jax.Array | None = None,
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), self.encoder_mask(checkpoint, inputs)
+        return model.encode(source, key=key, **options), self.encoder_mask(checkpoint, inputs)
 
     def encoder_mask(self, checkpoint: "HFCheckpoint", inputs: Arrays) -> Mask:
         """Returns the states of the encoder that a decoder attends to."""
-        return _padding_mask(inputs.get("attention_mask"))
+        return padding_mask(inputs.get("attention_mask"))
 
     def of(self, config: ModelConfig) -> "HFFamily":
         """Returns the family of one model: this one, unless it depends on the model's parts."""
@@ -158,20 +170,22 @@ def positions_and_mask(
         positions = counted(ids, real, pad_id)
     if mask is None and checkpoint.model_format.hides_padding and pad_id is not None:
         mask = (ids != pad_id).astype(jnp.int32)
-    return positions, _padding_mask(mask)
+    return positions, padding_mask(mask)
 
 
-def _padding_mask(mask: jax.Array | None) -> Mask:
+def padding_mask(mask: jax.Array | None) -> Mask:
+    """Returns the mask of keys that are 1 in an attention mask `[B, S]`; None: all are."""
     return Mask() if mask is None else KeyPadding(mask > 0)
 
 
 class _Decoder(HFFamily):
     name = "decoder"
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         ids = required_input(inputs, "input_ids")
         positions, mask = positions_and_mask(checkpoint, inputs, ids)
-        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids_of(inputs))
+        options = {"positions": positions, "mask": mask, "type_ids": type_ids_of(inputs)}
+        hidden = model.hidden(ids, key=key, **options)
         valid = _not_padding(checkpoint, ids, _valid(inputs))
         states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
         return states, {"last_hidden_state": hidden}
@@ -185,9 +199,9 @@ class _Encoder(HFFamily):
         ids, options = super().encoder_inputs(checkpoint, inputs)
         return ids, options | {"type_ids": type_ids_of(inputs)}
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         ids, options = self.encoder_inputs(checkpoint, inputs)
-        hidden = model.hidden(ids, **options)
+        hidden = model.hidden(ids, key=key, **options)
         pooled = model.pooled(hidden)
         outputs = {"last_hidden_state": hidden}
         if checkpoint.config.pooler is not None:
@@ -217,21 +231,31 @@ class _EncoderDecoder(HFFamily):
         "decoder.": Stack("decoder_", "last_hidden_state"),
     }
 
-    def forward(self, model, checkpoint, inputs):
-        memory, mask = self.encode(model, checkpoint, inputs)
-        targets = _decoder_ids(checkpoint, inputs)
-        own = {"attention_mask": _decoder_mask(checkpoint, inputs, targets)}
-        decoder = self.decoder_checkpoint(checkpoint)
-        decoder_positions, decoder_mask = positions_and_mask(decoder, own, targets)
-        hidden = model.decode(
-            targets,
-            memory,
-            encoder_mask=mask,
-            positions=decoder_positions,
-            mask=decoder_mask,
-        )
+    def forward(self, model, checkpoint, inputs, key=None):
+        encoder_key, decoder_key = split(key, 2)
+        memory, mask = self.encode(model, checkpoint, inputs, encoder_key)
+        hidden = self.decode(model, checkpoint, memory, mask, inputs, decoder_key)
         outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
         return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
+
+    def decode(
+        self,
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        encoder_outputs: jax.Array,
+        mask: Mask,
+        inputs: Arrays,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the decoder's states `[B, T, D]`; `mask` is that of the encoder's outputs."""
+        targets = _decoder_ids(checkpoint, inputs)
+        own = {"attention_mask": _decoder_mask(checkpoint, inputs, targets)}
+        if "decoder_position_ids" in inputs:
+            own["position_ids"] = inputs["decoder_position_ids"]
+        decoder = self.decoder_checkpoint(checkpoint)
+        positions, decoder_mask = positions_and_mask(decoder, own, targets)
+        options = {"encoder_mask": mask, "positions": positions, "mask": decoder_mask}
+        return model.decode(targets, encoder_outputs, key=key, **options)
 
     def decoder_checkpoint(self, checkpoint: "HFCheckpoint") -> "HFCheckpoint":
         """Returns the checkpoint that says how the decoder's positions are counted."""
@@ -253,8 +277,8 @@ class _Composite(_EncoderDecoder):
     def of(self, config):
         return _Composite(FAMILIES[type(config.encoder)])
 
-    def forward(self, model, checkpoint, inputs):
-        states, outputs = super().forward(model, checkpoint, inputs)
+    def forward(self, model, checkpoint, inputs, key=None):
+        states, outputs = super().forward(model, checkpoint, inputs, key)
         if self.source == _Waveform.source:
             # For sound transformers returns what the decoder reads, after the projection.
             memory = outputs["encoder_last_hidden_state"]
@@ -309,10 +333,10 @@ class _Vision(HFFamily):
         hidden = "bool_masked_pos" if config.mask_ratio is None else "noise"
         return hidden, "pixel_values"
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         config = checkpoint.config
         images, options = self.encoder_inputs(checkpoint, inputs)
-        hidden = model.hidden(images, **options)
+        hidden = model.hidden(images, key=key, **options)
         states = model.outputs_from(hidden, options.get("places"), options.get("real"))
         outputs = {"last_hidden_state": hidden}
         order = _order_of_patches(config, inputs)
@@ -372,12 +396,12 @@ class _Waveform(HFFamily):
         valid = _valid_frames(checkpoint.config, inputs)
         return Mask() if valid is None else KeyPadding(valid)
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         # A norm over time includes padding, as in transformers.
         features = model.features(required_input(inputs, "input_values"))
         valid = _valid_frames(checkpoint.config, inputs)
         masked = inputs.get("mask_time_indices")
-        states = model.outputs_of(features, valid, None if masked is None else masked > 0)
+        states = model.outputs_of(features, valid, None if masked is None else masked > 0, key)
         outputs = {"last_hidden_state": states.hidden}
         if checkpoint.model_format.returns_features:
             outputs["extract_features"] = features
@@ -405,9 +429,9 @@ class _Spectrogram(HFFamily):
     def encoder_mask(self, checkpoint, inputs):
         return Mask()
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         spectrograms, _ = self.encoder_inputs(checkpoint, inputs)
-        states = model.outputs_of(spectrograms)
+        states = model.outputs_of(spectrograms, key)
         return states, {"last_hidden_state": states.hidden}
 
 
@@ -425,31 +449,42 @@ class _DualEncoder(HFFamily):
         others = set() if config.image.position.any_grid else set(PATCHES) - {"pixel_values"}
         return tuple(sorted(names - others))
 
-    def forward(self, model, checkpoint, inputs):
+    def forward(self, model, checkpoint, inputs, key=None):
         """Runs both encoders; with texts or images alone, leaves out the similarities."""
         if not {"input_ids", "pixel_values"} & set(inputs):
             raise DataError(
                 "inputs: input_ids and pixel_values are missing: give one of them, or both"
             )
         outputs, states, vectors = {}, {}, {}
+        keys = dict(zip(self.sides, split(key, len(self.sides)), strict=True))
         for name, (reads, prefix) in self.sides.items():
             if reads not in inputs:
                 continue
-            part, own = checkpoint.part(name), getattr(model, name)
-            family = family_of(part.config)
-            task = part.architecture.task
-            with scope(name):
-                states[name], found = family.forward(own, part, inputs)
-            found |= task.outputs(own, states[name], inputs, part.hf_config)
-            projected = found.pop(f"{name}_embeds", None)
-            if projected is None:
-                projected = found["pooler_output"]
+            side = self.side(model, checkpoint, name, inputs, keys[name])
+            states[name], found, projected = side
             found.setdefault("pooler_output", projected)
             vectors[name] = unit_vectors(projected)
             outputs |= {prefix + own_name: array for own_name, array in found.items()}
         outputs |= {f"{name}_embeds": array for name, array in vectors.items()}
         similarities = model.similarities(**vectors) if len(vectors) == len(self.sides) else None
         return next(iter(states.values()))._replace(similarities=similarities), outputs
+
+    @staticmethod
+    def side(
+        model: Model,
+        checkpoint: "HFCheckpoint",
+        name: str,
+        inputs: Arrays,
+        key: jax.Array | None = None,
+    ) -> tuple[ModelOutput, Outputs, jax.Array]:
+        """Returns the states of "text" or "image", their outputs, and vectors of any length."""
+        part, own = checkpoint.part(name), getattr(model, name)
+        task = part.architecture.task
+        with scope(name):
+            states, found = family_of(part.config).forward(own, part, inputs, key)
+        found |= task.outputs(own, states, inputs, part.hf_config)
+        projected = found.pop(f"{name}_embeds", None)
+        return states, found, found["pooler_output"] if projected is None else projected
 
     def layer_outputs(self, checkpoint, cache, outputs):
         found = {}
@@ -491,6 +526,7 @@ def forward(
     *,
     hidden_states: bool = False,
     attentions: bool = False,
+    key: jax.Array | None = None,
 ) -> Outputs:
     """Returns the outputs of the model's class in transformers: "logits", "loss", ...
 
@@ -500,14 +536,17 @@ def forward(
         inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
         hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
         attentions: Whether to add "attentions" `[layers, B, N, T, S]`.
+        key: The dropout key; None in evaluation.
     """
     family = family_of(checkpoint.config)
     task = checkpoint.architecture.task
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
     rows = task.rows(inputs, checkpoint.hf_config)
-    (states, outputs), cache = run(model, checkpoint, rows)
+    body_key, head_key = split(key, 2)
+    (states, outputs), cache = run(model, checkpoint, rows, body_key)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
+    states = states._replace(key=head_key)
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 
 

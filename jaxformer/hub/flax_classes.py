@@ -1,5 +1,10 @@
 """The Flax classes of transformers 4.55, the last release with Flax support."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
+
 _NAMES = {
     "albert": (
         "AlbertModel AlbertForPreTraining AlbertForMaskedLM AlbertForSequenceClassification "
@@ -85,3 +90,46 @@ FLAX_CLASSES: dict[str, tuple[str, ...]] = {
     model_type: tuple(names.split()) for model_type, names in _NAMES.items()
 }
 """`model_type` -> the names of its classes without "Flax" in front; "Auto" classes are left out."""
+
+
+def flax_architecture(
+    formats: "Formats", kind: str, name: str
+) -> "tuple[ModelFormat, Architecture] | None":
+    """Returns the system and the class of `FlaxNAME`; a tower may be a separate system (CLIP)."""
+    own = [formats[kind]] if kind in formats else []
+    for model_format in [*own, *formats.values()]:
+        if (architecture := model_format.architecture(name)) is not None:
+            return model_format, architecture
+    return None
+
+
+_SEQ2SEQ = ("ForConditionalGeneration", "MTModel")
+FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {
+    "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
+    "ForMaskedLM": ("ForMaskedLM",),
+    "ForCausalLM": ("ForCausalLM", "LMHeadModel"),
+    "ForSeq2SeqLM": (*_SEQ2SEQ, "EncoderDecoderModel"),
+    "ForSequenceClassification": ("ForSequenceClassification",),
+    "ForTokenClassification": ("ForTokenClassification",),
+    "ForQuestionAnswering": ("ForQuestionAnswering",),
+    "ForMultipleChoice": ("ForMultipleChoice",),
+    "ForNextSentencePrediction": ("ForNextSentencePrediction",),
+    "ForImageClassification": ("ForImageClassification",),
+    "ForVision2Seq": ("VisionEncoderDecoderModel",),
+}
+"""`FlaxAutoModelTASK` -> the ends of the names of the classes that it chooses from."""
+
+
+def flax_auto_classes(task: str) -> dict[str, str]:
+    """Returns what `FlaxAutoModelTASK` chooses for each `model_type`, without "Flax" in front."""
+    found = {}
+    for kind, names in FLAX_CLASSES.items():
+        endings = FLAX_AUTO_ENDINGS.get(task, ("Model",))
+        if task == "ForMaskedLM" and kind in ("bart", "mbart"):
+            endings = _SEQ2SEQ
+        fit = [name for ending in endings for name in names if name.endswith(ending)]
+        if task == "":
+            fit = sorted((name for name in fit if "EncoderDecoder" not in name), key=len)
+        if fit:
+            found[kind] = fit[0]
+    return found

@@ -52,8 +52,23 @@ class StartToken(Shift):
     """The start token, then all targets but the last."""
 
     def __call__(self, targets, hf_config):
-        first = jnp.full_like(targets[:, :1], hf_config.take("decoder_start_token_id"))
-        return _padded(jnp.concatenate([first, targets[:, :-1]], axis=1), hf_config)
+        start = hf_config.take("decoder_start_token_id")
+        return shift_tokens_right(targets, hf_config.take("pad_token_id"), start)
+
+
+def shift_tokens_right(
+    input_ids: jax.Array, pad_token_id: int, decoder_start_token_id: int
+) -> jax.Array:
+    """Returns a decoder's inputs for targets: the start token, then all targets but the last.
+
+    Args:
+        input_ids: int `[B, T]`; -100 becomes padding.
+        pad_token_id: The token for padding.
+        decoder_start_token_id: The first token of each row.
+    """
+    first = jnp.full_like(input_ids[:, :1], decoder_start_token_id)
+    shifted = jnp.concatenate([first, input_ids[:, :-1]], axis=1)
+    return jnp.where(shifted == IGNORED, pad_token_id, shifted)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,8 @@ class GenerativeModel(Model):
         *,
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        mask: Mask | None = None,
     ) -> tuple[jax.Array, Cache]:
         """Returns the decoder's hidden states of the next tokens of each row.
 
@@ -140,14 +142,19 @@ class GenerativeModel(Model):
             count: int `[B]`: the number of leading tokens that are real; None means all.
             lengths: int `[B]`: the final length of each row, for positional schemes that depend on
                 it; None uses the length after this step.
+            positions: int `[B or 1, T]`, for schemes that embed or rotate them; None means the
+                number of tokens before, including padding.
+            mask: A mask of the cache's slots, for padding in it; None allows all.
 
         Returns:
             `[B, T, D]` in the compute dtype, and the updated cache.
         """
-        assert_tokens(self.target_embedding.vocab_size, inputs)
+        mask = Mask() if mask is None else mask
+        options = {"count": count, "lengths": lengths, "positions": positions, "mask": mask}
+        assert_tokens(self.target_embedding.vocab_size, inputs, positions=positions)
         embedded = self.target_embedding(inputs, self.dtype)
         with self._decoding():
-            return self.decoder_transformer.step(embedded, cache, count=count, lengths=lengths)
+            return self.decoder_transformer.step(embedded, cache, **options)
 
     def decoded(
         self,

@@ -272,7 +272,10 @@ class SelfAttention(Sublayer):
         cache = cache.write(key_BTKH, value_BTKH, context.chunk)
         slot_positions_BC = context.chunk.slot_positions(cache.capacity)
         before = None if self.window is None else self.window - 1
-        mask = PositionMask(positions, slot_positions_BC, before)
+        places = context.chunk.positions(x.shape[1])
+        mask = PositionMask(places, slot_positions_BC, before)
+        if type(context.mask) is not Mask:
+            mask &= context.mask
         bias = self._bias(context)
         if bias is not None:
             bias = replace(bias, key_positions=slot_positions_BC)
@@ -290,7 +293,9 @@ class SelfAttention(Sublayer):
             return context.bias
         positions = context.positions
         heads = self.attention.num_heads
-        if self.relative and context.chunk is None:
+        if context.chunk is not None:
+            positions = context.chunk.positions(positions.shape[1])
+        elif self.relative:
             positions = jnp.arange(positions.shape[1])[None, :]
         table = self.position_table[...]
         return self.scheme.bias(positions, positions, num_heads=heads, table=table)

@@ -144,6 +144,8 @@ class Transformer(nnx.Module):
         *,
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        mask: Mask = EVERYTHING,
     ) -> tuple[jax.Array, Cache]:
         """Reads the next tokens of each row; each attends to the tokens before it and to itself.
 
@@ -153,6 +155,9 @@ class Transformer(nnx.Module):
             count: int `[B]`: how many of the T tokens are real, from the first; None: all.
             lengths: int `[B]`: the length of each row, read or not, for positional schemes that
                 depend on it; None: the tokens that have been read after this call.
+            positions: int `[B or 1, T]`, for schemes that embed or rotate them; None: the number
+                of tokens before, padding included.
+            mask: A mask of the cache's slots, for tokens in it that are padding.
 
         Returns:
             The normalised states `[B, T, D]` in the dtype of `x`, and the cache with these tokens.
@@ -165,10 +170,12 @@ class Transformer(nnx.Module):
         if count is None:
             count = jnp.full_like(cache.lengths, x.shape[1])
         chunk = Chunk(cache.lengths, count, cache.shift)
-        positions = chunk.positions(x.shape[1])
+        places = chunk.positions(x.shape[1])
+        positions = places if positions is None else positions
         context = Context(
             positions,
-            bias=self.inputs.bias(positions, positions),
+            mask,
+            bias=self.inputs.bias(places, places),
             encoder_mask=cache.encoder_mask,
             chunk=chunk,
             lengths=chunk.stop if lengths is None else lengths,

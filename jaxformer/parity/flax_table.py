@@ -4,8 +4,7 @@ import inspect
 from functools import singledispatch
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.flax_classes import FLAX_CLASSES
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
 from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     MaskedLMTask,
@@ -59,7 +58,7 @@ def missing() -> list[str]:
         f"Flax{name}"
         for kind, names in FLAX_CLASSES.items()
         for name in names
-        if kind not in _LEFT_OUT and _found(kind, name) is None
+        if kind not in _LEFT_OUT and flax_architecture(FORMATS, kind, name) is None
     ]
 
 
@@ -67,21 +66,12 @@ def _cells(kind: str, name: str) -> tuple[str, str, str]:
     """Returns the class, its head and a command."""
     if kind in _LEFT_OUT:
         return "", _LEFT_OUT[kind], ""
-    if (found := _found(kind, name)) is None:
+    if (found := flax_architecture(FORMATS, kind, name)) is None:
         return "", "", ""
     architecture = found[1]
     summary = inspect.getdoc(type(architecture.task)).partition("\n")[0].rstrip(".")
     head = "none" if type(architecture.task) is Task else summary[0].lower() + summary[1:]
     return f"`{architecture.name}`", head, f"`{_command(architecture.task)}`"
-
-
-def _found(kind: str, name: str) -> tuple[ModelFormat, Architecture] | None:
-    """Returns the system and its class; a tower may be a separate system (CLIP)."""
-    own = [FORMATS[kind]] if kind in FORMATS else []
-    for model_format in [*own, *FORMATS.values()]:
-        if (architecture := model_format.architecture(name)) is not None:
-            return model_format, architecture
-    return None
 
 
 @singledispatch

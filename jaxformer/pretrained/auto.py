@@ -153,19 +153,21 @@ def model_folder(
     cache_dir: str | Path | None = None,
     weights: bool = True,
     architecture: str | None = None,
+    subfolder: str = "",
 ) -> AnyPath:
     """Returns the folder of a model; a model of the hub is downloaded to its cache.
 
     A folder on this machine comes first. Without one, "org/name" and "org/name@revision" are names
     on the hub; a `Path`, or a text that begins with a dot or a slash, never is. From gs:// and
-    s3:// URLs, a model's files are copied to this machine; a run is read in place.
+    s3:// URLs, a model's files are copied to this machine; a run is read in place. Where a model
+    is one of several, `subfolder` is its folder ("text_encoder").
     """
     folder = folder_path(model, field)
     check = partial(_check_known, architecture=architecture)
     if is_remote(folder):
         from jaxformer.hub.remote.stores import remote_model
 
-        return remote_model(folder, field, weights, check)
+        return remote_model(folder / subfolder, field, weights, check)
     # A step may be missing from its run: the reader of the run lists those that exist.
     is_step = folder.name.isdecimal() and folder.parent.name == CHECKPOINTS
     if os.path.isdir(folder.parent if is_step else folder):
@@ -173,7 +175,7 @@ def model_folder(
             raise ConfigError(
                 f"revision = {revision!r}: must be None for {folder}, a folder on this machine"
             )
-        return folder
+        return folder / subfolder
     # Imported here because runs and local folders do not need the hub.
     from jaxformer.hub.remote.download import fetch
     from jaxformer.hub.remote.names import hub_name
@@ -190,7 +192,8 @@ def model_folder(
         named = hub_name(f"{named.repo}@{revision}")
         if named is None:
             raise ConfigError(f"revision = {revision!r}: must be a branch, a tag or a commit")
-    return fetch(named, field, token=token, cache_dir=cache_dir, weights=weights, check=check)
+    options = {"token": token, "cache_dir": cache_dir, "weights": weights, "check": check}
+    return fetch(named, field, **options, subfolder=subfolder)
 
 
 def base_of(folder: Path, **hub: str | Path | None) -> Path:

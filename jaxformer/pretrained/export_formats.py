@@ -3,6 +3,7 @@
 import abc
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from jaxformer.hub.weights.flax_tree import (
     flax_placements,
     write_flax,
 )
+from jaxformer.hub.weights.msgpack_writer import Array
 from jaxformer.hub.weights.tensors import Tensor, write_tensors
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.hub.weights.weight_map import Placement
@@ -93,8 +95,13 @@ class FlaxMsgpack(ExportFormat):
         for note in checkpoint.model_format.flax.notes(checkpoint.hf_config):
             name = flax_class(checkpoint)
             _log.warning("%s will compute something else from this export: %s", name, note)
-        arrays = flax_arrays(checkpoint, placements)
-        write_flax(folder, arrays, parameters, dtypes, np.dtype(usual), max_bytes)
+        leaves = []
+        for array in flax_arrays(checkpoint, placements):
+            stored = array.placement is not None
+            dtype = np.dtype(dtypes[array.placement.tensor] if stored else usual)
+            described = Array(array.path, Tensor(array.shape, dtype))
+            leaves.append((described, partial(array.read, parameters, dtype)))
+        write_flax(folder, leaves, max_bytes)
 
 
 EXPORT_FORMATS: dict[str, ExportFormat] = {

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import jax.numpy as jnp
-
-from jaxformer.hub.weights.flax_tree import check_fixed, flax_arrays
+from jaxformer.hub.weights.flax_tree import FlaxTree, check_fixed
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 
@@ -24,13 +22,6 @@ def flax_params(pretrained: Pretrained) -> dict[str, Any]:
     check_pretrained("pretrained", pretrained)
     checkpoint = pretrained.checkpoint
     parameters = pretrained.parameters
-    arrays = flax_arrays(checkpoint, pretrained.placements)
+    tree = FlaxTree(checkpoint, pretrained.placements, pretrained.abstract_model.shapes)
     check_fixed(checkpoint, parameters, pretrained.placements)
-    dtype = next(iter(parameters.values())).dtype
-    tree: dict[str, Any] = {}
-    for array in arrays:
-        inner = tree
-        for key in array.path[:-1]:
-            inner = inner.setdefault(key, {})
-        inner[array.path[-1]] = jnp.asarray(array.read(parameters, dtype))
-    return tree
+    return tree.of(parameters)

@@ -124,21 +124,36 @@ class Pretrained:
             model = with_adapter(model, folder, self.mesh, weight)
         return model
 
+    def without_parameters(self) -> "Pretrained":
+        """The model without its weights, which `outputs` and `activations` may be given."""
+        other = replace(self, parameters={})
+        vars(other).update(abstract_model=self.abstract_model, checkpoint=self.checkpoint)
+        return other
+
     def outputs(
-        self, inputs: Arrays, *, hidden_states: bool = False, attentions: bool = False
+        self,
+        inputs: Arrays,
+        *,
+        hidden_states: bool = False,
+        attentions: bool = False,
+        parameters: Parameters | None = None,
     ) -> dict[str, jax.Array]:
-        """Returns what `forward` returns, on the device."""
-        return self._run("outputs", inputs, hidden_states, attentions)
+        """Returns what `forward` returns, on the device, perhaps with other parameters."""
+        return self._run("outputs", inputs, hidden_states, attentions, parameters=parameters)
 
     def gradients(self, inputs: Arrays) -> Parameters:
         """Returns the gradient of the loss for each trainable parameter, by our names."""
         return self._run("gradients", inputs)
 
     def activations(
-        self, inputs: Arrays, names: Names = (), hooks: Hooks = NO_HOOKS
+        self,
+        inputs: Arrays,
+        names: Names = (),
+        hooks: Hooks = NO_HOOKS,
+        parameters: Parameters | None = None,
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """Returns the outputs and the named activations, computed with hooks."""
-        return self._run("activations", inputs, hooks, as_tuple(names))
+        return self._run("activations", inputs, hooks, as_tuple(names), parameters=parameters)
 
     def activation_gradients(
         self, inputs: Arrays, metric: Metric, names: Names = None
@@ -150,14 +165,18 @@ class Pretrained:
         """Returns the encoder's output `[B, S, D]` for its inputs, and its mask."""
         return self._run("encode", inputs, hooks)
 
-    def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
+    def _run(
+        self, name: str, inputs: Arrays, *options: Any, parameters: Parameters | None = None
+    ) -> Any:
+        parameters = self.parameters if parameters is None else parameters
+        mesh = mesh_of(parameters)
         for array in inputs.values():
             if array.ndim:
-                check_rows(self.mesh, len(array))
+                check_rows(mesh, len(array))
         # Inside a trace the caller has set the mesh.
         traced = not jax.sharding.get_abstract_mesh().empty
-        with on_mesh(None if traced else self.mesh):
-            return self._compiled[name](self.parameters, inputs, *options)
+        with on_mesh(None if traced else mesh):
+            return self._compiled[name](parameters, inputs, *options)
 
     @cached_property
     def _compiled(self) -> dict[str, Callable]:

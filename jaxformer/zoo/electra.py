@@ -50,7 +50,7 @@ class ReplacedTokensTask(Task):
         return (TokenClassification(num_labels=1, dense=dense),)
 
     def outputs(self, model, states, inputs, hf_config):
-        logits = model.heads["tags"].scores(states)[..., 0]
+        logits = model.heads["tags"].scores(states, states.key)[..., 0]
         outputs = {"logits": logits}
         if "labels" in inputs:
             losses = binary_cross_entropy(logits, inputs["labels"])

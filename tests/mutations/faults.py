@@ -224,6 +224,20 @@ FAULTS = (
         ("pretrained/test_predicted_table.py::test_what_was_interrupted_continues",),
     ),
     Fault(
+        "flax/dropout: the key of a training call is lost",
+        "flax/model.py",
+        "key = as_key(key) if train else None",
+        "key = None",
+        ("flax/test_flax_door.py::test_dropout_needs_a_key_and_takes_either_kind",),
+    ),
+    Fault(
+        "pretrained/positions: positions of RoBERTa count the rows before the first",
+        "pretrained/flax_program.py",
+        "arrays |= {n: arrays[n] - first for",
+        "arrays |= {n: arrays[n] for",
+        ("flax/test_flax_door.py::test_positions_of_roberta_are_rows_of_its_table",),
+    ),
+    Fault(
         "generation/beams: beams keep the cache of another beam",
         "generation/decode/beam.py",
         "cache=cache.reorder(parents),",

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -43,8 +43,11 @@ def fetch(
     cache_dir: str | os.PathLike | None = None,
     weights: bool = True,
     check: Callable[[Path], object] = lambda folder: None,
+    subfolder: str = "",
 ) -> Path:
     """Returns the folder of the cache with a model's files, after downloading the missing ones.
+
+    The files of a `subfolder` are those of a model too: "text_encoder".
 
     Each new file is compared with the size and the hash that the hub has for it. Without a network,
     or with HF_HUB_OFFLINE, the cached files are used if they are complete.
@@ -53,11 +56,11 @@ def fetch(
     hub = hub_library(str(request))
     cache_dir = None if cache_dir is None else os.path.expanduser(cache_dir)
     request = request._replace(cache=cache_folder(hub, cache_dir))
-    key = (name, request.cache, hub.constants.ENDPOINT, token, weights)
+    key = (name, request.cache, hub.constants.ENDPOINT, token, weights, subfolder)
     if name.is_commit and key in _fetched and _fetched[key].is_dir():
         return _fetched[key]
     with explain_hub_errors(hub, request):
-        folder = _Repository(hub, request, token, cache_dir).folder(weights, check)
+        folder = _Repository(hub, request, token, cache_dir, subfolder).folder(weights, check)
     if name.is_commit:
         _fetched[key] = folder
     return folder
@@ -67,10 +70,16 @@ class _Repository:
     """A model on the hub."""
 
     def __init__(
-        self, hub: ModuleType, request: HubRequest, token: str | None, cache_dir: str | None
+        self,
+        hub: ModuleType,
+        request: HubRequest,
+        token: str | None,
+        cache_dir: str | None,
+        subfolder: str,
     ):
         self._hub, self._request = hub, request
         self._token, self._cache = token, cache_dir
+        self._subfolder = PurePosixPath(subfolder)
 
     def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
         """Returns the folder with all needed files."""
@@ -85,7 +94,8 @@ class _Repository:
         repo, revision = self._request.name
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
         info = self._with_retries(api.model_info, repo, revision=revision, files_metadata=True)
-        files = {file.rfilename: file for file in info.siblings or ()}
+        own = {PurePosixPath(file.rfilename): file for file in info.siblings or ()}
+        files = {path.name: x for path, x in own.items() if path.parent == self._subfolder}
         if weights:
             check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
         names, index = settings_files(files), weight_index(files)
@@ -115,7 +125,7 @@ class _Repository:
     def _cached(self, weights: bool, error: Exception) -> Path:
         """Returns the folder of the cache when the hub cannot be reached."""
         folder = self._cached_snapshot()
-        if folder is None or not self._complete(folder, weights):
+        if folder is None or not self._complete(folder / self._subfolder, weights):
             raise error
         quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
         if not (quiet or self._request.name.is_commit):
@@ -123,17 +133,18 @@ class _Repository:
                 "%s: the hub cannot be reached; the cached commit %s is used",
                 self._request, folder.name,
             )  # fmt: skip
-        return folder
+        return folder / self._subfolder
 
     def _cached_snapshot(self) -> Path | None:
         """The cached folder of the revision, as of the last request."""
         repo, revision = self._request.name
         for config in (CONFIG, ADAPTER_CONFIG):
+            path = self._subfolder / config
             found = self._hub.try_to_load_from_cache(
-                repo, config, cache_dir=self._cache, revision=revision
+                repo, str(path), cache_dir=self._cache, revision=revision
             )
             if isinstance(found, str):
-                return Path(found).parent
+                return Path(found).parents[len(path.parts) - 1]
         return None
 
     def _complete(self, folder: Path, weights: bool) -> bool:
@@ -153,14 +164,15 @@ class _Repository:
         """Downloads files that are not in the cache; returns the folder of the commit."""
         repo, cache = self._request.name.repo, self._cache
         at_commit = {"cache_dir": cache, "revision": commit}
+        paths = {name: str(self._subfolder / name) for name in names}
         new = [
             name
-            for name in names
-            if not isinstance(self._hub.try_to_load_from_cache(repo, name, **at_commit), str)
+            for name, path in paths.items()
+            if not isinstance(self._hub.try_to_load_from_cache(repo, path, **at_commit), str)
         ]
         known = self._cached_snapshot()
         if not new and known is not None and known.name == commit:
-            return known
+            return known / self._subfolder
         folder = Path(
             self._with_retries(
                 self._hub.snapshot_download,
@@ -170,13 +182,14 @@ class _Repository:
                 cache_dir=cache,
                 token=self._token,
                 library_name="jaxformer",
-                allow_patterns=[glob.escape(name) for name in names],
+                allow_patterns=[glob.escape(path) for path in paths.values()],
             )
         )
         if folder.name != commit:
             raise ConfigError(
                 f"{self._request}: it changed during the download; run the same again"
             )
+        folder /= self._subfolder
         for name in new:
             self._check(folder / name, files[name])
         return folder

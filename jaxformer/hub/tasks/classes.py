@@ -95,7 +95,7 @@ class Task:
         del hf_config
         if self.logits_of is None:
             return {}
-        return scored(model.heads[self.logits_of].scores(states), inputs)
+        return scored(model.heads[self.logits_of].scores(states, states.key), inputs)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class SequenceClassificationTask(Task):
 
     def outputs(self, model, states, inputs, hf_config):
         loss = partial(_sequence_loss, hf_config=hf_config)
-        scores = model.heads["label"].scores(states)
+        scores = model.heads["label"].scores(states, states.key)
         # A head for numbers has one score for each row, [B].
         return scored(scores.reshape(scores.shape[0], -1), inputs, loss)
 

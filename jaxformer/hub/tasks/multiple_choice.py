@@ -31,7 +31,7 @@ class MultipleChoiceTask(Task):
         }
 
     def outputs(self, model, states, inputs, hf_config):
-        scores = model.heads["choice"].scores(self.pooled(model, states))
+        scores = model.heads["choice"].scores(self.pooled(model, states), states.key)
         return scored(scores.reshape(inputs["input_ids"].shape[:2]), inputs)
 
     def pooled(self, model: Model, states: ModelOutput) -> ModelOutput:

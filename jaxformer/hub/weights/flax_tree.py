@@ -1,25 +1,39 @@
 """Builds the tree of arrays of a Flax class of transformers 4 from our parameters."""
 
 import json
+import logging
 import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import FrozenDict, unfreeze
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
+from jaxformer.hub.hf_config import write_hf_config
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.flax_names import View, view_for, views_of
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
-from jaxformer.hub.weights.tensors import Tensor
+from jaxformer.hub.weights.names import KnownNames
+from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.model_files import GENERATION
 from jaxformer.models.parameters import Parameters
 
+_log = logging.getLogger(__name__)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", re.IGNORECASE)
 _CLASSES = frozenset(name for names in FLAX_CLASSES.values() for name in names)
 
 
@@ -122,40 +136,206 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
     return [found[path] for path in sorted(found)]
 
 
-def write_flax(
+class FlaxTree:
+    """The tree of arrays that a model's Flax class has as its `params`.
+
+    Attributes:
+        arrays: The arrays, in Flax's order.
+    """
+
+    def __init__(
+        self, checkpoint: HFCheckpoint, placements: list[Placement], shapes: Mapping[str, Any]
+    ):
+        """Finds the arrays; `shapes` are those of our parameters, by name."""
+        self.arrays = flax_arrays(checkpoint, placements)
+        self._shapes = shapes
+        stored = {array.placement.tensor for array in self.arrays if array.placement}
+        tables = _computed_tables(checkpoint)
+        self._constants = [
+            (each, tables.get(each.tensor, np.zeros(each.shape, np.float32)))
+            for each in placements
+            if each.places and each.tensor not in stored
+        ]
+
+    def of(self, parameters: Parameters) -> dict[str, Any]:
+        """Returns the tree of some parameters, as nested dictionaries; also under `jax.jit`."""
+        dtype = next(iter(parameters.values())).dtype
+        return unflatten_dict({x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays})
+
+    def read(
+        self, files: Tensors, model_format: ModelFormat, ignore_mismatched_sizes: bool = False
+    ) -> dict[str, Any]:
+        """Returns the arrays that some files have, in their dtypes, as nested dictionaries.
+
+        Arrays that the files lack are left out with a warning, and so are those of other shapes.
+
+        Raises:
+            DataError: An array has another shape, unless `ignore_mismatched_sizes`.
+        """
+        stored = [array for array in self.arrays if array.placement is not None]
+        known = KnownNames(files.tensors, model_format)
+        names = known.find_all([array.placement.tensor for array in stored])
+        found, missing, changed = {}, [], []
+        for array in stored:
+            wanted = array.placement.shape
+            if (name := names.get(array.placement.tensor)) is None:
+                missing.append("/".join(array.path))
+                continue
+            tensor = files.read(name)
+            if tensor.shape == wanted:
+                check_finite(f"{files.folder}: {name}", tensor, tensor)
+                found[array.path] = jnp.array(array.view.write(tensor))
+            else:
+                changed.append(f"{name} has shape {tensor.shape}, not {wanted}")
+        if changed and not ignore_mismatched_sizes:
+            raise DataError(
+                f"{files.folder}: {'; '.join(changed[:5])}: give ignore_mismatched_sizes=True for "
+                "new values"
+            )
+        for what, paths in (("the shapes did not match", changed), ("missing", missing)):
+            if paths:
+                listed = ", ".join(paths[:10]) + " ..." * (len(paths) > 10)
+                _log.warning("%s: %s, so these are new: %s", files.folder, what, listed)
+        dtype = next((x.dtype for x in found.values()), np.dtype(np.float32))
+        unused = (array for array in self.arrays if array.placement is None)
+        found |= {array.path: jnp.zeros(array.shape, dtype) for array in unused}
+        return unflatten_dict(dict(sorted(found.items())))
+
+    @cached_property
+    def shapes(self) -> dict[str, Any]:
+        """The tree, as shapes and dtypes."""
+        return jax.eval_shape(self.of, self._shapes)
+
+    def checked(self, params: Any) -> dict[str, Any]:
+        """Returns a tree as nested dictionaries; ArgumentError if it is that of another model."""
+        if not isinstance(params, Mapping):
+            raise ArgumentError(f"params is a {type(params).__name__}: must be nested dictionaries")
+        tree = unfreeze(params)
+        flat = flatten_dict(tree)
+        for path, wanted in flatten_dict(self.shapes).items():
+            if path not in flat or jnp.shape(flat[path]) != wanted.shape:
+                given = f"has the shape {jnp.shape(flat[path])}" if path in flat else "is missing"
+                raise ArgumentError(
+                    f"params: {'/'.join(path)} {given}: must have the shape {wanted.shape}, as in "
+                    "model.params_shape_tree"
+                )
+        return tree
+
+    def completed(self, params: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the tree with the arrays of `params` where it has them, and else of `fresh`."""
+        found = flatten_dict(fresh) | flatten_dict(unfreeze(params))
+        return unflatten_dict({path: found[path] for path in flatten_dict(fresh)})
+
+    def parameters(self, tree: Mapping[str, Any]) -> Parameters:
+        """Returns the parameters in a tree, as a differentiable function of its arrays.
+
+        A parameter that the tree has twice (a tied head) is read from the first array.
+        """
+        flat = flatten_dict(tree)
+        parts: dict[str, dict[tuple[int, ...], jax.Array]] = {}
+        stored = [
+            (array.placement, array.view.read(jnp.asarray(flat[array.path])))
+            for array in self.arrays
+            if array.placement is not None
+        ]
+        constants = [(each, jnp.asarray(table)) for each, table in self._constants]
+        for placement, tensor in (*stored, *constants):
+            read = placement.layout.read(tensor, placement.slots)
+            for (name, row), part in zip(placement.places, read, strict=True):
+                parts.setdefault(name, {}).setdefault(row, part)
+        return {name: self._stacked(name, rows) for name, rows in parts.items()}
+
+    def _stacked(self, name: str, rows: Mapping[tuple[int, ...], jax.Array]) -> jax.Array:
+        if () in rows:
+            return rows[()]
+        shape = self._shapes[name].shape
+        depth = len(next(iter(rows)))
+        ordered = [rows[row] for row in np.ndindex(shape[:depth])]
+        return jnp.stack(ordered).reshape(shape)
+
+
+def cast_tree(params: Mapping[str, Any], dtype: Any, mask: Any = None) -> Mapping[str, Any]:
+    """Returns a tree cast to a floating-point dtype, where `mask`, a tree of bool, is true.
+
+    Integers stay as they are. The tree may be frozen, and the mask too.
+    """
+    chosen = {} if mask is None else flatten_dict(unfreeze(mask))
+    flat = flatten_dict(unfreeze(params))
+    for path, x in flat.items():
+        if chosen.get(path, mask is None) and jnp.issubdtype(x.dtype, jnp.floating):
+            flat[path] = x.astype(dtype)
+    tree = unflatten_dict(flat)
+    return FrozenDict(tree) if isinstance(params, FrozenDict) else tree
+
+
+def byte_count(size: int | str) -> int:
+    """Returns a size in bytes, from a number or a text such as "200MB" or "1GiB"."""
+    if isinstance(size, int):
+        return size
+    found = _SIZE.fullmatch(size.strip())
+    if found is None:
+        raise ConfigError(f'max_shard_size = {size!r}: must be bytes, or a text such as "200MB"')
+    power = "KMGT".find(found[2].upper()) + 1 if found[2] else 0
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+def write_flax_folder(
     folder: Path,
-    arrays: list[FlaxArray],
-    parameters: Parameters,
-    dtypes: dict[str, np.dtype],
-    usual: np.dtype,
+    params: Mapping[str, Any],
+    values: Mapping[str, Any],
+    generation: Mapping[str, Any] | None,
     max_bytes: int,
 ) -> None:
+    """Writes a tree of parameters as a checkpoint, which may replace an older one in the folder.
+
+    Args:
+        folder: The folder.
+        params: The tree.
+        values: Those of config.json; what JSON lacks is written as text.
+        generation: The values of generation_config.json; None: no such file.
+        max_bytes: The largest size of a file, unless it has a single array.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob(SINGLE.replace(".", "-*-of-*.")), folder / SINGLE, folder / INDEX):
+        old.unlink(missing_ok=True)
+    leaves = [
+        (Array(path, Tensor(tuple(x.shape), np.dtype(x.dtype))), partial(np.asarray, x))
+        for path, x in sorted(flatten_dict(unfreeze(params)).items())
+    ]
+    write_flax(folder, leaves, max_bytes)
+    write_hf_config(folder, json.loads(json.dumps(values, default=str)))
+    if generation is not None:
+        text = json.dumps(generation, indent=2, sort_keys=True)
+        (folder / GENERATION).write_text(text + "\n", encoding="utf-8")
+
+
+Leaf = tuple[Array, Callable[[], np.ndarray]]
+"""The description of an array of a tree, and a function that reads it."""
+
+
+def write_flax(folder: Path, leaves: Sequence[Leaf], max_bytes: int) -> None:
     """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
 
-    `dtypes` are by the names of PyTorch's tensors, and `usual` is the dtype of unused arrays. A
-    file is larger than `max_bytes` only if it has a single array.
+    A file is larger than `max_bytes` only if it has a single array.
     """
-    shards: list[list[tuple[FlaxArray, Array]]] = [[]]
+    shards: list[list[Leaf]] = [[]]
     held = total = 0
-    for array in arrays:
-        dtype = usual if array.placement is None else dtypes[array.placement.tensor]
-        size = math.prod(array.shape) * dtype.itemsize
+    for leaf in leaves:
+        shape, dtype = leaf[0].tensor
+        size = math.prod(shape) * dtype.itemsize
         if shards[-1] and held + size > max_bytes:
             shards.append([])
             held = 0
-        shards[-1].append((array, Array(array.path, Tensor(array.shape, dtype))))
+        shards[-1].append(leaf)
         held, total = held + size, total + size
     places = {}
     for number, shard in enumerate(shards):
         file = SINGLE
         if len(shards) > 1:
             file = SINGLE.replace(".", f"-{number + 1:05d}-of-{len(shards):05d}.")
-        write_tree(
-            folder / file,
-            [described for _, described in shard],
-            (array.read(parameters, described.tensor.dtype) for array, described in shard),
-        )
-        places |= {"/".join(array.path): file for array, _ in shard}
+        described = [array for array, _ in shard]
+        write_tree(folder / file, described, (read() for _, read in shard))
+        places |= {"/".join(array.path): file for array in described}
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": places}
         text = json.dumps(index, indent=2, sort_keys=True)

@@ -1,4 +1,7 @@
-"""Layouts: how one tensor of a file stores one or several of our parameters."""
+"""Layouts: how one tensor of a file stores one or several of our parameters.
+
+They rearrange NumPy arrays, and JAX arrays too, under transformations.
+"""
 
 import abc
 import math
@@ -6,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 Shape = tuple[int, ...]
@@ -174,10 +179,12 @@ class PixelShuffle(Single):
     def read_one(self, tensor, slot):
         rows, columns, channels = slot.shape[-3:]
         pixels = tensor.reshape(channels, rows, columns, *slot.shape[:-3])
-        return np.moveaxis(pixels, (1, 2, 0), (-3, -2, -1))
+        return pixels.transpose(*range(3, pixels.ndim), 1, 2, 0)
 
     def write_one(self, array, slot):
-        return np.moveaxis(array, (-1, -3, -2), (0, 1, 2)).reshape(self.shape_of(slot))
+        others = array.ndim - 3
+        order = (others + 2, others, others + 1, *range(others))
+        return array.transpose(order).reshape(self.shape_of(slot))
 
 
 @dataclass(frozen=True)
@@ -196,14 +203,18 @@ class Concatenated(Layout):
 
     def read(self, tensor, slots):
         part, axis = self._part(slots)
-        ends = np.cumsum([part.shape_of(slot)[axis] for slot in slots])
-        pieces = np.split(tensor, ends[:-1], axis=axis)
-        return [part.read_one(piece, slot) for piece, slot in zip(pieces, slots, strict=True)]
+        found, start = [], 0
+        for slot in slots:
+            stop = start + part.shape_of(slot)[axis]
+            piece = tensor[:, start:stop] if axis else tensor[start:stop]
+            found.append(part.read_one(piece, slot))
+            start = stop
+        return found
 
     def write(self, arrays, slots):
         part, axis = self._part(slots)
         pieces = [part.write_one(array, slot) for array, slot in zip(arrays, slots, strict=True)]
-        return np.concatenate(pieces, axis=axis)
+        return _concatenated(pieces, axis)
 
     def _part(self, slots) -> tuple[Single, int]:
         if not slots[0].inputs:
@@ -240,7 +251,7 @@ class PerKeyHead(Layout):
             single.write_one(array, slot).reshape(heads, -1, width, *inputs)
             for array, slot in zip(arrays, slots, strict=True)
         ]
-        return np.concatenate(parts, axis=1).reshape(-1, *inputs)
+        return _concatenated(parts, 1).reshape(-1, *inputs)
 
     @staticmethod
     def _inputs(slots) -> Shape:
@@ -251,6 +262,11 @@ class PerKeyHead(Layout):
         """Returns (K, G, H)."""
         (queries, width), (heads, _) = slots[0].shape[-2:], slots[1].shape[-2:]
         return heads, queries // heads, width
+
+
+def _concatenated(pieces: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    library = jnp if isinstance(pieces[0], jax.Array) else np
+    return library.concatenate(pieces, axis=axis)
 
 
 def _projection_layout(slots: Sequence[Slot]) -> Single:

@@ -334,7 +334,9 @@ def tensor_of(parameters: Parameters, placement: Placement) -> np.ndarray:
 
 
 def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
-    """Copies one row of an array, or all of it for (), to the host's memory."""
+    """Copies one row of an array, or all of it for (), to the host's memory; but not in a trace."""
+    if isinstance(array, jax.core.Tracer):
+        return array[row]
     devices = array.sharding.device_set
     if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
         array, row = array[row], ()  # transfers this row only

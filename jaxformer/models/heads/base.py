@@ -54,6 +54,8 @@ class ModelOutput(NamedTuple):
     """`[L + 1, B, T, D]`: the input of the first layer and the output of each; None where no head
     reads them.
     """
+    key: jax.Array | None = None
+    """The dropout key of the heads of a class of transformers; None in evaluation."""
 
 
 @dataclass(frozen=True)

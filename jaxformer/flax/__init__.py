@@ -1,0 +1,35 @@
+"""The Flax classes of transformers 4, by their names, with the models of this library.
+
+::
+
+    from jaxformer.flax import FlaxBertForMaskedLM
+
+    model, params = FlaxBertForMaskedLM.from_pretrained("org/name", _do_init=False)
+    logits = model(input_ids, attention_mask, params=params).logits
+
+Arguments, outputs and the trees of parameters are those of transformers 4.55: FlaxBertModel and
+the others, FlaxAutoModel..., and the outputs (FlaxMaskedLMOutput, ...).
+"""
+
+from typing import Any
+
+from jaxformer.errors import did_you_mean
+from jaxformer.extras import optional_module
+from jaxformer.hub.flax_classes import FLAX_CLASSES
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a class by its name; ImportError names the nearest one."""
+    if not name.startswith("Flax") and name != "shift_tokens_right":
+        raise AttributeError(f"module 'jaxformer.flax' has no attribute {name!r}")
+    names = optional_module("jaxformer.flax.auto", f"jaxformer.flax.{name}").NAMES
+    if name in names:
+        return names[name]
+    existed = name.removeprefix("Flax") in sum(FLAX_CLASSES.values(), ())
+    why = "is not supported yet" if existed else "never existed"
+    # `from jaxformer.flax import NAME` hides the message of an AttributeError.
+    raise ImportError(f"jaxformer.flax: {name} {why}{did_you_mean(name, names)}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *optional_module("jaxformer.flax.auto", "jaxformer.flax").NAMES]

@@ -1,0 +1,110 @@
+"""Generation with the arguments of transformers' FlaxGenerationMixin, as a pure function."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional.dropout import as_key
+from jaxformer.generation.config import (
+    TOKEN_FIELDS,
+    GenerationConfig,
+    recommendations,
+    supported_options,
+)
+from jaxformer.generation.pure import AlignedProcessor, generate_for
+from jaxformer.hub.flax_api.config import options_of
+from jaxformer.hub.flax_api.outputs import OUTPUTS, FlaxOutput
+
+_LENGTH = 20
+"""The number of tokens of a row if neither an argument nor a file says it."""
+_ARRAYS = ("attention_mask", "decoder_input_ids", "decoder_attention_mask")
+_IGNORED = ("bos_token_id", "position_ids", "return_dict", "token_type_ids", "use_cache")
+
+
+class GenerationMixin:
+    """`generate`."""
+
+    def generate(
+        self,
+        input_ids: Any,
+        generation_config: Any = None,
+        prng_key: jax.Array | None = None,
+        trace: bool = True,
+        params: Any = None,
+        logits_processor: Any = None,
+        **options: Any,
+    ) -> FlaxOutput:
+        """Continues prompts, or answers them; also under `jax.jit`.
+
+        Args:
+            input_ids: int `[B, T]`, or the images `[B, C, height, width]` that an encoder reads.
+            generation_config: Options, as a dictionary or an object of transformers.
+            prng_key: The key for sampling; None: that of seed 0.
+            trace: Unused: the program is always compiled.
+            params: The parameters; None: those of the model.
+            logits_processor: Functions of the tokens so far `[B, S]`, of scores `[B, V]` and of
+                the number of tokens, which return scores; applied after those of the options.
+            **options: attention_mask, decoder_input_ids; max_length (prompt included),
+                max_new_tokens, do_sample, num_beams and other fields of `GenerationConfig`.
+
+        Returns:
+            `sequences`, int32 `[B n, max_length]`, padded on the right, and with beams `scores`.
+
+        Raises:
+            ArgumentError: The class has no head that predicts the next token.
+            ConfigError: An option is unknown or has an invalid value.
+        """
+        del trace
+        if not self.can_generate():
+            raise ArgumentError(
+                f"generate: {type(self).__name__} has no head that predicts the next token: use a "
+                "class of the kind FlaxAutoModelForCausalLM or FlaxAutoModelForSeq2SeqLM"
+            )
+        program = self.program
+        given = {name: x for name, x in options.items() if x is not None and name not in _IGNORED}
+        arrays = {name: given.pop(name) for name in _ARRAYS if name in given}
+        arrays = program.arrays({self.main_input_name: input_ids} | arrays)
+        recommended = self._recommended(generation_config)
+        start = given.pop("decoder_start_token_id", recommended.get("decoder_start_token_id"))
+        prompt = "input_ids"
+        if program.checkpoint.config.is_encoder_decoder:
+            prompt = "decoder_input_ids"
+            start = recommended.get("bos_token_id") if start is None else start
+            if prompt not in arrays:
+                arrays[prompt] = _first_tokens(start, len(input_ids))
+        if "max_new_tokens" in given:
+            given.pop("max_length", None)
+        config = GenerationConfig.of(supported_options(recommended, type(self).__name__), given)
+        config.check_vocabulary(program.checkpoint.config.vocab_size)
+        config = config.for_width(arrays[prompt].shape[1])
+        own = tuple(AlignedProcessor(each, config.padding) for each in logits_processor or ())
+        key = jax.random.key(0) if prng_key is None else as_key(prng_key)
+        params = self.params if params is None else program.tree.checked(params)
+        found = _generate(program, config, own, params, arrays, key)
+        name = "Sample" if config.samples else "GreedySearch"
+        return OUTPUTS[f"Flax{'BeamSearch' if config.num_beams > 1 else name}Output"](**found)
+
+    def _recommended(self, generation_config: Any) -> dict[str, Any]:
+        """The options that count where none is given: of a file, or else of the config."""
+        config = self.config.to_dict()
+        own = {**options_of(self.generation_config), **options_of(generation_config)}
+        tokens = {name: config[name] for name in TOKEN_FIELDS if config.get(name) is not None}
+        found = {} if own else recommendations(self.program.pretrained)
+        own = {name: x for name, x in own.items() if x is not None}
+        return {"max_length": _LENGTH, **found, **tokens, **own}
+
+
+def _first_tokens(start: int | None, rows: int) -> jax.Array:
+    if start is None:
+        raise ConfigError("decoder_start_token_id = None: must be the token that starts an answer")
+    return jnp.full((rows, 1), start, jnp.int32)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _generate(program, config, processors, params, inputs, key):
+    model = program.arranged.module(program.arranged.arrange(program.tree.parameters(params)))
+    options = {"encoder": program.module(params), "processors": processors}
+    return generate_for(model, program.checkpoint, inputs, config, key, **options)

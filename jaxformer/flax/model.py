@@ -1,0 +1,269 @@
+"""`FlaxPreTrainedModel`: the base of the Flax classes, and the classes themselves, by name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
+
+from jaxformer.errors import ArgumentError
+from jaxformer.flax.composites import CONSTRUCTORS
+from jaxformer.flax.files import FilesMixin
+from jaxformer.flax.generation import GenerationMixin
+from jaxformer.functional.dropout import as_key
+from jaxformer.hub.flax_api.config import FlaxConfig, as_config
+from jaxformer.hub.flax_api.outputs import output_of
+from jaxformer.hub.flax_api.signatures import signatures_of
+from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
+from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask
+from jaxformer.hub.weights.flax_tree import cast_tree
+from jaxformer.io.notices import warn_once
+from jaxformer.models import DecoderConfig
+from jaxformer.pretrained.flax_program import FlaxProgram, describe_flax, flax_program
+from jaxformer.zoo import FORMATS
+
+_FLAGS = {"output_hidden_states": False, "output_attentions": False, "return_dict": True}
+_IGNORED = ("indices_rng", "question_lengths")
+
+
+class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
+    """A model of transformers 4's Flax classes: a config, and nested dictionaries of parameters.
+
+    Attributes:
+        checkpoint: The description of the model.
+        config: The configuration, as it was given.
+        dtype: The dtype that the model is computed in; parameters have their own.
+        framework: "flax".
+        generation_config: The options of `generate`, by name; given ones count before them.
+        input_shape: As given; no parameter depends on it.
+        key: The PRNG key that initial parameters are made with.
+        module: The model without its state: `init` and `apply`, as a Flax module has them.
+    """
+
+    model_type: ClassVar[str]
+    """The `model_type` that the class belongs to."""
+    architecture: ClassVar[str]
+    """The name of the class without "Flax"."""
+    main_input_name: ClassVar[str] = "input_ids"
+    """The first argument of a call."""
+    base_model_prefix: ClassVar[str] = ""
+    """The key of the body in the tree of a class with a head."""
+    config_class: ClassVar[type] = FlaxConfig
+    """The class of a config that is read from a file."""
+    framework: ClassVar[str] = "flax"
+
+    def __init__(
+        self,
+        config: Any,
+        input_shape: tuple[int, ...] | None = None,
+        seed: int = 0,
+        dtype: Any = jnp.float32,
+        _do_init: bool = True,
+        gradient_checkpointing: bool = False,
+        add_pooling_layer: bool | None = None,
+    ):
+        """Describes a model, with new parameters unless `_do_init` is False.
+
+        Args:
+            config: A configuration of transformers, or the values of a config.json.
+            input_shape: Unused; parameters do not depend on it.
+            seed: The seed of the parameters.
+            dtype: The dtype of the computation: float32 or bfloat16; float16 means float32.
+            _do_init: Whether to make parameters; otherwise `params=` of each call has them.
+            gradient_checkpointing: Whether backward passes compute activations again.
+            add_pooling_layer: Unused; the class decides.
+
+        Raises:
+            ConfigError: The config belongs to another class, or has an unsupported value.
+        """
+        del add_pooling_layer
+        self.config = as_config(config)
+        self.checkpoint = describe_flax(self.config.to_dict(), self.model_type, self.architecture)
+        if jnp.dtype(dtype) == jnp.float16:
+            warn_once(f"{type(self).__name__}: dtype float16 is computed in float32")
+        self.dtype = dtype
+        self.key = jax.random.PRNGKey(seed)
+        self.input_shape = (1, 1) if input_shape is None else input_shape
+        self.generation_config = SimpleNamespace()
+        self.module = FlaxModule(self)
+        self._remat = gradient_checkpointing
+        self._is_initialized = _do_init
+        self._params = self.init_weights(self.key) if _do_init else {}
+
+    @property
+    def program(self) -> FlaxProgram:
+        """The functions of the model, shared with others of the same configuration."""
+        return flax_program(self.checkpoint, self.dtype, self._remat)
+
+    @property
+    def params_shape_tree(self) -> dict[str, Any]:
+        """The tree of parameters, as shapes and dtypes."""
+        return self.program.tree.shapes
+
+    @property
+    def required_params(self) -> set[tuple[str, ...]]:
+        """The paths of all parameters, as tuples of keys."""
+        return set(flatten_dict(self.params_shape_tree))
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The tree of parameters; ArgumentError for a model made with `_do_init=False`."""
+        self._check_initialized("pass params=... to each call, from from_pretrained")
+        return self._params
+
+    @params.setter
+    def params(self, params: Any) -> None:
+        self._check_initialized("keep them yourself")
+        self._params = self.program.tree.checked(params)
+
+    def _check_initialized(self, remedy: str) -> None:
+        if not self._is_initialized:
+            name = type(self).__name__
+            raise ArgumentError(f"params: {name} was made with _do_init=False: {remedy}")
+
+    def init_weights(
+        self, rng: jax.Array, input_shape: Any = None, params: Any = None
+    ) -> dict[str, Any]:
+        """Returns new parameters, or the given ones completed with new ones.
+
+        Args:
+            rng: A PRNG key, old or new.
+            input_shape: Unused.
+            params: A tree that may lack some parameters.
+        """
+        del input_shape
+        fresh = self.program.init(as_key(rng))
+        return fresh if params is None else self.program.tree.completed(params, fresh)
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Makes backward passes compute activations again instead of keeping them."""
+        self._remat = True
+
+    def to_bf16(self, params: Any, mask: Any = None) -> Any:
+        """Returns a tree cast to bfloat16, where `mask`, a tree of bool, is true."""
+        return cast_tree(params, jnp.bfloat16, mask)
+
+    def to_fp16(self, params: Any, mask: Any = None) -> Any:
+        """Returns a tree cast to float16, where `mask`, a tree of bool, is true."""
+        return cast_tree(params, jnp.float16, mask)
+
+    def to_fp32(self, params: Any, mask: Any = None) -> Any:
+        """Returns a tree cast to float32, where `mask`, a tree of bool, is true."""
+        return cast_tree(params, jnp.float32, mask)
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Whether the class has a head that predicts the next token."""
+        found = flax_architecture(FORMATS, cls.model_type, cls.architecture)
+        return isinstance(found[1].task, CausalLMTask | Seq2SeqLMTask)
+
+    def init_cache(self, batch_size: int, max_length: int, encoder_outputs: Any = None) -> Any:
+        """Returns the `past_key_values` before the first token.
+
+        Args:
+            batch_size: The number of rows.
+            max_length: The largest number of tokens of a row.
+            encoder_outputs: What `encode` returned, for an encoder-decoder.
+        """
+        states = None if encoder_outputs is None else encoder_outputs[0]
+        return self.program.init_cache(batch_size, max_length, states)
+
+    def _run(self, method: str, given: dict[str, Any]) -> Any:
+        """Runs a method on its arguments."""
+        program = self.program
+        given = {name: x for name, x in given.items() if name not in _IGNORED}
+        if method == "__call__" and "encoder_hidden_states" in given:
+            raise ArgumentError(
+                f"encoder_hidden_states: {type(self).__name__} by itself has no cross-attention: "
+                "use FlaxEncoderDecoderModel or FlaxVisionEncoderDecoderModel"
+            )
+        params = program.tree.checked(given.pop("params")) if "params" in given else self.params
+        hidden_states, attentions, as_dict = (
+            bool(given.pop(name, getattr(self.config, name, default)))
+            for name, default in _FLAGS.items()
+        )
+        key = given.pop("dropout_rng", None)
+        train = given.pop("train", False) or not given.pop("deterministic", True)
+        if train and key is None:
+            raise ArgumentError("dropout_rng = None: must be a PRNG key, since train is True")
+        key = as_key(key) if train else None
+        if method.endswith("features"):
+            return program.run(method, params, given, key)
+        if "encoder_outputs" in given:
+            given["encoder_outputs"] = given["encoder_outputs"][0]
+        options = {"hidden_states": hidden_states, "attentions": attentions}
+        found = program.run(method, params, given, key, **options)
+        config = program.checkpoint.config
+        causal = isinstance(config, DecoderConfig)
+        made = output_of(method, self.architecture, config.is_encoder_decoder, causal)
+        output = made.of(found)
+        return output if as_dict else output.to_tuple()
+
+
+class FlaxModule:
+    """A model as a Flax module has it, without state; it cannot be a part of another module."""
+
+    def __init__(self, model: FlaxPreTrainedModel):
+        """Takes a model, whose parameters it ignores."""
+        self._model = model
+
+    def init(self, rngs: Any, *inputs: Any, **options: Any) -> dict[str, Any]:
+        """Returns `{"params": tree}`; `rngs` is a key, or {"params": key}; inputs are ignored."""
+        del inputs, options
+        key = rngs["params"] if isinstance(rngs, dict) else rngs
+        return {"params": self._model.init_weights(key)}
+
+    def apply(
+        self,
+        variables: Any,
+        *inputs: Any,
+        deterministic: bool = True,
+        rngs: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Runs the model with `variables["params"]`; `rngs` has a "dropout" key for training."""
+        key = None if deterministic else (rngs or {}).get("dropout")
+        training = {} if deterministic else {"train": True, "dropout_rng": key}
+        return self._model(*inputs, params=variables["params"], **training, **options)
+
+
+def _method(name: str, signature: inspect.Signature) -> Callable[..., Any]:
+    """A method with the old arguments."""
+
+    def method(self, *arguments, **named):
+        bound = signature.bind(self, *arguments, **named).arguments
+        del bound["self"]
+        return self._run(name, {each: x for each, x in bound.items() if x is not None})
+
+    method.__signature__ = signature
+    method.__doc__ = f"Runs the model. Arguments: {', '.join(signature.parameters)}."
+    return method
+
+
+def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
+    """The class `FlaxOWN`; None if it is not supported."""
+    signatures = signatures_of(kind, own)
+    found = flax_architecture(FORMATS, kind, own)
+    if found is None or not signatures:
+        return None
+    model_format, architecture = found
+    prefix = model_format.prefix if architecture.prefix is None else architecture.prefix
+    values = {
+        "__doc__": f"{own} of transformers 4, in JAX.",
+        "__module__": "jaxformer.flax",
+        "model_type": kind,
+        "architecture": own,
+        "main_input_name": list(signatures["__call__"].parameters)[1],
+        "base_model_prefix": prefix.removesuffix("."),
+    }
+    methods = {name: _method(name, each) for name, each in signatures.items()}
+    methods |= CONSTRUCTORS.get(own, {})
+    return type(f"Flax{own}", (FlaxPreTrainedModel,), values | methods)
+
+
+_MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
+CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {x.__name__: x for x in _MADE if x is not None}
+"""The classes by name."""

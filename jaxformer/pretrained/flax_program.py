@@ -1,0 +1,170 @@
+"""The functions of a model, of the tree of parameters that its Flax class had."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional.arrays import platform
+from jaxformer.hub import steps
+from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
+from jaxformer.hub.families import Outputs
+from jaxformer.hub.flax_classes import flax_architecture
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import CountedByIds
+from jaxformer.hub.weights.flax_tree import FlaxTree
+from jaxformer.models import DecoderConfig
+from jaxformer.models.model import Model, ModelConfig
+from jaxformer.models.parameters import ArrangedModel
+from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.zoo import FORMATS
+
+# Fields of config.json that no function of a program reads.
+_UNREAD = (
+    *("output_attentions", "output_hidden_states", "return_dict", "transformers_version"),
+    *("_name_or_path", "use_cache", "torch_dtype", "dtype"),
+)
+_DTYPES = {"pixel_values": jnp.float32, "head_mask": jnp.float32, "encoder_outputs": None}
+_FUNCTIONS = {
+    "__call__": steps.forward,
+    "encode": steps.encode,
+    "decode": steps.decode,
+    "get_text_features": steps.text_features,
+    "get_image_features": steps.image_features,
+}
+
+
+def describe_flax(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoint:
+    """Returns the description of the class `FlaxNAME` for the values of a config.json.
+
+    Raises:
+        ConfigError: The values are those of another `model_type`, or not supported.
+    """
+    model_format, architecture = flax_architecture(FORMATS, kind, name)
+    own = model_format.model_type
+    given = values.get("model_type") or own
+    parts = FORMATS[given].sections.values() if given in FORMATS else ()
+    tower = next((part for part in parts if part.model_format.model_type == own), None)
+    if given != own and tower is None:
+        raise ConfigError(
+            f"model_type = {given!r}: must be {own!r} for Flax{name}; a FlaxAuto class chooses the "
+            "class of a checkpoint"
+        )
+    values = values if tower is None else values.get(tower.section) or {}
+    values = {**values, **architecture.fields, "model_type": own}
+    return read_checkpoint(HFConfig(values), FORMATS, architecture=architecture.name)
+
+
+def flax_program(checkpoint: HFCheckpoint, dtype: Any, remat: bool) -> "FlaxProgram":
+    """Returns the functions of a described model, which models of one configuration share.
+
+    Args:
+        checkpoint: The description.
+        dtype: The dtype of the computation: bfloat16, or anything else for float32.
+        remat: Whether backward passes compute activations again.
+    """
+    compute = "bfloat16" if dtype == jnp.bfloat16 else "float32"
+    fields = {"compute_dtype": compute, "scan_layers": False} | ({"remat": "full"} if remat else {})
+    values = {n: x for n, x in checkpoint.hf_config.values.items() if n not in _UNREAD}
+    text = json.dumps(values, sort_keys=True, default=str)
+    return _program(text, checkpoint.architecture.name, checkpoint.config.with_fields(**fields))
+
+
+@lru_cache(maxsize=32)
+def _program(values: str, architecture: str, config: ModelConfig) -> "FlaxProgram":
+    hf_config = HFConfig(json.loads(values))
+    checkpoint = read_checkpoint(hf_config, FORMATS, architecture=architecture)
+    return FlaxProgram(replace(checkpoint, config=config))
+
+
+class FlaxProgram:
+    """The functions of a model, of the tree of parameters that its Flax class has.
+
+    Attributes:
+        pretrained: The model without weights.
+        checkpoint: Its description.
+        tree: Its tree of parameters.
+        init: Maps a PRNG key to a tree of new parameters.
+    """
+
+    def __init__(self, checkpoint: HFCheckpoint):
+        """Takes the description."""
+        self.pretrained = Pretrained(checkpoint.config, {}, described_by(checkpoint))
+        self.checkpoint = self.pretrained.checkpoint
+        self._model = model = self.pretrained.abstract_model
+        self.tree = FlaxTree(self.checkpoint, self.pretrained.placements, model.shapes)
+        self.init = jax.jit(lambda key: self.tree.of(model.init(key)))
+        self._run = jax.jit(self._traced, static_argnums=(0, 1))
+
+    def run(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        key: jax.Array | None = None,
+        **options: bool,
+    ) -> Outputs | jax.Array:
+        """Returns the outputs of a method of the Flax class, by name; it is compiled.
+
+        Args:
+            method: "__call__", "encode", "decode", "get_text_features" or "get_image_features".
+            params: The tree of parameters.
+            inputs: The arrays by name; with "past_key_values" the next tokens are read.
+            key: The dropout key; None in evaluation.
+            **options: `hidden_states` and `attentions`, except for features.
+        """
+        function, arrays = _FUNCTIONS[method], self.arrays(inputs)
+        if method == "encode" and not self.checkpoint.config.is_encoder_decoder:
+            function = steps.forward
+        if "past_key_values" in arrays:
+            function = steps.step
+            arrays = {name.removeprefix("decoder_"): x for name, x in arrays.items()}
+        found = self._run(function, tuple(options.items()), params, arrays, key)
+        if method not in ("encode", "decode"):
+            return found
+        return {name.removeprefix(f"{method}r_"): x for name, x in found.items()}
+
+    def _traced(self, function, options, params, arrays, key):
+        return function(self.module(params), self.checkpoint, arrays, key=key, **dict(options))
+
+    def module(self, params: Mapping[str, Any]) -> Model:
+        """Returns the module with the arrays of a tree, or tracers."""
+        return self._model.module(self.tree.parameters(params))
+
+    @cached_property
+    def arranged(self) -> ArrangedModel:
+        """The layout of the parameters that a decode step reads fastest."""
+        config = self.checkpoint.config
+        transposed = platform() in ("cpu", "gpu")
+        return ArrangedModel(config.build, config.compute_dtype, joined=True, transposed=transposed)
+
+    def arrays(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns inputs as int32 and float32 arrays, by the names of `jaxformer.hub.steps`."""
+        arrays = {
+            name: x if name == "past_key_values" else jnp.asarray(x, _DTYPES.get(name, jnp.int32))
+            for name, x in given.items()
+        }
+        if isinstance(self.checkpoint.model_format.positions, CountedByIds):
+            # Positions of RoBERTa are rows of its table.
+            first = getattr(self.checkpoint.config.position, "offset", 0)
+            arrays |= {n: arrays[n] - first for n in ("position_ids",) if n in arrays}
+        return arrays
+
+    def init_cache(self, rows: int, length: int, encoder_outputs: jax.Array | None = None) -> Cache:
+        """Returns the cache before the first token, for rows of a length.
+
+        Raises:
+            ArgumentError: The model is an encoder.
+        """
+        config = self.checkpoint.config
+        if not (config.is_encoder_decoder or isinstance(config, DecoderConfig)):
+            name = self.checkpoint.architecture.name
+            raise ArgumentError(f"init_cache: {name} is an encoder, which has no cache")
+        shape = CacheShape(rows, capacity=length, chunk=length, storage=config.compute_dtype)
+        return steps.empty_cache(self._model, shape, encoder_outputs)

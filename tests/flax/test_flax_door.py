@@ -1,0 +1,456 @@
+"""`jaxformer.flax`: the surface of the Flax classes of transformers 4."""
+
+import json
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.core import freeze
+from flax.training.train_state import TrainState
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+import jaxformer.flax
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.generation.api import generate
+from jaxformer.hub.flax_api.config import as_config, options_of
+from jaxformer.hub.flax_api.outputs import OUTPUTS
+from jaxformer.hub.flax_classes import FLAX_CLASSES
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.flax_params import flax_params
+from jaxformer.pretrained.outputs import forward
+
+BERT = {**TINY["bert"], "model_type": "bert", "hidden_dropout_prob": 0.3}
+IDS = np.arange(3, 15).reshape(2, 6)
+MASK = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return jaxformer.flax.FlaxBertForMaskedLM(BERT)
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return jaxformer.flax.FlaxGPT2LMHeadModel({**TINY["gpt2"], "model_type": "gpt2"})
+
+
+@pytest.fixture(scope="module")
+def bart():
+    return jaxformer.flax.FlaxBartForConditionalGeneration({**TINY["bart"], "model_type": "bart"})
+
+
+# Names ------------------------------------------------------------------------------------------
+
+
+def test_every_class_of_the_table_has_a_name_or_a_reason():
+    names = [f"Flax{name}" for names in FLAX_CLASSES.values() for name in names]
+    for name in names:
+        if name in dir(jaxformer.flax):
+            assert getattr(jaxformer.flax, name).__name__ == name
+        else:
+            with pytest.raises(ImportError, match=name):
+                getattr(jaxformer.flax, name)
+
+
+def test_a_wrong_name_says_the_nearest():
+    name = "FlaxBertModle"
+    with pytest.raises(ImportError, match="FlaxBertModel"):
+        getattr(jaxformer.flax, name)
+    assert not hasattr(jaxformer.flax, "something")
+
+
+def test_the_module_of_a_model_has_init_and_apply(bert):
+    variables = bert.module.init(jax.random.PRNGKey(0), IDS)
+    assert bert.module.apply(variables, IDS, MASK).logits.shape == (2, 6, 131)
+
+
+# Calls ------------------------------------------------------------------------------------------
+
+
+def test_outputs_by_attribute_key_index_and_as_a_tuple(bert):
+    output = bert(IDS, MASK, output_hidden_states=True, output_attentions=True)
+    assert type(output) is jaxformer.flax.FlaxMaskedLMOutput
+    assert output.logits is output["logits"] is output[0] is output.to_tuple()[0]
+    assert list(output) == ["logits", "hidden_states", "attentions"]
+    assert [x.shape for x in output.hidden_states] == [(2, 6, 48)] * 4
+    assert len(output.attentions) == 3
+    plain = bert(IDS, MASK, return_dict=False)
+    assert type(plain) is tuple
+    np.testing.assert_allclose(plain[0], output.logits, atol=1e-6)
+    doubled = jax.tree.map(lambda x: 2 * x, output)
+    assert type(doubled) is type(output)
+    assert np.array_equal(doubled.logits, 2 * output.logits)
+    with pytest.raises(AttributeError, match="logit"):
+        output.logit  # noqa: B018
+
+
+def test_equal_to_the_model_itself(bert, tmp_path):
+    bert.save_pretrained(tmp_path)
+    ours = forward(load(tmp_path), {"input_ids": IDS, "attention_mask": MASK})
+    np.testing.assert_allclose(bert(IDS, MASK).logits, ours["logits"], atol=1e-6)
+
+
+def test_dropout_needs_a_key_and_takes_either_kind(bert):
+    with pytest.raises(ArgumentError, match="dropout_rng"):
+        bert(IDS, train=True)
+    old, new = jax.random.PRNGKey(3), jax.random.key(3)
+    first, second = (bert(IDS, train=True, dropout_rng=key).logits for key in (old, new))
+    assert np.array_equal(first, second)
+    assert not np.allclose(first, bert(IDS).logits)
+
+
+def test_a_masked_head_attends_to_nothing(bert):
+    masked = np.ones((3, 6))
+    masked[0, 1] = 0
+    output = bert(IDS, head_mask=masked, output_attentions=True)
+    assert np.all(np.asarray(output.attentions[0])[:, 1] == 0)
+    assert not np.allclose(output.logits, bert(IDS).logits)
+
+
+def test_positions_of_roberta_are_rows_of_its_table():
+    values = {**TINY["roberta"], "model_type": "roberta"}
+    model = jaxformer.flax.FlaxRobertaModel(values)
+    rows = values["pad_token_id"] + 1 + np.arange(6)[None, :].repeat(2, axis=0)
+    given = model(IDS + 10, position_ids=rows)[0]
+    np.testing.assert_allclose(given, model(IDS + 10)[0], atol=1e-6)
+
+
+def test_transformations_and_shardings(bert):
+    params = bert.params
+    plain = bert(IDS, params=params).logits
+    jitted = jax.jit(lambda p, ids: bert(ids, params=freeze(p)).logits)(params, IDS)
+    np.testing.assert_allclose(jitted, plain, atol=1e-6)
+    mapped = jax.vmap(lambda ids: bert(ids[None], params=params).logits[0])(jnp.asarray(IDS))
+    np.testing.assert_allclose(mapped, plain, atol=1e-6)
+    mesh = jax.make_mesh((2, 4), ("data", "model"), (jax.sharding.AxisType.Auto,) * 2)
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    ids = jax.device_put(IDS, rows)
+    sharded = jax.tree.map(
+        lambda x: jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())),
+        params,
+    )
+    found = jax.jit(lambda p, ids: bert(ids, params=p).logits)(sharded, ids)
+    np.testing.assert_allclose(found, plain, atol=1e-5)
+
+
+def test_a_step_of_someone_elses_training(bert):
+    """The loop of run_flax_mlm: their state, their loss, our model."""
+    state = TrainState.create(apply_fn=bert.__call__, params=bert.params, tx=optax.adamw(1e-2))
+
+    @jax.jit
+    def step(state, ids, key):
+        def loss(params):
+            logits = state.apply_fn(ids, params=params, dropout_rng=key, train=True)[0]
+            return optax.softmax_cross_entropy_with_integer_labels(logits, ids).mean()
+
+        value, gradients = jax.value_and_grad(loss)(state.params)
+        return state.apply_gradients(grads=gradients), value
+
+    losses = []
+    for number in range(5):
+        state, value = step(state, IDS, jax.random.PRNGKey(number))
+        losses.append(float(value))
+    assert losses[-1] < losses[0]
+    assert jax.tree.structure(state.params) == jax.tree.structure(bert.params)
+
+
+def test_gradients_with_checkpointing_are_the_same():
+    model = jaxformer.flax.FlaxBertForMaskedLM(BERT)
+    again = jaxformer.flax.FlaxBertForMaskedLM(BERT, gradient_checkpointing=True)
+
+    def gradients(model):
+        return jax.grad(lambda p: jnp.square(model(IDS, params=p).logits).sum())(model.params)
+
+    for one, other in zip(*map(jax.tree.leaves, map(gradients, (model, again))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_jitted_call_compiles_to_what_the_model_does(bert, tmp_path):
+    """The instructions of both programs, where the layers lie apart in one and not in the other."""
+    bert.save_pretrained(tmp_path)
+    model = load(tmp_path, scan_layers=False)
+    ids = jnp.asarray(IDS)
+
+    def cost(function, params):
+        return jax.jit(function).lower(params, ids).compile().cost_analysis()
+
+    door = cost(lambda p, ids: bert(ids, params=p).logits, bert.params)
+    own = cost(lambda p, ids: model._outputs(p, {"input_ids": ids})["logits"], model.parameters)
+    assert door["flops"] <= 1.02 * own["flops"]
+
+
+def test_features_of_a_dual_encoder_are_its_embeddings():
+    model = jaxformer.flax.FlaxCLIPModel({**TINY["clip"], "model_type": "clip"})
+    size = model.program.checkpoint.config.image
+    pixels = np.ones((3, size.channels, *size.image_size), np.float32)
+    output = model(IDS, pixels)
+    for name, given in (("text", IDS), ("image", pixels)):
+        found = getattr(model, f"get_{name}_features")(given)
+        unit = found / np.linalg.norm(found, axis=-1, keepdims=True)
+        np.testing.assert_allclose(output[f"{name}_embeds"], unit, atol=1e-5)
+    assert type(output.to_tuple()[-1]) is tuple
+
+
+# Parameters -------------------------------------------------------------------------------------
+
+
+def test_the_tree_is_that_of_flax_params(bert, tmp_path):
+    bert.save_pretrained(tmp_path)
+    theirs = flatten_dict(flax_params(load(tmp_path)))
+    ours = flatten_dict(bert.params)
+    assert set(theirs) == bert.required_params == set(ours)
+    for path, array in theirs.items():
+        np.testing.assert_array_equal(ours[path], array)
+        assert flatten_dict(bert.params_shape_tree)[path].shape == array.shape
+
+
+def test_params_may_be_kept_outside(tmp_path, bert):
+    bert.save_pretrained(tmp_path)
+    model, params = jaxformer.flax.FlaxBertForMaskedLM.from_pretrained(tmp_path, _do_init=False)
+    with pytest.raises(ValueError, match="_do_init"):
+        model.params  # noqa: B018
+    with pytest.raises(ValueError, match="_do_init"):
+        model(IDS)
+    assert np.array_equal(model(IDS, params=params).logits, bert(IDS).logits)
+    shapes = jax.eval_shape(model.init_weights, jax.random.PRNGKey(0))
+    assert jax.tree.map(lambda x: x.shape, shapes) == jax.tree.map(lambda x: x.shape, params)
+
+
+def test_params_of_another_tree_are_refused(bert):
+    flat = {k: x for k, x in flatten_dict(bert.params).items() if "word_embeddings" not in k}
+    with pytest.raises(ArgumentError, match=r"word_embeddings.*missing"):
+        bert(IDS, params=unflatten_dict(flat))
+    flat = flatten_dict(bert.params)
+    flat["cls", "predictions", "bias"] = jnp.zeros(7)
+    with pytest.raises(ArgumentError, match=r"cls/predictions/bias.*\(7,\).*\(131,\)"):
+        bert.params = unflatten_dict(flat)
+
+
+def test_casts(bert):
+    mask = unflatten_dict({path: path[-1] != "scale" for path in flatten_dict(bert.params)})
+    cast = flatten_dict(bert.to_bf16(bert.params, mask))
+    assert {str(x.dtype) for path, x in cast.items() if path[-1] == "scale"} == {"float32"}
+    assert {str(x.dtype) for path, x in cast.items() if path[-1] != "scale"} == {"bfloat16"}
+    assert all(
+        x.dtype == jnp.float32 for x in jax.tree.leaves(bert.to_fp32(bert.to_fp16(bert.params)))
+    )
+    half = jaxformer.flax.FlaxBertForMaskedLM(BERT, dtype=jnp.bfloat16)
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(half.params))
+    np.testing.assert_allclose(half(IDS).logits, bert(IDS).logits, atol=0.05)
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def test_files_keep_dtype_shards_and_sizes(bert, tmp_path):
+    bert.save_pretrained(tmp_path, params=bert.to_bf16(bert.params), max_shard_size="40kB")
+    assert len(list(tmp_path.glob("flax_model-*.msgpack"))) > 1
+    model = jaxformer.flax.FlaxBertForMaskedLM.from_pretrained(tmp_path)
+    assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(model.params))
+    bert.save_pretrained(tmp_path)
+    assert [path.name for path in tmp_path.glob("*.msgpack*")] == ["flax_model.msgpack"]
+
+
+def test_a_subfolder_and_fields_as_arguments(bert, tmp_path):
+    bert.save_pretrained(tmp_path / "text_encoder")
+    body = jaxformer.flax.FlaxBertModel.from_pretrained(tmp_path, subfolder="text_encoder")
+    assert body(IDS).pooler_output.shape == (2, 48)
+    auto = jaxformer.flax.FlaxAutoModelForSequenceClassification
+    model = auto.from_pretrained(tmp_path, subfolder="text_encoder", num_labels=5)
+    assert type(model).__name__ == "FlaxBertForSequenceClassification"
+    assert model(IDS)[0].shape == (2, 5)
+
+
+def test_arrays_of_another_shape_are_refused_or_new(bert, tmp_path, caplog):
+    bert.save_pretrained(tmp_path)
+    made = jaxformer.flax.FlaxBertModel
+    with pytest.raises(DataError, match="ignore_mismatched_sizes"):
+        made.from_pretrained(tmp_path, vocab_size=10)
+    model = made.from_pretrained(tmp_path, vocab_size=10, ignore_mismatched_sizes=True)
+    assert "shapes did not match" in caplog.text
+    assert model(IDS % 10)[0].shape == (2, 6, 48)
+
+
+def test_another_model_type_is_refused(bert, tmp_path):
+    bert.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"model_type = 'bert'.*'roberta'"):
+        jaxformer.flax.FlaxRobertaModel.from_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"model_type = .bert.*vit"):
+        jaxformer.flax.FlaxAutoModelForImageClassification.from_pretrained(tmp_path)
+    with pytest.raises(ArgumentError, match="config"):
+        jaxformer.flax.FlaxBertModel(7)
+
+
+def test_config_is_an_object_of_values(bert, tmp_path):
+    bert.save_pretrained(tmp_path)
+    config = jaxformer.flax.FlaxBertModel.from_pretrained(tmp_path).config
+    assert config.hidden_size == 48
+    assert not config.output_attentions
+    config.update({"output_attentions": True, "num_labels": 3})
+    assert config.num_labels == 3
+    assert as_config({"encoder": {"hidden_size": 8}}).encoder.hidden_size == 8
+    assert options_of(None) == {} == options_of({})
+    model = jaxformer.flax.FlaxAutoModel.from_config(config)
+    assert len(model(IDS).attentions) == 3
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [
+        "BertForMaskedLM"
+    ]
+
+
+# Decoding ---------------------------------------------------------------------------------------
+
+
+def test_a_cache_gives_what_whole_rows_give(gpt2):
+    positions = np.maximum(np.cumsum(MASK, axis=1) - 1, 0)
+    whole = gpt2(IDS, MASK, positions).logits
+    mask = np.concatenate([MASK, np.zeros((2, 4), int)], axis=1)
+    past = gpt2.init_cache(2, 10)
+    found = []
+    for part in (slice(0, 4), slice(4, 5), slice(5, 6)):
+        output = gpt2(IDS[:, part], mask, positions[:, part], past_key_values=past)
+        past = output.past_key_values
+        found.append(output.logits)
+    real = MASK > 0
+    np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)
+
+
+def test_states_and_attention_of_steps_are_those_of_whole_rows(gpt2, bart):
+    options = {"output_hidden_states": True, "output_attentions": True}
+    whole = gpt2(IDS, **options)
+    output = gpt2(IDS[:, :4], past_key_values=gpt2.init_cache(2, 6), **options)
+    output = gpt2(IDS[:, 4:], past_key_values=output.past_key_values, **options)
+    same_states(output, whole, 4)
+    encoded = bart.encode(IDS, MASK)
+    given = {"encoder_attention_mask": MASK, **options}
+    whole = bart.decode(IDS, encoded, **given)
+    past = bart.init_cache(2, 6, encoded)
+    past = bart.decode(IDS[:, :4], encoded, past_key_values=past, **given).past_key_values
+    output = bart.decode(IDS[:, 4:], encoded, past_key_values=past, **given)
+    same_states(output, whole, 4)
+    for found, expected in zip(output.cross_attentions, whole.cross_attentions, strict=True):
+        np.testing.assert_allclose(found, expected[:, :, 4:], atol=1e-5)
+
+
+def same_states(output, whole, start):
+    assert len(output.hidden_states) == len(whole.hidden_states) > 1
+    for found, expected in zip(output.hidden_states, whole.hidden_states, strict=True):
+        np.testing.assert_allclose(found, expected[:, start:], atol=1e-5)
+    for found, expected in zip(output.attentions, whole.attentions, strict=True):
+        np.testing.assert_allclose(found, expected[:, :, start:], atol=1e-5)
+
+
+def test_encode_decode_and_the_cache_of_a_decoder(bart):
+    encoded = bart.encode(IDS, MASK)
+    assert type(encoded) is jaxformer.flax.FlaxBaseModelOutput
+    targets = IDS[:, :4]
+    whole = bart.decode(targets, encoded, encoder_attention_mask=MASK).logits
+    np.testing.assert_allclose(whole, bart(IDS, MASK, targets).logits, atol=1e-5)
+    past = bart.init_cache(2, 8, encoded)
+    options = {"encoder_attention_mask": MASK, "decoder_attention_mask": np.ones((2, 8), int)}
+    first = bart.decode(targets[:, :3], encoded, past_key_values=past, **options)
+    past = first.past_key_values
+    last = bart.decode(targets[:, 3:], encoded, past_key_values=past, **options)
+    found = np.concatenate([first.logits, last.logits], axis=1)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
+    with pytest.raises(ArgumentError, match="encoder"):
+        jaxformer.flax.FlaxBertModel(BERT).init_cache(2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gpt2", "bart"])
+def test_generation_is_that_of_the_library(kind, request, tmp_path):
+    model = request.getfixturevalue(kind)
+    model.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    inputs = {"input_ids": IDS, "attention_mask": MASK}
+    for options in ({}, {"num_beams": 3}):
+        found = model.generate(IDS, attention_mask=MASK, max_new_tokens=4, **options)
+        expected = generate(ours, inputs, max_new_tokens=4, **options)["sequences"]
+        assert np.array_equal(np.asarray(found.sequences)[:, : expected.shape[1]], expected)
+    compiled = jax.jit(lambda ids, mask: model.generate(ids, attention_mask=mask, max_length=9))
+    assert compiled(IDS, MASK).sequences.shape == (2, 9)
+    sample = {"do_sample": True, "top_k": 20, "max_new_tokens": 6}
+    drawn = [
+        np.asarray(model.generate(IDS, prng_key=jax.random.PRNGKey(n), **sample).sequences)
+        for n in (0, 0, 1)
+    ]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_greedy_tokens_are_the_most_probable(gpt2):
+    found = np.asarray(gpt2.generate(IDS, attention_mask=MASK, max_new_tokens=2).sequences)
+    logits = gpt2(IDS, MASK, np.maximum(np.cumsum(MASK, axis=1) - 1, 0)).logits
+    assert found.shape == (2, 8)
+    assert np.array_equal(found[:, 6], np.argmax(logits[:, -1], axis=-1))
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_processors_of_the_caller_read_rows_that_end_together(gpt2, beams):
+    def adds_seven(ids, scores, length):
+        last = jnp.take_along_axis(ids, jnp.full((len(ids), 1), length - 1), axis=1)
+        return jnp.where(last + 7 == jnp.arange(scores.shape[1])[None, :], scores, -1e9)
+
+    options = {"attention_mask": MASK, "max_new_tokens": 3, "num_beams": beams}
+    found = gpt2.generate(IDS, logits_processor=[adds_seven], eos_token_id=None, **options)
+    new = IDS[:, -1:] + 7 * np.arange(1, 4)
+    assert np.array_equal(found.sequences[:, 6:], new)
+
+
+def test_a_row_has_20_tokens_by_default(gpt2):
+    assert gpt2.generate(IDS, eos_token_id=None).sequences.shape == (2, 20)
+
+
+def test_wrong_generation_is_refused(bert, gpt2):
+    with pytest.raises(ArgumentError, match="FlaxBertForMaskedLM"):
+        bert.generate(IDS)
+    with pytest.raises(ConfigError, match="max_new_token"):
+        gpt2.generate(IDS, max_new_token=3)
+    with pytest.raises(ArgumentError, match="encoder_hidden_states"):
+        gpt2(IDS, encoder_hidden_states=np.zeros((2, 3, 48)))
+
+
+# Composites -------------------------------------------------------------------------------------
+
+
+def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
+    bert.save_pretrained(tmp_path / "bert")
+    gpt2.save_pretrained(tmp_path / "gpt2")
+    made = jaxformer.flax.FlaxEncoderDecoderModel
+    model = made.from_encoder_decoder_pretrained(
+        tmp_path / "bert", decoder_model=gpt2, encoder_hidden_dropout_prob=0.0, pad_token_id=0
+    )
+    params = model.params
+    body = jaxformer.flax.FlaxBertModel.from_pretrained(tmp_path / "bert")
+    encoded = model.encode(IDS, MASK)
+    np.testing.assert_allclose(encoded[0], body(IDS, MASK)[0], atol=1e-6)
+    trees = flatten_dict(params["decoder"]), flatten_dict(gpt2.params)
+    assert all(np.array_equal(trees[0][path], x) for path, x in trees[1].items())
+    assert any("crossattention" in path for path in trees[0].keys() - trees[1].keys())
+    assert model.config.encoder.hidden_dropout_prob == 0.0
+    model.save_pretrained(tmp_path / "both")
+    again = made.from_pretrained(tmp_path / "both")
+    found, expected = (each(IDS, MASK, IDS[:, :3]).logits for each in (again, model))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ArgumentError, match="decoder_model"):
+        made.from_encoder_decoder_pretrained(tmp_path / "bert")
+
+
+def test_a_dual_encoder_of_two_checkpoints(bert, tmp_path):
+    vit = jaxformer.flax.FlaxViTModel({**TINY["vit"], "model_type": "vit"})
+    made = jaxformer.flax.FlaxVisionTextDualEncoderModel
+    model = made.from_vision_text_pretrained(vision_model=vit, text_model=bert, projection_dim=16)
+    assert model.params["visual_projection"]["kernel"].shape[1] == 16
+    for path, array in flatten_dict(vit.params).items():
+        np.testing.assert_array_equal(flatten_dict(model.params["vision_model"])[path], array)
+
+
+def test_outputs_have_the_fields_of_transformers():
+    for made in OUTPUTS.values():
+        values = {name: jnp.zeros(1) for name in made.fields}
+        assert list(made(**values)) == list(made.fields)
+    assert isinstance(flax.__version__, str)
