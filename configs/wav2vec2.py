@@ -65,6 +65,7 @@ def get_config(size: str = "base") -> Config:
             max_seconds=run.seconds,
             features=model.features,
             batch_size=run.rows,
+            on_bad_row="skip",  # shorter sounds
         ),
         optimizer=AdamW(
             schedule=Linear(learning_rate=run.learning_rate, warmup_steps=32_000),
