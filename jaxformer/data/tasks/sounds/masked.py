@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import grain
 import numpy as np
 
-from jaxformer.checks import POSITIVE, PROBABILITY, at_least, check_field, check_fields
+from jaxformer.checks import FRACTION, POSITIVE, at_least, check_field, check_fields
 from jaxformer.data.bad_rows import read_rows, table_records
 from jaxformer.data.base import Datasets
 from jaxformer.data.buckets import BucketedDataset, bucket_lengths
@@ -21,7 +21,8 @@ from jaxformer.data.sound import read_sound, sound_length
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.images.sources import NamedImages, file_of
 from jaxformer.data.tasks.sequences import padded
-from jaxformer.data.tasks.sounds.clips import AUDIO_COLUMNS, normalized, waveform_preprocessor
+from jaxformer.data.tasks.sounds.clips import normalized, waveform_preprocessor
+from jaxformer.data.tasks.sounds.table import AUDIO_COLUMNS
 from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.nn.waveform import ConvolutionalFeatures
@@ -105,7 +106,7 @@ class MaskedSounds(RowData[Recording]):
             min_seconds=POSITIVE,
             max_seconds=POSITIVE,
             buckets=at_least(1),
-            mask_probability=PROBABILITY,
+            mask_probability=FRACTION,
             mask_span=at_least(1),
             min_masks=at_least(1),
             num_negatives=at_least(1),

@@ -46,7 +46,8 @@ class SpeechToText(ClipTable):
 
     A row of a batch has "spectrograms" float32 [frames, M], a window of 30 seconds;
     "decoder_inputs" int32 [T], the prefix and the text; "targets" int32 [T], the same without the
-    first token, and end-of-text; "weights" float32 [T].
+    first token, and end-of-text; "weights" float32 [T]; "decoder_segments" [T], 1 for tokens and 0
+    for padding.
 
     References:
         Radford et al., 2022 (https://arxiv.org/abs/2212.04356), section 2.3.
@@ -174,7 +175,7 @@ class SpeechToTextExamples(WritingExamples):
         return len(self._clips)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns "spectrograms", "decoder_inputs", "targets" and "weights"."""
+        """Returns the spectrogram of a clip, the decoder's inputs, "targets" and "weights"."""
         del rng
         config, inputs = self.config, self._inputs[index]
         waveform = read_sound(self._clips[index].file, config.sampling_rate)
@@ -187,6 +188,7 @@ class SpeechToTextExamples(WritingExamples):
         return {
             "spectrograms": spectrogram,
             "decoder_inputs": padded(inputs, length, self._end),
+            "decoder_segments": padded(np.ones_like(inputs), length, 0),
             "targets": padded(np.append(inputs[1:], np.int32(self._end)), length, self._end),
             "weights": padded(weights, length, 0),
         }
