@@ -85,8 +85,8 @@ def example_inputs(
     return inputs | _labels(task, rng, inputs, hf_config)
 
 
-_SAMPLES = 90
-"""Samples of a waveform."""
+_SAMPLES, _FRAMES = 90, 12
+"""Samples of a waveform, and the least number of its frames."""
 
 
 def _sounds(
@@ -99,11 +99,13 @@ def _sounds(
     if isinstance(config, SpectrogramPatchesConfig):
         size = (rows, *config.image_size[::-1])
         return {"input_values": rng.standard_normal(size).astype(np.float32)}
-    waveforms = rng.standard_normal((rows, _SAMPLES)).astype(np.float32)
+    least = config.features.min_samples + _FRAMES * config.features.samples_per_frame
+    samples = max(_SAMPLES, least)
+    waveforms = rng.standard_normal((rows, samples)).astype(np.float32)
     if padding == "none":
         return {"input_values": waveforms}
-    sizes = _SAMPLES - np.arange(rows) * (_SAMPLES // (2 * rows))
-    real = np.arange(_SAMPLES) < sizes[:, None]
+    sizes = samples - np.arange(rows) * (samples // (2 * rows))
+    real = np.arange(samples) < sizes[:, None]
     return {"input_values": waveforms * real, "attention_mask": real.astype(np.int64)}
 
 
