@@ -31,7 +31,9 @@ FirstTokens = Callable[[EncoderOutputs], np.ndarray]
 """Maps the encoder's output to the first tokens of each answer, int `[B, T]`."""
 
 _MIN_ENCODER_LENGTH = 16
-_OF_ENCODER = ("input_ids", "attention_mask", "input_features", "pixel_values", *SEGMENTS)
+_OF_ENCODER = (
+    "input_ids", "attention_mask", "input_features", "input_values", "pixel_values", *SEGMENTS,
+)  # fmt: skip
 
 
 class Prompts(NamedTuple):
@@ -282,6 +284,8 @@ def blank_inputs(pretrained: Pretrained, rows: int, length: int) -> Arrays:
     if source == "input_ids":
         return {source: np.zeros((rows, length), np.int32)}
     encoder = config.parts["encoder"]
+    if source == "input_values":
+        return {source: np.zeros((rows, encoder.features.min_samples), np.float32)}
     if source == "input_features":
         return {source: np.zeros((rows, encoder.num_mel_bins, encoder.num_frames), np.float32)}
     return {source: np.zeros((rows, encoder.channels, *encoder.image_size), np.float32)}

@@ -86,9 +86,9 @@ class HFFamily(abc.ABC):
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), self.encoder_mask(inputs)
+        return model.encode(source, **options), self.encoder_mask(checkpoint, inputs)
 
-    def encoder_mask(self, inputs: Arrays) -> Mask:
+    def encoder_mask(self, checkpoint: "HFCheckpoint", inputs: Arrays) -> Mask:
         """Returns the states of the encoder that a decoder attends to."""
         return _padding_mask(inputs.get("attention_mask"))
 
@@ -253,6 +253,14 @@ class _Composite(_EncoderDecoder):
     def of(self, config):
         return _Composite(FAMILIES[type(config.encoder)])
 
+    def forward(self, model, checkpoint, inputs):
+        states, outputs = super().forward(model, checkpoint, inputs)
+        if self.source == _Waveform.source:
+            # For sound transformers returns what the decoder reads, after the projection.
+            memory = outputs["encoder_last_hidden_state"]
+            outputs["encoder_last_hidden_state"] = model.cross_inputs(memory)
+        return states, outputs
+
     def names_of_inputs(self, config):
         own = ("decoder_attention_mask", "decoder_input_ids")
         return tuple(sorted({*self._encoder.names_of_inputs(config.encoder), *own}))
@@ -260,8 +268,8 @@ class _Composite(_EncoderDecoder):
     def encoder_inputs(self, checkpoint, inputs):
         return self._encoder.encoder_inputs(checkpoint.part("encoder"), inputs)
 
-    def encoder_mask(self, inputs):
-        return self._encoder.encoder_mask(inputs)
+    def encoder_mask(self, checkpoint, inputs):
+        return self._encoder.encoder_mask(checkpoint.part("encoder"), inputs)
 
     def decoder_checkpoint(self, checkpoint):
         return checkpoint.part("decoder")
@@ -356,18 +364,33 @@ class _Waveform(HFFamily):
         samples = any(head.unit == "frame" for head in config.heads)
         return (*names, *["sampled_negative_indices"] * samples)
 
+    def encoder_inputs(self, checkpoint, inputs):
+        waveforms = required_input(inputs, "input_values")
+        return waveforms, {"valid": _valid_frames(checkpoint.config, inputs)}
+
+    def encoder_mask(self, checkpoint, inputs):
+        valid = _valid_frames(checkpoint.config, inputs)
+        return Mask() if valid is None else KeyPadding(valid)
+
     def forward(self, model, checkpoint, inputs):
         # A norm over time includes padding, as in transformers.
         features = model.features(required_input(inputs, "input_values"))
-        mask = inputs.get("attention_mask")
-        samples = None if mask is None else jnp.sum(mask > 0, axis=1, dtype=jnp.int32)
-        valid = model.valid_frames(features.shape[1], samples)
+        valid = _valid_frames(checkpoint.config, inputs)
         masked = inputs.get("mask_time_indices")
         states = model.outputs_of(features, valid, None if masked is None else masked > 0)
         outputs = {"last_hidden_state": states.hidden}
         if checkpoint.model_format.returns_features:
             outputs["extract_features"] = features
         return states, outputs
+
+
+def _valid_frames(config: WaveformConfig, inputs: Arrays) -> jax.Array | None:
+    """Returns the frames of real samples, bool `[B, T]`; None: all."""
+    mask = inputs.get("attention_mask")
+    if mask is None:
+        return None
+    length = config.features.num_frames(inputs["input_values"].shape[1])
+    return config.features.valid_frames(length, jnp.sum(mask > 0, axis=1, dtype=jnp.int32))
 
 
 class _Spectrogram(HFFamily):
@@ -379,7 +402,7 @@ class _Spectrogram(HFFamily):
     def encoder_inputs(self, checkpoint, inputs):
         return jnp.swapaxes(required_input(inputs, "input_features"), 1, 2), {}
 
-    def encoder_mask(self, inputs):
+    def encoder_mask(self, checkpoint, inputs):
         return Mask()
 
     def forward(self, model, checkpoint, inputs):

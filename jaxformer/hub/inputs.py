@@ -63,7 +63,7 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         elif name == "input_features":
             check_spectrograms(array, _reader(config, "spectrograms"))
         elif name == "input_values":
-            check_sounds(arrays, config)
+            check_sounds(arrays, _reader(config, "waveforms"))
         elif name == "position_ids":
             _check_positions(array, config)
         elif name in _MASKS:

@@ -22,6 +22,7 @@ from jaxformer.models.heads.base import Head, ModelOutput, array, pool
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.spectrogram import SpectrogramConfig
 from jaxformer.models.vision import VisionConfig
+from jaxformer.models.waveform import WaveformConfig
 from jaxformer.nn import Embedding, Linear, Transformer
 from jaxformer.nn.layers import normal
 
@@ -33,7 +34,7 @@ class CompositeConfig(ModelConfig):
     """An encoder and a decoder with separate configurations (bert2gpt2, ViT and GPT-2)."""
 
     is_encoder_decoder: ClassVar[bool] = True
-    encoder: EncoderConfig | VisionConfig | SpectrogramConfig
+    encoder: EncoderConfig | VisionConfig | SpectrogramConfig | WaveformConfig
     """The encoder, without heads."""
     decoder: DecoderConfig
     """The decoder, with cross-attention. If the width of the encoder outputs differs from the input
@@ -272,8 +273,8 @@ class Composite(GenerativeModel):
         """Returns the encoder outputs, in the width of the encoder.
 
         Args:
-            inputs: int token ids `[B, S]`, images `[B, height, width, C]`, or spectrograms `[B,
-                frames, M]`.
+            inputs: int token ids `[B, S]`, images `[B, height, width, C]`, spectrograms `[B,
+                frames, M]`, or waveforms `[B, samples]`.
             **options: Options of the encoder's `hidden`, such as `segments` and `key`.
 
         Returns:
@@ -301,12 +302,13 @@ class Composite(GenerativeModel):
         encoder_key, decoder_key = split(key, 2)
         with scope("encoder"):
             encoder_outputs = self.encoder.outputs(batch, encoder_key).hidden
+            real = self.encoder.valid(batch)
         names = {"decoder_segments": "segments", "decoder_positions": "positions"}
         target = {own: batch[name] for name, own in names.items() if name in batch}
         hidden = self.decode(
             batch["decoder_inputs"],
             encoder_outputs,
-            encoder_mask=_encoder_mask(batch),
+            encoder_mask=_encoder_mask(batch, real),
             key=decoder_key,
             **target,
         )
@@ -320,10 +322,8 @@ class Composite(GenerativeModel):
         return self.heads["language_model"].scores(self.outputs(batch))
 
 
-def _encoder_mask(batch: Mapping[str, jax.Array]) -> Mask:
-    """Returns the cross-attention mask: the same segment, or all non-padding tokens."""
-    if "segments" not in batch:
-        return Mask()
-    if "decoder_segments" in batch:
+def _encoder_mask(batch: Mapping[str, jax.Array], real: jax.Array | None) -> Mask:
+    """Returns the cross-attention mask: the same segment, or all real states of the encoder."""
+    if "segments" in batch and "decoder_segments" in batch:
         return Segments(batch["decoder_segments"], batch["segments"])
-    return KeyPadding(batch["segments"] > 0)
+    return Mask() if real is None else KeyPadding(real)

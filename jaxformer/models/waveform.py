@@ -189,14 +189,16 @@ class Waveform(Model):
         features = features if self.feature_norm is None else self.feature_norm(features)
         return tap("hook_features", features)
 
-    def valid_frames(self, length: int, num_samples: jax.Array | None) -> jax.Array | None:
-        """Returns which of `length` frames read real samples alone, bool `[B, T]`; None: all."""
-        if num_samples is None:
-            return None
-        count = self.config.features.num_frames(num_samples)
-        return jnp.arange(length)[None, :] < count[:, None]
-
     def hidden(
+        self,
+        waveforms: jax.Array,
+        valid: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the hidden states of waveforms: `states` of their `features`."""
+        return self.states(self.features(waveforms), valid, key=key)
+
+    def states(
         self,
         features: jax.Array,
         valid: jax.Array | None = None,
@@ -269,25 +271,25 @@ class Waveform(Model):
         masked: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> ModelOutput:
-        """Returns what the heads read, see `hidden`."""
+        """Returns what the heads read, see `states`."""
         layers = None
         if any(getattr(head, "mixes_layers", False) for head in self.config.heads):
-            run = with_cache(self.hidden, STATES, required=False)
+            run = with_cache(self.states, STATES, required=False)
             hidden, cache = run(features, valid, masked, key)
             layers = jnp.stack(layer_states(cache))
         else:
-            hidden = self.hidden(features, valid, masked, key)
+            hidden = self.states(features, valid, masked, key)
         pooled = pool(hidden, valid, "first")
         return ModelOutput(hidden, pooled, valid=valid, features=features, layers=layers)
 
     def outputs(self, batch, key=None):
         num_samples = batch.get("num_samples")
         features = self.features(batch["waveforms"], num_samples)
-        valid = self.valid_frames(features.shape[1], num_samples)
-        return self.outputs_of(features, valid, batch.get("masked"), key)
+        return self.outputs_of(features, self.valid(batch), batch.get("masked"), key)
 
     def valid(self, batch):
-        """Returns the frames that read real samples alone, bool `[B, T]`."""
-        waveforms = batch["waveforms"]
-        length = self.config.features.num_frames(waveforms.shape[1])
-        return self.valid_frames(length, batch.get("num_samples"))
+        """Returns the frames that read real samples alone, bool `[B, T]`; None: all."""
+        if "num_samples" not in batch:
+            return None
+        length = self.config.features.num_frames(batch["waveforms"].shape[1])
+        return self.config.features.valid_frames(length, batch["num_samples"])

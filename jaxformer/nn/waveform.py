@@ -63,6 +63,15 @@ class ConvolutionalFeatures:
             samples = num_windows(samples, size, stride)
         return samples
 
+    def valid_frames(self, length: int, num_samples: jax.Array) -> jax.Array:
+        """Returns which of `length` frames read real samples alone, bool `[B, T]`.
+
+        Args:
+            length: T.
+            num_samples: int `[B]`, the real samples of each row, which precede its padding.
+        """
+        return jnp.arange(length)[None, :] < self.num_frames(num_samples)[:, None]
+
     @property
     def min_samples(self) -> int:
         """The number of samples that a frame reads."""

@@ -77,7 +77,7 @@ def example_inputs(
         size = (rows, encoder.num_mel_bins, encoder.num_frames)
         inputs["input_features"] = rng.standard_normal(size).astype(np.float32)
     if "input_values" in names:
-        inputs |= _sounds(config, padding, rows, rng)
+        inputs |= _sounds(config.parts.get("encoder", config), padding, rows, rng)
     hf_config = checkpoint.hf_config
     if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
         size = family_of(config).vocab_size(config, "decoder_input_ids")
@@ -85,8 +85,8 @@ def example_inputs(
     return inputs | _labels(task, rng, inputs, hf_config)
 
 
-_SAMPLES, _FRAMES = 90, 12
-"""Samples of a waveform, and the least number of its frames."""
+_FRAMES = 13
+"""Frames of a waveform."""
 
 
 def _sounds(
@@ -99,8 +99,8 @@ def _sounds(
     if isinstance(config, SpectrogramPatchesConfig):
         size = (rows, *config.image_size[::-1])
         return {"input_values": rng.standard_normal(size).astype(np.float32)}
-    least = config.features.min_samples + _FRAMES * config.features.samples_per_frame
-    samples = max(_SAMPLES, least)
+    features = config.features
+    samples = features.min_samples + (_FRAMES - 1) * features.samples_per_frame + 1
     waveforms = rng.standard_normal((rows, samples)).astype(np.float32)
     if padding == "none":
         return {"input_values": waveforms}

@@ -22,12 +22,10 @@ BEGIN = "<!-- flax-classes: begin -->"
 END = "<!-- flax-classes: end -->"
 """The marker lines around the table, which `jaxformer flax-classes` writes."""
 _COLUMNS = ("Flax class", "`model_type`", "class", "head", "command")
-_SPEECH = "a speech model; not yet supported"
 _CONVOLUTIONS = "a convolutional network, not a transformer"
 _LEFT_OUT = {
     "resnet": _CONVOLUTIONS,
     "regnet": _CONVOLUTIONS,
-    "speech-encoder-decoder": _SPEECH,
 }
 """`model_type` -> why it is not supported."""
 

@@ -1,5 +1,7 @@
 """Configurations of small models with odd sizes that use every part of a system."""
 
+# long: one entry for each system
+
 from typing import Any
 
 from jaxformer.parity.tiny_images import IMAGES, MLP, SIZES, VIT
@@ -389,6 +391,12 @@ TINY: dict[str, dict[str, Any]] = {
             **_CROSS,
             "scale_attn_by_inverse_layer_idx": True,
         },
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
+    },
+    "speech-encoder-decoder": {
+        "encoder": {"model_type": "wav2vec2", **SOUNDS["wav2vec2"]},
+        "decoder": {"model_type": "gpt2", **_GPT, **_CROSS},
         "pad_token_id": 5,
         "decoder_start_token_id": 3,
     },

@@ -26,7 +26,6 @@ from jaxformer.config.experiment import (
     Config,
     check_heads,
     check_labels,
-    check_vocabulary,
     load_config,
     writes_samples,
 )
@@ -64,7 +63,7 @@ from jaxformer.training.logging.throughput import RunWork, StepProfiler
 from jaxformer.training.resolve import ResolvedConfig, resolve
 from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
-from jaxformer.training.transcripts import check_transcripts
+from jaxformer.training.vocabulary import check_tokenizer
 
 if TYPE_CHECKING:
     from jaxformer.pretrained.checkpoint import Checkpoint
@@ -263,10 +262,7 @@ def _with_data(resolved: ResolvedConfig, folder: AnyPath) -> tuple[Config, Datas
     config, origin = resolved.config, resolved.origin
     data = prepared_data(config.data, folder)
     model = config.model
-    if data.tokenizer is not None and config.data.has_sounds:
-        check_transcripts(model.heads, data.tokenizer)
-    elif data.tokenizer is not None:
-        check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
+    check_tokenizer(model, data.tokenizer)
     check_labels(model.heads, data.labels)
     check_heads(model.heads, data.train.examples.blank())
     if origin is not None:

@@ -1,4 +1,4 @@
-"""Composite models: an encoder of text or of images, and a decoder of another system.
+"""Composite models: an encoder of text, images or sound, and a decoder of another system.
 
 Their config.json and their tensors are those of the two systems, below "encoder" and "decoder". So
 the formats here name only the projection between the two.
@@ -20,13 +20,15 @@ from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part,
 from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask, Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import CompositeConfig, EncoderConfig, Head, VisionConfig
+from jaxformer.models import CompositeConfig, EncoderConfig, Head, VisionConfig, WaveformConfig
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn import DotProductCrossAttention
 
 _PARTS = ("encoder", "decoder")
 _DECODES = {"is_decoder": True, "add_cross_attention": True}
 """The fields of a decoder with cross-attention."""
+_READS = {EncoderConfig: "text", VisionConfig: "images", WaveformConfig: "sound"}
+"""The type of an encoder -> what it reads."""
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
 
@@ -118,10 +120,9 @@ def _read(
         values = _part_values(hf_config, name, model_format)
         config = model_format.config_map.read(values)
         if name == "encoder" and type(config) is not encoder:
-            reads = "text" if encoder is EncoderConfig else "images"
             raise ConfigError(
                 f"{values.path}: model_type = {model_format.model_type!r}: must be an encoder of "
-                f"{reads}"
+                f"{_READS[encoder]}"
             )
         if name == "encoder" and config.position.any_grid:
             raise ConfigError(
@@ -245,4 +246,5 @@ def _format(model_type: str, name: str, encoder: type[ModelConfig]) -> ModelForm
 FORMATS = (
     _format("encoder-decoder", "EncoderDecoderModel", EncoderConfig),
     _format("vision-encoder-decoder", "VisionEncoderDecoderModel", VisionConfig),
+    _format("speech-encoder-decoder", "SpeechEncoderDecoderModel", WaveformConfig),
 )

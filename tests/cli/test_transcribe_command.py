@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import speech_models as speech
 from recordings import Recording
@@ -58,6 +59,15 @@ def test_several_files_are_lines_of_one(folder, tmp_path):
     assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["file"] for row in rows] == [str(folder / "0.wav"), str(folder / "1.wav")]
+
+
+def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
+    broken, output = tmp_path / "broken.wav", tmp_path / "talks.jsonl"
+    wave = np.where(np.arange(400) == 100, np.nan, 0.1)
+    soundfile.write(broken, wave, speech.RATE, subtype="FLOAT")
+    assert run(folder, folder / "0.wav", broken, "--output", output, *QUICK) != 0
+    assert "broken.wav" in capsys.readouterr().err
+    assert json.loads(output.read_text())["file"] == str(folder / "0.wav")
 
 
 @pytest.mark.parametrize(

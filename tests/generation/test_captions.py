@@ -1,4 +1,4 @@
-"""Texts of composite models: captions of images, and texts of an encoder of another system."""
+"""Texts of composite models, whose encoder of texts, images or sounds is of another system."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.torch
 OPTIONS = {"max_new_tokens": 6, "eos_token_id": 4, "pad_token_id": 5}
 CLASSES = {
     "encoder-decoder": "EncoderDecoderModel",
+    "speech-encoder-decoder": "SpeechEncoderDecoderModel",
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
 }
 
@@ -32,11 +33,15 @@ def images(tmp_path_factory):
 
 
 def inputs_of(model):
-    """Two texts of different lengths, or two images."""
+    """Two texts or sounds of different lengths, or two images."""
     random, encoder = np.random.default_rng(1), model.config.encoder
     if "images" in model.config.required:
         pixels = random.normal(size=(2, encoder.channels, *encoder.image_size))
         return {"pixel_values": pixels.astype(np.float32)}
+    if "waveforms" in model.config.required:
+        real = np.arange(90) < np.array([[90], [61]])
+        sounds = random.normal(size=real.shape).astype(np.float32) * real
+        return {"input_values": sounds, "attention_mask": real.astype(np.int64)}
     ids, mask = random.integers(6, encoder.vocab_size, (2, 9)), np.ones((2, 9), np.int64)
     mask[1, 5:] = 0
     types = random.integers(encoder.token_types, size=ids.shape)

@@ -32,6 +32,8 @@ PAIRS = {
     "distilbert2electra": ("encoder-decoder", "distilbert", "electra"),
     "vit2bert": ("vision-encoder-decoder", "vit", "bert"),
     "deit2roberta": ("vision-encoder-decoder", "deit", "roberta"),
+    "wav2vec2bert": ("speech-encoder-decoder", "wav2vec2", "bert"),
+    "hubert2gpt2": ("speech-encoder-decoder", "hubert", "gpt2"),
 }
 
 

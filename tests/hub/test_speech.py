@@ -24,8 +24,14 @@ OLD_NAMES = {
 GROUP = {"feat_extract_norm": "group", "conv_bias": False}
 POST = {"do_stable_layer_norm": False}
 STABLE = {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+PUBLISHED = {
+    "conv_dim": [24] * 7,
+    "conv_kernel": [10, 3, 3, 3, 3, 2, 2],
+    "conv_stride": [5, 2, 2, 2, 2, 2, 2],
+}
 VARIANTS = {
     "wav2vec2 as the base models": ("wav2vec2", "CTC", GROUP | POST),
+    "wav2vec2 with the published convolutions": ("wav2vec2", "CTC", GROUP | POST | PUBLISHED),
     "wav2vec2 with a norm over time before stable layers": ("wav2vec2", "CTC", GROUP),
     "wav2vec2 with layer norms before others": ("wav2vec2", "CTC", POST),
     "wav2vec2 with the mean of losses": ("wav2vec2", "CTC", {"ctc_loss_reduction": "mean"}),

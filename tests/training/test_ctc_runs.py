@@ -14,8 +14,8 @@ from jaxformer.cli.main import main
 from jaxformer.config import load_config
 from jaxformer.data import Characters
 from jaxformer.errors import ConfigError
-from jaxformer.models import CTC
-from jaxformer.training.transcripts import check_transcripts
+from jaxformer.models import CTC, WaveformConfig
+from jaxformer.training.vocabulary import check_tokenizer
 
 soundfile = pytest.importorskip("soundfile")
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -64,6 +64,8 @@ def test_a_checkpoint_is_tuned_resumed_exported_and_transcribes(home, tmp_path, 
         np.testing.assert_array_equal(array, resumed.parameters[name], name)
         same = np.array_equal(array, before.parameters[name])
         assert same == name.startswith("feature_encoder.") or "key.bias" in name
+    assert main(["evaluate", str(tmp_path / "a")]) == 0
+    assert "cer" in capsys.readouterr().out
     assert main(["export", str(tmp_path / "a"), str(tmp_path / "hf")]) == 0
     wave = soundfile.read(home / "3.wav", dtype="float32")[0]
     both = [jaxformer.load(tmp_path / name, dtype="float32") for name in ("a", "hf")]
@@ -81,9 +83,11 @@ def test_a_checkpoint_is_tuned_resumed_exported_and_transcribes(home, tmp_path, 
 )
 def test_the_head_must_fit_the_tokenizer(head, words):
     tokenizer = Characters("abc").fit([])
-    check_transcripts([CTC(vocab_size=8)], tokenizer)
+    sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "mlp_dim": 16}
+    model = WaveformConfig(**sizes, heads=(CTC(vocab_size=8),))
+    check_tokenizer(model, tokenizer)
     with pytest.raises(ConfigError, match=words):
-        check_transcripts([head], tokenizer)
+        check_tokenizer(replace(model, heads=(head,)), tokenizer)
 
 
 @pytest.mark.more

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxformer.cli.options import ClassChoice, Dtype, ModelDir
 from jaxformer.config.overrides import parse
-from jaxformer.data.sound import read_sound
-from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.data.sound import read_sound, sound_length
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
 from jaxformer.generation.speech.features import Features
@@ -26,11 +26,11 @@ from jaxformer.generation.speech.subtitles import (
     plain_text,
     timed_text,
 )
-from jaxformer.io.files import ordinary_file, replacing
+from jaxformer.io.files import replacing
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_output
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import with_stored_compute_dtype
+from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
 
 Files = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE [FILE ...]")]
 _LINES = ".jsonl"
@@ -102,7 +102,7 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     if output is not None:
         _check_output(output, wanted)
     for file in wanted.files:
-        ordinary_file(file)
+        sound_length(file, 1)  # a file that cannot be opened is named before any work
     model = with_stored_compute_dtype(
         load(wanted.folder, dtype=wanted.dtype, architecture=wanted.architecture)
     )
@@ -116,16 +116,25 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     if writes_labels(model):
         options = {name: x for name, x in options.items() if name not in _OF_WHISPER}
     options |= {"length_bonus": wanted.length_bonus} if wanted.length_bonus else {}
-    found = []
-    for file in wanted.files:
-        waveform = read_sound(file, rate)
-        with _minutes(file) as progress:
-            written = transcribe(model, waveform, sampling_rate=rate, progress=progress, **options)
-        found.append({"file": file, **written})
-        if output is None:
-            _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
-    if output is not None:
-        _write(output, found)
+    found: list[dict[str, Any]] = []
+    try:
+        for file in wanted.files:
+            found.append({"file": file, **_transcript(model, file, rate, options)})
+            if output is None:
+                _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
+    finally:
+        if output is not None and found:
+            _write(output, found)
+
+
+def _transcript(model: Pretrained, file: str, rate: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is said in a file."""
+    waveform = read_sound(file, rate)
+    with _minutes(file) as progress:
+        try:
+            return transcribe(model, waveform, sampling_rate=rate, progress=progress, **options)
+        except DataError as error:
+            raise DataError(f"{file}: {error}") from error
 
 
 def _check_output(output: Any, wanted: Transcribe) -> None:

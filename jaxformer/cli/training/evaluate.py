@@ -14,7 +14,7 @@ import jax
 from jaxformer.checkpoints.run_dir import KEPT, kept_files, read_config
 from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.cli.options import CheckpointChoice, split_subject
-from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
+from jaxformer.config.experiment import Config, check_labels, validate
 from jaxformer.config.overrides import parse
 from jaxformer.data import Data, Datasets, load_tokenizer
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
@@ -30,6 +30,7 @@ from jaxformer.training.logging.report import print_table
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.resolve import resolve_reference
 from jaxformer.training.step import TrainProgram
+from jaxformer.training.vocabulary import check_tokenizer
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,7 @@ def _program(config: Config) -> TrainProgram:
 
 
 def _check(config: Config, data: Datasets) -> None:
-    if data.tokenizer is not None:
-        check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+    check_tokenizer(config.model, data.tokenizer)
     check_labels(config.model.heads, data.labels)
 
 
