@@ -41,6 +41,8 @@ from jaxformer.pretrained.writing import save
 RECEIPT = "receipt.json"
 
 _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
+_STATES = ("last_hidden_state", "projected_states")
+"""What is compared of models without scores."""
 
 
 def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _readable(folder: Path) -> Iterator[Path]:
 def _compared(ours: Pretrained, inputs: Arrays, expected: Arrays, exact: Arrays) -> dict[str, Any]:
     """Returns the part of the receipt for these inputs."""
     actual = forward(ours, inputs, output_hidden_states=True)
-    name = scores_name(expected) or "last_hidden_state"
+    name = scores_name(expected) or next(name for name in _STATES if name in expected)
     scores = real_parts(name, actual[name], expected[name], inputs)
     found = errors(actual, expected, exact, inputs)
     return {

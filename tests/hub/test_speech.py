@@ -12,6 +12,7 @@ from jaxformer.hub.tasks.speech import CTCTask
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
+from jaxformer.parity.verify import verify
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.pretrained.writing import save
@@ -169,3 +170,11 @@ def test_a_spectrogram_has_one_size(tmp_path):
         forward(ours, {"input_values": np.zeros((1, 9, 14), np.float32)})
     with pytest.raises(ConfigError, match="interpolate_positions"):
         replace(ours.config, interpolate_positions=True)
+
+
+@pytest.mark.torch
+def test_a_pre_trained_model_with_long_frames_is_verified(tmp_path):
+    sizes = {"conv_kernel": [40, 8, 4], "conv_stride": [20, 4, 2]}
+    case = verify(save_tiny("wav2vec2", tmp_path, "PreTraining", **sizes))["cases"]["right"]
+    assert case["compared"] == "projected_states"
+    assert max(case["relative"].values()) <= 2e-5
