@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 import speech_models as speech
+from saved_folders import copy_of
 
 import jaxformer
+from jaxformer.errors import ConfigError
 from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.timestamps import Timestamps
 from jaxformer.generation.speech.features import log_mel_of
@@ -177,6 +179,33 @@ def test_long_sounds_are_transcribed_as_by_transformers(models, options):
         begins = [word["start"] for word in own["words"]]
         assert begins[:1] == starts[:1]
         assert set(begins) <= set(starts)
+
+
+@pytest.mark.parametrize("conditions", [False, True])
+@pytest.mark.parametrize("windows", [1, 4])
+def test_a_prompt_is_read_as_in_transformers(models, tmp_path, windows, conditions):
+    import torch
+
+    ours, theirs = models
+    folder = copy_of(ours.folder, tmp_path / "words")
+    speech.write_words(folder)
+    wave = speech.sound(windows * speech.WINDOW)
+    options = {"language": "en", "condition_on_prev_tokens": conditions}
+    expected = theirs.generate(
+        **their_features(ours, wave),
+        return_timestamps=True,
+        return_segments=True,
+        prompt_ids=torch.tensor([speech.PREVIOUS, 5, 17, 6]),
+        **options,
+    )["segments"][0]
+    model = jaxformer.load(folder)
+    found = jaxformer.transcribe(model, wave, prompt="w5 w17 w6", **ACCEPTED, **options)
+    plain = jaxformer.transcribe(model, wave, **ACCEPTED, **options)
+    tokens = [each["tokens"] for each in found["segments"]]
+    assert tokens == [each["tokens"].tolist() for each in expected]
+    assert tokens != [each["tokens"] for each in plain["segments"]]
+    with pytest.raises(ConfigError, match="prompt: has 30 tokens: must have at most 19"):
+        jaxformer.transcribe(model, wave, prompt="w1 " * 30, **options)
 
 
 def test_repetitions_compress_as_in_transformers(models):

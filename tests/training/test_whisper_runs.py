@@ -81,7 +81,7 @@ def test_low_rank_factors(home, tmp_path):
     assert not any("embedding" in name for name in changed)
 
 
-@pytest.mark.more
+@pytest.mark.torch
 @pytest.mark.parametrize("prefix_loss", [True, False])
 def test_the_loss_is_that_of_transformers(home, tmp_path, prefix_loss):
     import torch

@@ -52,6 +52,8 @@ class Transcribe(ClassChoice):
     """The language that is spoken, en or english (None: it is detected)."""
     task: Literal["transcribe", "translate"] | None = None
     """Translate into English, or not (None: what generation_config.json recommends)."""
+    prompt: str | None = None
+    """A text before what is said, such as names in their spelling."""
     timestamps: Timing = "segments"
     """The times to show and to write: none, those of segments, or those of words too."""
     beams: int = 1
@@ -84,7 +86,7 @@ class Transcribe(ClassChoice):
 
 
 _SAME = (
-    "language", "task", "timestamps", "temperature", "compression_ratio_threshold",
+    "language", "task", "prompt", "timestamps", "temperature", "compression_ratio_threshold",
     "logprob_threshold", "no_speech_threshold", "condition_on_prev_tokens", "max_new_tokens",
     "seed",
 )  # fmt: skip

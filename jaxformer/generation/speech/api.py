@@ -27,6 +27,7 @@ from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
 from jaxformer.generation.speech.transcripts import label_options, transcribe_labels
 from jaxformer.generation.speech.windows import Progress, Thresholds, Timing, Transcriber
+from jaxformer.io.model_files import GENERATION
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -43,6 +44,7 @@ def transcribe(
     sampling_rate: int = 16_000,
     language: str | None = None,
     task: str | None = None,
+    prompt: str | None = None,
     timestamps: Timing = "segments",
     temperature: Sequence[float] = TEMPERATURES,
     compression_ratio_threshold: float | None = 1.35,
@@ -66,6 +68,8 @@ def transcribe(
         language: The language that is spoken: "en" or "english". None: it is detected in the first
             window.
         task: "transcribe", or "translate" to English; None: what the model's files recommend.
+        prompt: A text before what is said, such as names in their spelling. It stands before every
+            window, or with `condition_on_prev_tokens` before the text of the windows so far.
         timestamps: "segments", "words" (by cross-attention and dynamic time warping), or "none".
         temperature: The temperatures at which a window is written, one after another, until its
             text passes the thresholds. 0 is greedy, or beam search.
@@ -92,7 +96,7 @@ def transcribe(
     check_pretrained("pretrained", pretrained)
     if writes_labels(pretrained):
         check_choice("timestamps", timestamps, get_args(Timing))
-        own = label_options({"language": language, "task": task} | options)
+        own = label_options({"language": language, "task": task, "prompt": prompt} | options)
         rate = WaveformFeatures.of(pretrained).sampling_rate
         waveform = _checked(waveform, sampling_rate, rate)
         return transcribe_labels(
@@ -123,9 +127,36 @@ def transcribe(
     long = len(waveform) > features.num_samples and config.tokens.no_timestamps is not None
     config = replace(config, return_timestamps=timestamps != "none" or long)
     transcriber = Transcriber(
-        pretrained, config, features, tuple(temperature), Thresholds(*thresholds.values()), own
+        pretrained,
+        config,
+        features,
+        tuple(temperature),
+        Thresholds(*thresholds.values()),
+        own,
+        () if prompt is None else _prompt_tokens(pretrained, config, prompt),
     )
     return transcriber(waveform, timestamps, progress)
+
+
+def _prompt_tokens(
+    pretrained: Pretrained, config: SpeechGenerationConfig, prompt: str
+) -> tuple[int, ...]:
+    """Returns the tokens of a prompt, as `WhisperTokenizer.get_prompt_ids` of transformers."""
+    check_argument("prompt", prompt, isinstance(prompt, str), "a text")
+    if config.tokens.previous is None:
+        raise ConfigError(
+            f"prompt: prev_sot_token_id is missing in {GENERATION}: without it, the token before a "
+            "prompt is not known; copy the file of the checkpoint"
+        )
+    tokenizer = pretrained.prompt_encoder.tokenizer
+    tokens = tuple(tokenizer.encode(f" {prompt.strip()}", add_special_tokens=False).ids)
+    most = pretrained.config.decoder_position.max_length // 2 - 1
+    if len(tokens) > most:
+        raise ConfigError(
+            f"prompt: has {len(tokens)} tokens: must have at most {most}, so that the text of a "
+            "window has room; shorten it"
+        )
+    return tokens
 
 
 def _generation_config(pretrained: Pretrained, options: dict[str, Any]) -> SpeechGenerationConfig:

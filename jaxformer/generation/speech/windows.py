@@ -77,6 +77,8 @@ class Transcriber:
     temperatures: tuple[float, ...]
     thresholds: Thresholds
     conditions: bool
+    prompt: tuple[int, ...] = ()
+    """What stands before the text of the first window, and before each that is told no other."""
 
     def __call__(
         self, waveform: np.ndarray, timing: Timing, progress: Progress | None
@@ -89,7 +91,7 @@ class Transcriber:
         prefix, language = self._prefix(self._encoded(spectrogram, 0, total)[1])
         segments: list[Segment] = []
         found: list[dict[str, Any]] = []
-        position, told = 0, False
+        position, told = 0, self.conditions
         while position < total:
             frames = min(total - position, self.features.num_frames)
             inputs, encoder_outputs = self._encoded(spectrogram, position, total)
@@ -140,13 +142,14 @@ class Transcriber:
         return prefix, named[0] if named else None
 
     def _told(self, segments: Sequence[Segment], told: bool) -> list[int]:
-        """Returns the tokens before the prefix: those of the segments so far."""
+        """Returns the tokens before the prefix: the prompt, and those of the segments so far."""
         tokens = self.config.tokens
-        if not (told and segments):
-            return []
         before = [] if tokens.previous is None else [tokens.previous]
+        if not (told and segments):
+            return [*before, *self.prompt] if self.prompt else []
         most = self.pretrained.config.decoder_position.max_length // 2 - 1
-        return before + previous_tokens(segments, self._first_timestamp, most)
+        begun = [Segment(0, 0, self.prompt)] if self.prompt else []
+        return before + previous_tokens([*begun, *segments], self._first_timestamp, most)
 
     @property
     def _first_timestamp(self) -> int:
