@@ -30,7 +30,13 @@ pytest.importorskip("starlette")
 import jaxformer  # noqa: E402
 from jaxformer.generation.server.app import Limits, Server  # noqa: E402
 from jaxformer.generation.server.batches import Batcher  # noqa: E402
-from jaxformer.generation.server.requests import MOST_TEXTS, read_body  # noqa: E402
+from jaxformer.generation.server.requests import (  # noqa: E402
+    _OPTIONS,
+    _OTHERS,
+    _WITHOUT_EFFECT,
+    MOST_TEXTS,
+    read_body,
+)
 
 CHAT = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
 
@@ -235,6 +241,25 @@ def test_what_a_body_asks_for(model):
     for body, error in (({}, DataError), ({"prompt": "a", "tools": [1]}, ConfigError)):
         with pytest.raises(error):
             read_body(body, model, False, 40)
+
+
+VALUES = [
+    *([1], ["a", 1], [[1], "a"], [10**30], [None], [[]], [], {}, {"a": 1}, "x", "", "\ud800"),
+    *(True, 1.5, -1, 10**30, float("nan"), float("inf")),
+]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("name", [*_OPTIONS, *_WITHOUT_EFFECT, *_OTHERS])
+def test_any_value_of_an_option_is_read_or_refused(name, chat, model):
+    refused = 0
+    for value in VALUES:
+        body = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], name: value}
+        try:
+            assert read_body(body, model, chat, 40).prompts
+        except (ConfigError, DataError):
+            refused += 1
+    assert refused or name in ("model", "user", "prompt" if chat else "messages")
 
 
 def test_a_prompt_without_room_for_an_answer(tmp_path):

@@ -62,8 +62,8 @@ def serve(arguments: Sequence[str], prog: str) -> None:
         if getattr(wanted, name) <= 0:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} {getattr(wanted, name)}: must be above 0")
-    if not 0 <= wanted.port < 1 << 16:
-        raise ConfigError(f"--port {wanted.port}: must be from 0 to 65535")
+    if not 0 < wanted.port < 1 << 16:
+        raise ConfigError(f"--port {wanted.port}: must be from 1 to 65535")
     uvicorn: Any = optional_module("uvicorn", prog)
     from jaxformer.generation.server.app import LOOPBACK, Limits, Server  # needs the extra serve
 
@@ -79,6 +79,7 @@ def serve(arguments: Sequence[str], prog: str) -> None:
     kinds = "completions" if dialogue_of(model) is None else "completions and chat/completions"
     print(f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C ends it", flush=True)
     try:
-        uvicorn.run(app, host=wanted.host, port=wanted.port, log_level="warning")
+        address = {"host": wanted.host, "port": wanted.port}
+        uvicorn.run(app, **address, log_level="warning", timeout_graceful_shutdown=5)
     finally:
         batcher.close()

@@ -25,6 +25,8 @@ LOOPBACK = ("127.0.0.1", "localhost")
 """The addresses that this machine alone reaches."""
 _HUNG_UP = 499
 """The status of a request whose client has hung up, as servers log it."""
+_BODY_SECONDS = 30
+"""The time in which a body must arrive."""
 _ATTENTION = 0.2
 """Seconds between two looks at whether a client has hung up."""
 
@@ -116,7 +118,7 @@ class Server:
             raise HTTPException(415, f"Content-Type {kind!r}: must be application/json")
         most, data = self._limits.body_bytes, bytearray()
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(_BODY_SECONDS):
                 async for chunk in request.stream():
                     data += chunk
                     if len(data) > most:

@@ -104,6 +104,7 @@ class Batcher:
         self._batch_size, self._most_waiting = batch_size, most_waiting
         self._waiting: deque[TextRequest] = deque()
         self._changed = threading.Condition()
+        self._running: list[TextRequest] = []
         self._closed = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -117,9 +118,11 @@ class Batcher:
             self._changed.notify()
 
     def close(self) -> None:
-        """Ends the thread after the batch that it runs."""
+        """Ends the thread, and the texts that it generates."""
         with self._changed:
             self._closed = True
+            for request in self._running:
+                request.cancelled = True
             self._changed.notify()
         self._thread.join()
 
@@ -141,7 +144,7 @@ class Batcher:
                     batch.append(request)
                 else:
                     others.append(request)
-            self._waiting = others
+            self._waiting, self._running = others, batch
             return batch
 
     def _fits(self, batch: Sequence[TextRequest]) -> bool:

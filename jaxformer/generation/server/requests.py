@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxformer.data.files.lines import encodable
 from jaxformer.errors import ConfigError, DataError, did_you_mean, shortened
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
@@ -81,6 +82,7 @@ def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_t
     stop = options.get("stop_strings", ())
     options["stop_strings"] = (stop,) if isinstance(stop, str) else tuple(_list("stop", stop))
     options.setdefault("seed", secrets.randbits(32))
+    options |= {"num_beams": 1, "num_return_sequences": 1}  # a model's files may recommend others
     given = options.pop("max_new_tokens", None)
     if given is not None and (type(given) is not int or not 1 <= given <= max_tokens):
         raise ConfigError(f"max_tokens = {shortened(given)}: must be from 1 to {max_tokens}")
@@ -104,9 +106,13 @@ def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_t
             f"logprobs = {log_probs!r}: must be {'true or false' if chat else '0'}: the chosen "
             "tokens alone have log-probabilities here"
         )
+    widths = [1 if pretrained.config.is_encoder_decoder else len(prompt) for prompt in prompts]
     return Body(
         prompts,
-        [replace(config, max_new_tokens=room, max_length=None) for room in rooms],
+        [
+            replace(config, max_new_tokens=room, max_length=None).for_width(width)
+            for room, width in zip(rooms, widths, strict=True)
+        ],
         count,
         log_probs if chat else "logprobs" in body,
         _typed(body, "stream", bool, False),
@@ -167,7 +173,7 @@ def _prompts(body: Mapping[str, Any], pretrained: Pretrained) -> list[Sequence[i
     if not isinstance(given, str | list) or not given:
         raise DataError("prompt: must be a text, or a list of texts or of tokens, none of it empty")
     if (texts := texts_of(given)) is not None:
-        return [tokenize(pretrained, text) for text in texts]
+        return [tokenize(pretrained, encodable(text, "prompt")) for text in texts]
     try:
         rows = rows_of(given)
     except (TypeError, ValueError, IndexError) as error:
