@@ -51,7 +51,7 @@ _MODULES = {
     "generate": "generation.api",
     "gradients": "pretrained.outputs",
     "load": "pretrained.auto",
-    "push": "pretrained.push",
+    "push": "pretrained.export.push",
     "run_with_cache": "pretrained.outputs",
     "run_with_hooks": "pretrained.outputs",
     "score": "generation.scoring",

@@ -14,8 +14,8 @@ from jaxformer.data.tokenizers.files import SETTINGS, TOKENIZER_FILES, read_toke
 from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.model_format import completed
 from jaxformer.io.model_files import CONFIG, TOKENIZER, file_in, read_object
+from jaxformer.pretrained.export.serving_files import write_json
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.serving_files import write_json
 from jaxformer.pretrained.writing import save
 
 _ALIASES = {"n_ctx": "n_positions", "rotary_emb_base": "rope_theta"}

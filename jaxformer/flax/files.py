@@ -16,8 +16,8 @@ from jaxformer.hub.weights.flax_tree import byte_count, write_flax_folder
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.pretrained.auto import model_folder
+from jaxformer.pretrained.export.push import push
 from jaxformer.pretrained.flax_program import describe_flax
-from jaxformer.pretrained.push import push
 
 OF_CLASS = ("dtype", "seed", "input_shape", "gradient_checkpointing", "add_pooling_layer")
 """The options of a class; others are fields of the config."""

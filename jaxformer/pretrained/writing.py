@@ -37,11 +37,11 @@ from jaxformer.io.model_files import (
 from jaxformer.io.paths import folder_path
 from jaxformer.models.parameters import Parameters
 from jaxformer.pretrained.checkpoint import checked_dtype, template_folder
-from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat, export_format
+from jaxformer.pretrained.export.formats import EXPORT_FORMATS, ExportFormat, export_format
+from jaxformer.pretrained.export.model_card import write_card
+from jaxformer.pretrained.export.serving_files import write_json, write_serving_files
 from jaxformer.pretrained.model import Pretrained, check_pretrained
-from jaxformer.pretrained.model_card import write_card
 from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
-from jaxformer.pretrained.serving_files import write_json, write_serving_files
 
 _TOKENIZER_FIELDS = frozenset(
     name

@@ -21,7 +21,7 @@ from jaxformer.hub.weights.flax_tree import flax_class
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE, MsgpackFiles
 from jaxformer.hub.weights.opening import layout_of, read_layout
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.export_formats import EXPORT_FORMATS
+from jaxformer.pretrained.export.formats import EXPORT_FORMATS
 from jaxformer.pretrained.flax_params import flax_params
 from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS

@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft.config import PeftConfig, read_peft_config, task_of
 from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.models.lora import LoRA, abstract_model_of, adapted
-from jaxformer.pretrained.export_adapter import export_adapter
+from jaxformer.pretrained.export.adapter import export_adapter
 from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.torch

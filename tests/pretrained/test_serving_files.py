@@ -15,8 +15,8 @@ from jaxformer.data.tokenizers.tokenizer import ByteTokenizer
 from jaxformer.io.model_files import read_object
 from jaxformer.models import DecoderConfig
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model_card import model_card
-from jaxformer.pretrained.serving_files import write_serving_files
+from jaxformer.pretrained.export.model_card import model_card
+from jaxformer.pretrained.export.serving_files import write_serving_files
 
 # "vllm/config/model.py" and "model_arch_config_convertor.py": where the context length comes from.
 VLLM_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")

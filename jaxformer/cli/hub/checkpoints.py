@@ -28,12 +28,12 @@ from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.io.npz_files import read_npz
 from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.export_adapter import export_adapter
+from jaxformer.pretrained.export.adapter import export_adapter
+from jaxformer.pretrained.export.model_card import model_card
+from jaxformer.pretrained.export.push import push as push_folder
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.model_card import model_card
 from jaxformer.pretrained.outputs import forward as outputs_of
-from jaxformer.pretrained.push import push as push_folder
 from jaxformer.pretrained.writing import save
 
 

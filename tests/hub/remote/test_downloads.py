@@ -22,8 +22,8 @@ from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import HubName, hub_name, read_source
 from jaxformer.hub.remote.selection import settings_files, weight_files
 from jaxformer.pretrained.auto import model_folder
+from jaxformer.pretrained.export.push import push
 from jaxformer.pretrained.inspection.tokens import open_tokenizer
-from jaxformer.pretrained.push import push
 
 pytestmark = pytest.mark.more
 

@@ -15,8 +15,8 @@ from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.remote.names import HubName
 from jaxformer.hub.remote.upload import upload
+from jaxformer.pretrained.export.push import push
 from jaxformer.pretrained.import_run import import_folder
-from jaxformer.pretrained.push import push
 
 NEEDED = {"config.json", "model.safetensors", *TRAVELLERS}
 
