@@ -31,8 +31,19 @@ UNCOUNTED = ("__init__.py", "__pycache__")
 PACKAGES = (
     *("xla_flags", "errors", "checks", "extras", "io"),
     *("functional", "nn", "models", "optim", "data"),
-    *("distributed", "hub", "zoo", "config", "checkpoints", "pretrained", "generation", "flax"),
-    *("training", "plan", "launch", "parity", "engines", "doctor", "lab", "cli", "__main__"),
+    *("distributed", "hub", "zoo", "config", "checkpoints", "pretrained", "generation", "server"),
+    *(
+        "flax",
+        "training",
+        "plan",
+        "launch",
+        "parity",
+        "engines",
+        "doctor",
+        "lab",
+        "cli",
+        "__main__",
+    ),
 )
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}

@@ -233,7 +233,12 @@ class TrainProgram:
         return sum(added, start=total), (sums, terms)
 
     def _gradients(
-        self, params: Parameters, others: Parameters, batch: Batch, key, step: jax.Array
+        self,
+        params: Parameters,
+        others: Parameters,
+        batch: Batch,
+        key,
+        step: jax.Array | None = None,
     ) -> tuple[Parameters, tuple[Sums, Terms]]:
         """Accumulates the gradient of the whole batch's loss, and its sums, over micro-batches."""
         self.loss.check_batch(self.model, batch)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from jaxformer.hub.fields import ConfigMap, Expect
+from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
@@ -45,19 +45,17 @@ SYSTEMS = (
 
 def _vector(hf_config: HFConfig, architecture: str) -> dict[str, tuple[int, ...]]:
     """The vector for masked frames, which Flax's classes always have."""
-    config = ConfigMap(WaveformConfig, _FIELDS).read(hf_config)
+    config = ConfigMap(WaveformConfig, FIELDS).read(hf_config)
     if config.span_masking.has_vector:
         return {}
     prefix = "" if architecture == "Wav2Vec2Model" else "wav2vec2."
     return {f"{prefix}masked_spec_embed": (config.model_dim,)}
 
 
-_FIELDS = (*FIELDS, Expect("add_adapter", False))
-
 FORMATS = (
     ModelFormat(
         model_type="wav2vec2",
-        config_map=ConfigMap(WaveformConfig, _FIELDS),
+        config_map=ConfigMap(WaveformConfig, FIELDS),
         weight_map=partial(weight_map, "wav2vec2"),
         architectures=architectures("Wav2Vec2", {"ForPreTraining": QuantizedFramesTask()}),
         prefix="wav2vec2.",

@@ -28,9 +28,9 @@ uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
 import jaxformer  # noqa: E402
-from jaxformer.generation.server.app import Limits, Server  # noqa: E402
-from jaxformer.generation.server.batches import Batcher  # noqa: E402
-from jaxformer.generation.server.requests import (  # noqa: E402
+from jaxformer.server.app import Limits, Server  # noqa: E402
+from jaxformer.server.batches import Batcher  # noqa: E402
+from jaxformer.server.requests import (  # noqa: E402
     _OPTIONS,
     _OTHERS,
     _WITHOUT_EFFECT,

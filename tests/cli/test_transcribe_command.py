@@ -35,6 +35,7 @@ def test_the_options_are_those_of_the_function():
     assert wanted.beams == 1
 
 
+@pytest.mark.torch
 def test_the_screen_shows_times_and_text(folder, capsys):
     assert run(folder, folder / "0.wav", folder / "1.wav", *QUICK) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -42,6 +43,7 @@ def test_the_screen_shows_times_and_text(folder, capsys):
     assert "-->" in lines[1]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("ending", ["txt", "srt", "vtt", "json"])
 def test_every_kind_of_file_is_written(folder, tmp_path, ending):
     output = tmp_path / f"talk.{ending}"
@@ -54,6 +56,7 @@ def test_every_kind_of_file_is_written(folder, tmp_path, ending):
         assert ("-->" in text) == (ending != "txt")
 
 
+@pytest.mark.torch
 def test_several_files_are_lines_of_one(folder, tmp_path):
     output = tmp_path / "talks.jsonl"
     assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0
@@ -61,6 +64,7 @@ def test_several_files_are_lines_of_one(folder, tmp_path):
     assert [row["file"] for row in rows] == [str(folder / "0.wav"), str(folder / "1.wav")]
 
 
+@pytest.mark.torch
 def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
     broken, output = tmp_path / "broken.wav", tmp_path / "talks.jsonl"
     wave = np.where(np.arange(400) == 100, np.nan, 0.1)
@@ -70,6 +74,7 @@ def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
     assert json.loads(output.read_text())["file"] == str(folder / "0.wav")
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -78,6 +78,7 @@ def test_the_prefix_may_be_left_out_of_the_loss(home, tmp_path):
     np.testing.assert_array_equal(batch["weights"], [[0] * 3 + [1] * 3 + [0] * 3] * 2)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -104,6 +105,7 @@ def test_settings_that_do_not_fit_the_model(home):
         resolved(home, "other")
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -122,6 +124,7 @@ def test_a_row_that_cannot_be_used(home, tmp_path, line, words):
         data.prepare(tmp_path)
 
 
+@pytest.mark.torch
 def test_one_bad_row_costs_that_row(home, tmp_path):
     (home / "words.wav").write_text("not a sound")
     lines = [f"{n % 4}.wav,w{n}" for n in range(30)]

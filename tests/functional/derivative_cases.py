@@ -521,6 +521,18 @@ CASES = {
         {"table": normal(18, 4)},
         FLOAT32,
     ),
+    "overlapping_patches": Case(
+        lambda p: F.overlapping_patches(p["images"], (2, 3), (1, 2)),
+        lambda p: jnp.stack(
+            [
+                p["images"][:, row : row + 2, column : column + 3]
+                for row in range(3)
+                for column in (0, 2)
+            ],
+            axis=1,
+        ),
+        {"images": normal(2, 4, 6, 1)},
+    ),
     "patches": Case(
         lambda p: F.patches(p["images"], (2, 3)),
         lambda p: (
@@ -584,6 +596,7 @@ CASES = {
 
 # Integers come out, or go in; constants are all it rounds; or all it does is check its arguments.
 WITHOUT_DERIVATIVE = {
+    "as_key",
     "first_collision",
     "first_row",
     "is_manually_sharded",

@@ -108,8 +108,10 @@ def test_every_public_function_has_an_example():
     found = set()
     package = jaxformer.functional
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        # Functions of functions.
+        # Functions of functions; and of sounds, which test_audio.py and test_convolution.py have.
         if module.name.endswith((".activations", ".derivatives", ".hooks", ".terms", ".testing")):
+            continue
+        if module.name.endswith((".alignments", ".convolution")) or ".audio." in module.name:
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
             own = inspect.isfunction(value) and value.__module__ == module.name

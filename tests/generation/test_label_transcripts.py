@@ -76,6 +76,7 @@ def test_a_long_sound_is_read_in_windows(model, monkeypatch):
     np.testing.assert_allclose(found[:kept], first[:kept], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.torch
 def test_words_and_their_times(model):
     tokenizer = model.prompt_encoder.tokenizer
     labels = [VOCABULARY[letter] for letter in "TO|A||ME"]
@@ -105,6 +106,7 @@ def test_times_are_those_of_frames_and_beams_score_their_labels(model):
     assert len(long["tokens"]) > len(more["tokens"])
 
 
+@pytest.mark.torch
 def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
     for number in range(2):
@@ -121,6 +123,7 @@ def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
     assert "not an option of a model with a CTC head" in capsys.readouterr().err
 
 
+@pytest.mark.torch
 def test_bad_sounds_and_models_are_one_sentence(model, tmp_path):
     with pytest.raises(DataError, match="16 samples: must have at least 17"):
         jaxformer.transcribe(model, noise(16))

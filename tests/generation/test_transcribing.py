@@ -47,6 +47,7 @@ def model(folder):
     return jaxformer.load(folder)
 
 
+@pytest.mark.torch
 def test_a_short_and_a_long_sound_end_where_they_end(model):
     reports = []
     for samples in (speech.WINDOW // 2, 2 * speech.WINDOW + 700):
@@ -64,6 +65,7 @@ def test_a_short_and_a_long_sound_end_where_they_end(model):
     assert len(reports[0]) < len(reports[1])
 
 
+@pytest.mark.torch
 def test_another_rate_is_the_sound_resampled(model):
     pytest.importorskip("soxr")
     wave = speech.sound(speech.WINDOW)
@@ -72,6 +74,7 @@ def test_another_rate_is_the_sound_resampled(model):
     assert found["duration"] == pytest.approx(0.6)
 
 
+@pytest.mark.torch
 def test_times_of_words_lie_within_the_sound(model):
     wave = speech.sound(speech.WINDOW + 500)
     found = jaxformer.transcribe(model, wave, timestamps="words", **QUICK)
@@ -123,6 +126,7 @@ def test_subtitles():
     assert timed_text(TRANSCRIPT).splitlines()[1] == "[00:00:00.700 --> 00:00:01.500] there."
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
@@ -170,6 +174,7 @@ def test_a_preprocessor_that_disagrees_with_the_model_is_named(folder, tmp_path,
         jaxformer.transcribe(jaxformer.load(copy), speech.sound(1000))
 
 
+@pytest.mark.torch
 def test_timestamps_need_their_tokens(folder, tmp_path):
 
     copy = copy_of(folder, tmp_path / "copy")

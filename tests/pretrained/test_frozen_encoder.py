@@ -47,6 +47,7 @@ def test_states_are_those_recorded(kind, tmp_path):
     assert max(close.values()) <= 2e-5, close
 
 
+@pytest.mark.torch
 def test_texts_are_read_outside_of_jit(tmp_path):
     save_tiny("bert", tmp_path)
     fn, params = encoder(tmp_path, max_length=8)

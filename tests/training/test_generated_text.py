@@ -72,7 +72,8 @@ def translated(config, params, batch, mesh=(1, 1, 1), end=END):
     params = on_mesh(program, params)
     placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
     pairs = [(f"source {n}", f"target {n}") for n in range(len(batch["row"]))]
-    examples = SimpleNamespace(pairs=pairs, references=[(target,) for _, target in pairs])
+    references = [(target,) for _, target in pairs]
+    examples = SimpleNamespace(pairs=pairs, references=references, given=1)
     found = generate_texts(program, params, [placed], examples, Letters(end))
     real = [row for row in batch["row"] if row >= 0]
     assert [item[:2] for item in found] == [pairs[row] for row in real]

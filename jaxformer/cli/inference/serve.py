@@ -10,10 +10,10 @@ from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.generation.inputs import check_generates, reads_images
-from jaxformer.generation.server.batches import Batcher
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.dialogues import dialogue_of
 from jaxformer.pretrained.model import KernelDtype, with_stored_compute_dtype
+from jaxformer.server.batches import Batcher
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def serve(arguments: Sequence[str], prog: str) -> None:
     if not 0 < wanted.port < 1 << 16:
         raise ConfigError(f"--port {wanted.port}: must be from 1 to 65535")
     uvicorn: Any = optional_module("uvicorn", prog)
-    from jaxformer.generation.server.app import LOOPBACK, Limits, Server  # needs the extra serve
+    from jaxformer.server.app import LOOPBACK, Limits, Server  # needs the extra serve
 
     options = {"dtype": wanted.dtype, "weights": wanted.weights}
     model = with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))

@@ -95,7 +95,11 @@ class _Repository:
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
         info = self._with_retries(api.model_info, repo, revision=revision, files_metadata=True)
         own = {PurePosixPath(file.rfilename): file for file in info.siblings or ()}
-        files = {path.name: x for path, x in own.items() if path.parent == self._subfolder}
+        files = {
+            str(path.relative_to(self._subfolder)): x
+            for path, x in own.items()
+            if path.is_relative_to(self._subfolder)
+        }
         if weights:
             check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
         names, index = settings_files(files), weight_index(files)

@@ -195,6 +195,7 @@ FIELDS = (
     Computed(_read_spans, _write_spans),
     Computed(lambda hf_config: {}, _write_heads),
     Expect("adapter_attn_dim", None),
+    Expect("add_adapter", False),
 )
 """The fields of config.json that both have."""
 

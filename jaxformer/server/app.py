@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.generation.server.batches import Batcher, Busy, Piece, TextRequest
-from jaxformer.generation.server.requests import Body, read_body
 from jaxformer.pretrained.model import Pretrained
+from jaxformer.server.batches import Batcher, Busy, Piece, TextRequest
+from jaxformer.server.requests import Body, read_body
 
 LOOPBACK = ("127.0.0.1", "localhost")
 """The addresses that this machine alone reaches."""
