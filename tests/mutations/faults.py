@@ -252,6 +252,13 @@ FAULTS = (
         ("generation/test_beam.py::test_with_room_for_all_texts_it_ranks_all_texts",),
     ),
     Fault(
+        "server/waiting: any number of texts may wait",
+        "server/batches.py",
+        "if len(self._waiting) + len(requests) > self._most_waiting:",
+        "if not requests:",
+        ("cli/test_serve.py::test_limits_of_time_and_of_waiting",),
+    ),
+    Fault(
         "training/skip: an update that is not finite is applied",
         "training/step.py",
         "lambda new, old: jnp.where(finite, new, old)",
