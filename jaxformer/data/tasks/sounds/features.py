@@ -125,21 +125,21 @@ class LogMel:
         """
         if len(waveform) <= self.num_samples:
             padded = np.pad(waveform, (0, self.num_samples - len(waveform)))
-            return np.asarray(jax.jit(partial(log_mel, **self._sizes))(padded))
+            return np.asarray(_log_mel(self, padded))
         half = self.fft_length // 2
         total = len(waveform) // self.hop
         window = (self.num_frames - 1) * self.hop + self.fft_length
         padded = np.pad(waveform, half, mode="reflect")
-        read = jax.jit(partial(log_mel_power, **self._sizes))
         parts = []
         for start in range(0, total, self.num_frames):
             part = padded[start * self.hop :][:window]
-            parts.append(np.asarray(read(np.pad(part, (0, window - len(part))))))
+            parts.append(np.asarray(_log_mel_power(self, np.pad(part, (0, window - len(part))))))
         log_power = np.concatenate(parts)[:total]
         return np.asarray(compressed(log_power, log_power.max()))
 
     @property
-    def _sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
+        """The arguments of `functional.log_mel`."""
         return {
             "num_mel_bins": self.num_mel_bins,
             "sampling_rate": self.sampling_rate,
@@ -222,9 +222,32 @@ class FilterBanks:
         most = (self.num_frames - 1) * self.hop + self.frame_length
         own = waveform[:most]
         padded = np.pad(own, (0, most - len(own)))[None]
-        sizes = {"num_mel_bins": self.num_mel_bins, "sampling_rate": self.sampling_rate}
-        read = partial(kaldi_filter_banks, **sizes, mean=self.mean, std=self.std)
-        return np.asarray(jax.jit(read)(padded, np.array([len(own)], np.int32)))[0]
+        return np.asarray(_filter_banks(self, padded, np.array([len(own)], np.int32)))[0]
+
+
+# Compiled once for all sounds of a model.
+
+
+@partial(jax.jit, static_argnums=0)
+def _log_mel(features: LogMel, waveform: jax.Array) -> jax.Array:
+    return log_mel(waveform, **features.sizes)
+
+
+@partial(jax.jit, static_argnums=0)
+def _log_mel_power(features: LogMel, waveform: jax.Array) -> jax.Array:
+    return log_mel_power(waveform, **features.sizes)
+
+
+@partial(jax.jit, static_argnums=0)
+def _filter_banks(features: FilterBanks, waveforms: jax.Array, lengths: jax.Array) -> jax.Array:
+    return kaldi_filter_banks(
+        waveforms,
+        lengths,
+        num_mel_bins=features.num_mel_bins,
+        sampling_rate=features.sampling_rate,
+        mean=features.mean,
+        std=features.std,
+    )
 
 
 def preprocessor_settings(folder: str | os.PathLike | None) -> tuple[str, Mapping[str, Any]]:
