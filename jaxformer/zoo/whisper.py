@@ -12,7 +12,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
 from jaxformer.hub.weights.layouts import Taps
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import (
     Classification,
     CompositeConfig,
@@ -21,6 +21,7 @@ from jaxformer.models import (
     SpectrogramConfig,
 )
 from jaxformer.nn import MLP, DotProductAttention, DotProductCrossAttention
+from jaxformer.zoo.common.bart_like import block_names
 from jaxformer.zoo.system import System
 
 _ATTENTION = DotProductAttention(bias=True, key_bias=False, output_bias=True)
@@ -205,24 +206,10 @@ def _written_heads(config: SpectrogramConfig) -> dict[str, Any]:
 # Weights ----------------------------------------------------------------------------------------
 
 
-def _blocks(kinds: tuple[str, ...]) -> dict[str, str]:
-    """Returns the names in a block with attention of these kinds and a feed-forward layer."""
-    last = len(kinds)
-    names = {
-        f"sublayers.{last}.up": "fc1",
-        f"sublayers.{last}.down": "fc2",
-        f"norms.{last}": "final_layer_norm",
-    }
-    for number, kind in enumerate(kinds):
-        parts = [f"{kind}.{part}_proj" for part in ("q", "k", "v", "out")]
-        names |= attention(number, *parts) | {f"norms.{number}": f"{kind}_layer_norm"}
-    return names
-
-
 def _side(name: str, kinds: tuple[str, ...]) -> dict[str, str]:
     """Returns the names of the blocks of a side, its positions and its final norm."""
     return {
-        **block("transformer", f"model.{name}.layers.{{}}", _blocks(kinds)),
+        **block("transformer", f"model.{name}.layers.{{}}", block_names(kinds)),
         "transformer.inputs.position_table": f"model.{name}.embed_positions.weight",
         "transformer.final_norm": f"model.{name}.layer_norm",
     }

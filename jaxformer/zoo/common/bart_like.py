@@ -169,7 +169,7 @@ def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
 # Weights ----------------------------------------------------------------------------------------
 
 
-def _parts(kinds: Sequence[str]) -> dict[str, str]:
+def block_names(kinds: Sequence[str]) -> dict[str, str]:
     """Returns the names in a block with attention of these kinds and a feed-forward layer."""
     last = len(kinds)
     names = {
@@ -185,8 +185,8 @@ def _parts(kinds: Sequence[str]) -> dict[str, str]:
 
 NAMES = {
     "embedding.table": "model.shared.weight",
-    **block("encoder", "model.encoder.layers.{}", _parts(("self_attn",))),
-    **block("decoder", "model.decoder.layers.{}", _parts(("self_attn", "encoder_attn"))),
+    **block("encoder", "model.encoder.layers.{}", block_names(("self_attn",))),
+    **block("decoder", "model.decoder.layers.{}", block_names(("self_attn", "encoder_attn"))),
     **{f"{own}.inputs.position_table": f"model.{own}.embed_positions.weight" for own in _SIDES},
     **{f"{own}.inputs.embedding_norm": f"model.{own}.layernorm_embedding" for own in _SIDES},
     **{f"{own}.final_norm": f"model.{own}.layer_norm" for own in _SIDES},
@@ -208,7 +208,7 @@ _DECODER_NAMES = {
         "transformer",
         "model.decoder.layers.{}",
         {
-            **_parts(("self_attn",)),
+            **block_names(("self_attn",)),
             **{f"unused.0.attention.{k}": f"encoder_attn.{v}" for k, v in _UNUSED.items()},
             "unused.1": "encoder_attn_layer_norm",
         },
