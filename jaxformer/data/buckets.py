@@ -1,8 +1,9 @@
 """Batches of rows of similar length, so that little is padded and few programs are compiled."""
 
+import abc
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import grain
 import numpy as np
@@ -14,12 +15,20 @@ from jaxformer.errors import ConfigError
 _CANDIDATES = 100
 
 
-class SizedExamples(Protocol):
+class SizedExamples(ExampleSource):
     """Examples that can be padded to a length of one's choice."""
 
     sizes: np.ndarray
     """int [rows], the length of each row before padding."""
 
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns a row that is padded to the longest."""
+        return self.read_padded(index, rng, int(self.sizes.max()))
+
+    @abc.abstractmethod
     def read_padded(self, index: int, rng: np.random.Generator, length: int) -> Batch:
         """Returns a row that is padded to a length of at least its own."""
 
@@ -78,7 +87,7 @@ class BucketedDataset(Dataset):
 
     def __init__(
         self,
-        examples: ExampleSource,
+        examples: SizedExamples,
         batch_size: int,
         seed: int,
         read_options: grain.ReadOptions,
@@ -95,6 +104,12 @@ class BucketedDataset(Dataset):
         self._members = [np.flatnonzero(places == k) for k in range(len(self.lengths))]
         self._per_epoch = sum(-(-len(own) // batch_size) for own in self._members)
         self._plan = lru_cache(maxsize=2)(self._planned)
+
+    @classmethod
+    def of(cls, plain: Dataset, count: int) -> "BucketedDataset":
+        """Returns the batches of a dataset of `SizedExamples` in at most `count` lengths."""
+        lengths = bucket_lengths(plain.examples.sizes, count)
+        return cls(plain.examples, plain.batch_size, plain.seed, plain.read_options, lengths)
 
     @property
     def padding(self) -> float:

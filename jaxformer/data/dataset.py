@@ -88,7 +88,7 @@ class Dataset:
     ):
         self.examples, self.batch_size = examples, batch_size
         self.phases = tuple(phases) or (Phase(batch_size),)
-        self.seed, self._read_options = seed, read_options
+        self.seed, self.read_options = seed, read_options
         self._cut = {1: examples, **cut}
 
     @property
@@ -191,7 +191,7 @@ class Dataset:
 
     def _prefetched(self, batch, start: int, stop: int) -> grain.DatasetIterator:
         steps = grain.MapDataset.range(start, max(start, stop))
-        iterator = iter(steps.map(batch).to_iter_dataset(self._read_options))
+        iterator = iter(steps.map(batch).to_iter_dataset(self.read_options))
         iterator.start_prefetch()
         return iterator
 

@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, ClassVar
 
-import grain
 import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
-from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.buckets import BucketedDataset, bucket_lengths
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.buckets import BucketedDataset, SizedExamples
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sequences import padded
@@ -83,11 +80,8 @@ class Clips(ClipTable):
     ) -> "ClipExamples":
         """Returns clips as arrays; one with unknown characters is a bad row."""
         del labels
-        bad = BadRows(self.on_bad_row)
-        kept = list(each(partial(self._encoded, tokenizer=tokenizer), rows, bad))
-        bad.finish("transcripts", len(rows))
-        clips = [clip for clip, _ in kept]
-        return ClipExamples(self, clips, [ids for _, ids in kept], tokenizer)
+        kept = self.usable(rows, partial(self._encoded, tokenizer=tokenizer))
+        return ClipExamples(self, *kept, tokenizer)
 
     def _encoded(self, rows: Sequence[Clip], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Returns the labels of each transcript."""
@@ -111,11 +105,7 @@ class Clips(ClipTable):
     def dataset(self, examples, name, cut=()):
         """Returns the batches of clips; those of training have clips of similar length."""
         plain = super().dataset(examples, name)
-        if name != "train":
-            return plain
-        options = grain.ReadOptions(self.prefetch_threads, self.prefetch_batches)
-        lengths = bucket_lengths(examples.sizes, self.buckets)
-        return BucketedDataset(examples, self.batch_size, plain.seed, options, lengths)
+        return BucketedDataset.of(plain, self.buckets) if name == "train" else plain
 
     def prepare(self, folder):
         """Keeps how sounds are read beside the tokenizer, and says how much is padding."""
@@ -131,7 +121,7 @@ class Clips(ClipTable):
         return replace(found, summary=tuple(lines))
 
 
-class ClipExamples(ExampleSource):
+class ClipExamples(SizedExamples):
     """Clips and their labels.
 
     Args:
@@ -152,15 +142,7 @@ class ClipExamples(ExampleSource):
         self.sizes = np.array([clip.samples for clip in clips])
         self._config, self._labels, self._tokenizer = config, labels, tokenizer
 
-    def __len__(self) -> int:
-        return len(self.clips)
-
-    def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns a clip, padded to the longest that is allowed."""
-        return self.read_padded(index, rng, int(self.sizes.max()))
-
-    def read_padded(self, index: int, rng: np.random.Generator, length: int) -> Batch:
-        """Returns a clip, padded to a length."""
+    def read_padded(self, index, rng, length):
         del rng
         config, clip, labels = self._config, self.clips[index], self._labels[index]
         waveform = read_sound(clip.file, config.sampling_rate)[:length]

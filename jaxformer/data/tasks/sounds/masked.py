@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-import grain
 import numpy as np
 
 from jaxformer.checks import FRACTION, POSITIVE, at_least, check_field, check_fields
 from jaxformer.data.bad_rows import read_rows, table_records
 from jaxformer.data.base import Datasets
-from jaxformer.data.buckets import BucketedDataset, bucket_lengths
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.dataset import Batch
 from jaxformer.data.files.find import is_folder
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
@@ -168,11 +167,7 @@ class MaskedSounds(RowData[Recording]):
     def dataset(self, examples, name, cut=()):
         """Returns the batches of sounds; those of training have sounds of similar length."""
         plain = super().dataset(examples, name)
-        if name != "train":
-            return plain
-        options = grain.ReadOptions(self.prefetch_threads, self.prefetch_batches)
-        lengths = bucket_lengths(examples.sizes, self.buckets)
-        return BucketedDataset(examples, self.batch_size, plain.seed, options, lengths)
+        return BucketedDataset.of(plain, self.buckets) if name == "train" else plain
 
     def prepare(self, folder):
         """Finds the sounds, and keeps how they are read for the exports of the run."""
@@ -192,7 +187,7 @@ class MaskedSounds(RowData[Recording]):
         return None if rows is None else MaskedSoundExamples(self, rows)
 
 
-class MaskedSoundExamples(ExampleSource):
+class MaskedSoundExamples(SizedExamples):
     """Sounds, cut at random to the longest that is allowed, with masked spans.
 
     Args:
@@ -206,15 +201,7 @@ class MaskedSoundExamples(ExampleSource):
         self.sizes = np.array([min(each.samples, longest) for each in recordings])
         self._config = config
 
-    def __len__(self) -> int:
-        return len(self.recordings)
-
-    def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns a sound, padded to the longest."""
-        return self.read_padded(index, rng, int(self.sizes.max()))
-
-    def read_padded(self, index: int, rng: np.random.Generator, length: int) -> Batch:
-        """Returns a sound, padded to a length."""
+    def read_padded(self, index, rng, length):
         config, size = self._config, int(self.sizes[index])
         waveform = read_sound(self.recordings[index].file, config.sampling_rate)
         start = int(rng.integers(max(len(waveform) - size, 0) + 1))

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields
-from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.dataset import Batch
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
@@ -120,11 +119,8 @@ class SpeechToText(ClipTable):
     ) -> "SpeechToTextExamples":
         """Returns clips as arrays; one whose text is too long is a bad row."""
         del labels
-        bad = BadRows(self.on_bad_row)
-        kept = list(each(partial(self._encoded, tokenizer=tokenizer), rows, bad))
-        bad.finish("transcripts", len(rows))
-        clips = [clip for clip, _ in kept]
-        return SpeechToTextExamples(self, clips, [ids for _, ids in kept], tokenizer)
+        kept = self.usable(rows, partial(self._encoded, tokenizer=tokenizer))
+        return SpeechToTextExamples(self, *kept, tokenizer)
 
     def _encoded(self, rows: Sequence[Clip], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Returns the prefix and the tokens of each text."""

@@ -56,12 +56,8 @@ class Voice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SpokenSentences(Clips):
-    """Random sentences in several voices of eSpeak NG; validation has others, and one more voice.
-
-    They are spoken once, into the folder of the run: eSpeak NG adds noise, so that a sentence is
-    never spoken twice in the same way.
-    """
+class _Spoken:
+    """The fields of sentences that are spoken into the folder of the run."""
 
     train: str = "clips/train.csv"
     """The table that is written, in the folder of the run."""
@@ -79,30 +75,23 @@ class SpokenSentences(Clips):
         super().__post_init__()
         check_fields(self, "data", sentences=at_least(1), validation_sentences=at_least(2))
 
+
+@dataclass(frozen=True)
+class SpokenSentences(_Spoken, Clips):
+    """Random sentences in several voices of eSpeak NG; validation has others, and one more voice.
+
+    They are spoken once, into the folder of the run: eSpeak NG adds noise, so that a sentence is
+    never spoken twice in the same way.
+    """
+
     def prepare(self, folder):
         """Speaks the sentences, unless an earlier start has, and reads them as `Clips` does."""
         return _spoken(self, Clips, folder).prepare(folder)
 
 
 @dataclass(frozen=True)
-class MaskedSpokenSentences(MaskedSounds):
+class MaskedSpokenSentences(_Spoken, MaskedSounds):
     """The sounds of `SpokenSentences`, without what is said in them."""
-
-    train: str = "clips/train.csv"
-    """The table that is written, in the folder of the run."""
-
-    validation: str | None = "clips/validation.csv"
-    """The table that is written for validation."""
-
-    sentences: int = 2000
-    """The training sentences."""
-
-    validation_sentences: int = 100
-    """The sentences for validation, of which half have another voice."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields(self, "data", sentences=at_least(1), validation_sentences=at_least(2))
 
     def prepare(self, folder):
         """Speaks the sentences, unless an earlier start has, and reads them."""

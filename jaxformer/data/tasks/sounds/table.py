@@ -1,11 +1,14 @@
 """Tables of clips, each with a text or a label."""
 
 import abc
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-from jaxformer.data.bad_rows import read_rows, table_records
+import numpy as np
+
+from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
 from jaxformer.data.rows import TaskData
@@ -72,6 +75,15 @@ class ClipTable(TaskData[Clip]):
     @abc.abstractmethod
     def value(self, record: Record, column: str) -> str:
         """Returns the text or the label of a row."""
+
+    def usable(
+        self, rows: Sequence[Clip], encode: Callable[[Sequence[Clip]], list[np.ndarray]]
+    ) -> tuple[list[Clip], list[np.ndarray]]:
+        """Returns the clips whose texts can be encoded, and their tokens; others are bad rows."""
+        bad = BadRows(self.on_bad_row)
+        kept = list(each(encode, rows, bad))
+        bad.finish("transcripts", len(rows))
+        return [clip for clip, _ in kept], [ids for _, ids in kept]
 
     def side_of(self, row: Clip) -> str:
         return row.text
