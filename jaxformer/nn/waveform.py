@@ -1,5 +1,6 @@
 """From waveforms to frames: strided convolutions, a positional convolution, and masked spans."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,10 +84,7 @@ class ConvolutionalFeatures:
     @property
     def samples_per_frame(self) -> int:
         """The number of samples from one frame to the next."""
-        step = 1
-        for stride in self.strides:
-            step *= stride
-        return step
+        return math.prod(self.strides)
 
     @property
     def products(self) -> int:
