@@ -12,6 +12,7 @@ from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
+from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert, ZLoss
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.layers import Embedding, Linear, NormLayer, constant, normal, parameter
@@ -39,6 +40,7 @@ from jaxformer.nn.transformer import Transformer
 __all__ = [
     "MLP",
     "Attention",
+    "BalanceLoss",
     "Block",
     "BlockConfig",
     "BlockSparseAttention",
@@ -53,6 +55,7 @@ __all__ = [
     "DotProductAttention",
     "DotProductCrossAttention",
     "Embedding",
+    "Experts",
     "FeedForward",
     "FeedForwardConfig",
     "InputLayer",
@@ -65,6 +68,7 @@ __all__ = [
     "SandwichNorm",
     "SelfAttention",
     "SelfAttentionConfig",
+    "SharedExpert",
     "Stack",
     "StreamNorm",
     "Sublayer",
@@ -75,6 +79,7 @@ __all__ = [
     "TransformerConfig",
     "TransientGlobalAttention",
     "UnusedCrossAttention",
+    "ZLoss",
     "constant",
     "normal",
     "parameter",
