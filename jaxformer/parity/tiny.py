@@ -128,6 +128,16 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "mistral": _LLAMA | {"sliding_window": 4},
     "olmoe": _PHI3 | {"num_experts": 7, "num_experts_per_tok": 3},
+    "qwen2_moe": _PHI3
+    | {
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 28,
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "max_window_layers": 2,
+    },
     "qwen3_moe": _LLAMA
     | {
         "use_sliding_window": True,

@@ -23,7 +23,6 @@ _RELATIVES = {
         "ernie4_5": ("ernie4_5_moe",),
         "cohere2": ("cohere2_moe",),
         "glm4": ("glm4_moe_lite",),
-        "qwen2": ("qwen2_moe",),
         "qwen3": ("qwen3_next", "qwen3_5_moe", "qwen3_vl_moe", "glm4_moe"),
         "olmoe": ("flex_olmo",),
         "phi3": ("phimoe",),

@@ -1,18 +1,30 @@
-"""Qwen3-MoE: Qwen 3 with 128 small experts in every layer, of which a token uses eight."""
+"""Qwen2-MoE, with a shared expert, and Qwen3-MoE: Qwen with many small experts in every layer."""
 
 from functools import partial
 from typing import Any
 
+from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, Computed, Expect, NormEps, Number
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    Activation,
+    Computed,
+    Expect,
+    NormEps,
+    Number,
+    Value,
+    read_windows,
+    write_windows,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
-from jaxformer.nn.experts import BalanceLoss, Experts
+from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import (
@@ -58,6 +70,30 @@ _SOURCE = "Qwen Team, 2025, table 2, https://arxiv.org/abs/2505.09388; the relea
 
 SYSTEMS = (
     System(
+        "qwen1.5-moe-a2.7b",
+        "",
+        llama(
+            24,
+            2048,
+            16,
+            5632,
+            vocab_size=151936,
+            norm=_NORM,
+            position=RoPE(theta=1_000_000.0),
+            self_attention=DotProductAttention(bias=True),
+            feed_forward=Experts(
+                num=60,
+                per_token=4,
+                dim=1408,
+                router=SoftmaxTopK(renormalize=False),
+                shared=SharedExpert(dim=5632, gated=True),
+                losses=(BalanceLoss(weight=0.001, over="all_layers"),),
+            ),
+        ),
+        "14.3B",
+        "Qwen Team, 2024, the announcement and the released checkpoint",
+    ),
+    System(
         "qwen3-30b-a3b",
         "qwen3_moe.py:30b-a3b",
         _published(48, 2048, 32, 6144, 768),
@@ -86,7 +122,91 @@ def _write_window(config: DecoderConfig) -> dict[str, Any]:
     return {"use_sliding_window": window is not None, "sliding_window": window}
 
 
+_qwen2_moe = partial(
+    llama,
+    self_attention=DotProductAttention(bias=True),
+    feed_forward=Experts(
+        num=60,
+        per_token=4,
+        router=SoftmaxTopK(renormalize=False),
+        shared=SharedExpert(dim=5632, gated=True),
+    ),
+)
+
+
+def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
+    """Every other layer below a certain one may have a window."""
+    count = hf_config.number("num_hidden_layers")
+    below = hf_config.number("max_window_layers")
+    window = hf_config.number("sliding_window", None)
+    if not hf_config.take("use_sliding_window", False):
+        window = None
+    slides = [window is not None and layer % 2 == 0 and layer < below for layer in range(count)]
+    kinds = [SLIDING if each else FULL for each in slides]
+    return {"windows": read_windows(hf_config, kinds, window)}
+
+
+def _write_windows(config: DecoderConfig) -> dict[str, Any]:
+    kinds = write_windows(config.windows, config.num_layers)
+    return kinds | {
+        "use_sliding_window": any(config.windows),
+        "max_window_layers": config.num_layers,
+    }
+
+
+_DENSE_LAYERS = (Expect("decoder_sparse_step", 1), Expect("mlp_only_layers", [], None))
+_EXPERTS = expert_names("mlp", gate="gate_proj", up="up_proj", down="down_proj")
+_SHARED = block(
+    "transformer",
+    "model.layers.{}.mlp",
+    {
+        "sublayers.1.shared.gate": "shared_expert.gate_proj",
+        "sublayers.1.shared.up": "shared_expert.up_proj",
+        "sublayers.1.shared.down": "shared_expert.down_proj",
+        "sublayers.1.shared_gate": "shared_expert_gate",
+    },
+)
+
 FORMATS = (
+    ModelFormat(
+        model_type="qwen2_moe",
+        config_map=DecoderMap(
+            _qwen2_moe,
+            (
+                *FIELDS,
+                Rope(),
+                Activation(default="silu"),
+                Value("self_attention.bias", "qkv_bias", True),
+                Computed(_read_windows, _write_windows),
+                *expert_fields("num_experts"),
+                Number("feed_forward.dim", "moe_intermediate_size"),
+                Number("feed_forward.shared.dim", "shared_expert_intermediate_size"),
+                RENORMALIZE,
+                *_DENSE_LAYERS,
+            ),
+        ),
+        weight_map=lambda config: WeightMap(NAMES | _EXPERTS | _SHARED),
+        architectures=classes("Qwen2Moe"),
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 151936,
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "max_position_embeddings": 32768,
+            "sliding_window": 4096,
+            "max_window_layers": 28,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "norm_topk_prob": False,
+            "router_aux_loss_coef": 0.001,
+        },
+        **FILES,
+    ),
     ModelFormat(
         model_type="qwen3_moe",
         config_map=DecoderMap(
@@ -103,13 +223,10 @@ FORMATS = (
                 *expert_fields("num_experts"),
                 Number("feed_forward.dim", "moe_intermediate_size"),
                 RENORMALIZE,
-                Expect("decoder_sparse_step", 1),
-                Expect("mlp_only_layers", [], None),
+                *_DENSE_LAYERS,
             ),
         ),
-        weight_map=lambda config: WeightMap(
-            NAMES | expert_names("mlp", gate="gate_proj", up="up_proj", down="down_proj")
-        ),
+        weight_map=lambda config: WeightMap(NAMES | _EXPERTS),
         architectures=classes("Qwen3Moe", prefixes=OLD_PREFIX),
         defaults={
             **DEFAULTS,

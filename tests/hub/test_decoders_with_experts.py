@@ -19,7 +19,7 @@ from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
-KINDS = ("mixtral", "olmoe", "qwen3_moe")
+KINDS = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 TOLERANCE = 2e-5
 
 
