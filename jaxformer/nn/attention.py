@@ -26,7 +26,7 @@ from jaxformer.functional.norms import Norm
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import Linear, head_norm, normal, parameter
+from jaxformer.nn.layers import Linear, head_norm, normal, parameter, value_of
 from jaxformer.nn.sublayer import (
     Context,
     CrossAttentionConfig,
@@ -84,6 +84,9 @@ class Attention(nnx.Module):
         self.scale = settings.scale
         self.scale_by_depth = settings.scale_by_depth
         self.softcap = settings.softcap
+        # Initially about as much as one key.
+        sinks = (config.num_heads,), ("heads",), std
+        self.sinks = parameter(jax.random.fold_in(key, 6), *sinks) if settings.sinks else None
         self.clip = settings.clip
         self.dropout = settings.dropout
         self.implementation = config.attention
@@ -188,6 +191,7 @@ class Attention(nnx.Module):
             distances=distances,
             scale=self.scale,
             softcap=self.softcap,
+            sinks=value_of(self.sinks),
             dropout_rate=self.dropout,
             dropout_key=key,
             implementation=self.implementation,
@@ -366,6 +370,8 @@ class DotProductAttention(SelfAttentionConfig):
     """Bounds queries, keys and values (MPT)."""
     softcap: float | None = None
     """Bounds the logits (Gemma 2)."""
+    sinks: bool = False
+    """Each head has a learned logit in the denominator of its softmax (gpt-oss)."""
     dropout: float = 0.0
     """Dropout of the probabilities."""
     query_key_norm: Norm | None = None

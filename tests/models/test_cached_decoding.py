@@ -122,6 +122,7 @@ def test_every_scaling(scaling):
         {"windows": (None, 2), "rope_layers": (True, False), "residual.output_scale": 0.3},
         {"windows": (2, None), "window_position": RoPE(theta=7.0), "position": NoPosition()},
         {"scan_layers": True, "num_kv_heads": 1},
+        {"windows": (2, None), "self_attention.sinks": True},
     ],
 )
 def test_every_arrangement(changes):
