@@ -14,6 +14,7 @@ from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.inputs import InputLayer
+from jaxformer.nn.latent_attention import LatentAttention
 from jaxformer.nn.layers import Embedding, Linear, NormLayer, constant, normal, parameter
 from jaxformer.nn.residual import (
     BranchNorm,
@@ -56,6 +57,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardConfig",
     "InputLayer",
+    "LatentAttention",
     "Linear",
     "NormLayer",
     "Parallel",
