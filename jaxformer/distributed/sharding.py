@@ -32,6 +32,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "seq": None,
     "embed": "fsdp",
     "mlp": "tensor",
+    "experts": None,
     "heads": "tensor",
     "kv_heads": "tensor",
     "head_dim": None,

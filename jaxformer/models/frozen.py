@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.linear import Quantized, dequantized, quantized
 from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, without_part_prefix
+from jaxformer.nn.layers import num_stacking_axes
 
 SCALES = ".int8_scales"
 """The suffix of the name of an int8 kernel's scales."""
@@ -20,7 +21,7 @@ def frozen_shapes(
 
     This applies to kernels and embeddings; norms and biases stay in float32, since they are small.
     An int8 kernel has scales as an additional parameter. With int8, only kernels outside the heads
-    are in int8, and other matrices are in bfloat16.
+    and the experts are in int8, and other matrices are in bfloat16.
 
     Args:
         base: The model.
@@ -34,11 +35,12 @@ def frozen_shapes(
     if dtype == "float32":
         return shapes, axes
     for name, names in base.axes.items():
-        own = len(names) - num_layer_axes(names)
+        own = len(names) - num_stacking_axes(names)
         if name in learning or own < 2 or name.endswith("bias"):
             continue
         predicts = without_part_prefix(name).startswith("heads.")
-        in_int8 = dtype == "int8" and name in base.kernels and not predicts
+        grouped = num_stacking_axes(names) > num_layer_axes(names)
+        in_int8 = dtype == "int8" and name in base.kernels and not (predicts or grouped)
         shapes[name] = base.shapes[name].update(dtype=jnp.int8 if in_int8 else jnp.bfloat16)
         if in_int8:
             first = num_layer_axes(names)

@@ -21,7 +21,7 @@ from jaxformer.nn.layers import normal
 FACTORS = (".lora_a", ".lora_b")
 """The suffixes of the factors' names, appended to the kernel's name."""
 ALL_LINEAR = "all-linear"
-"""The target that selects every kernel outside the heads."""
+"""The target that selects every kernel outside the heads, experts and routers."""
 
 # Patterns in runs of older versions; models may have no pooler and no head parameters.
 _MAY_MATCH_NOTHING = ("heads.*", "pooler.*")
@@ -53,7 +53,8 @@ class LoRA:
     alpha: float = 16.0
     """The product of the factors is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("*.query.kernel", "*.value.kernel")
-    """The kernels to adapt: patterns of their names, layer names ("query"), or "all-linear"."""
+    """The kernels to adapt: patterns of their names, layer names ("query"), or "all-linear", which
+    leaves out experts and routers."""
     trained: tuple[str, ...] | None = None
     """Patterns of parameters to train in addition to the factors; None selects heads over labels
     (classification, tags, spans, regression), as in PEFT, but no head over the vocabulary.
@@ -243,6 +244,12 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
             raise ConfigError(
                 f"train.lora.{field}: {pattern!r} matches {problem}{_nearest(base, pattern)}"
             )
+        experts = [name for name in names if "experts" in base.axes[name]]
+        if experts and field == "targets":
+            raise ConfigError(
+                f"train.lora.{field}: {pattern!r} matches {experts[0]}, a kernel of a mixture of "
+                'experts, which cannot have low-rank factors yet; use "all-linear" or name others'
+            )
         found |= dict.fromkeys(names)
     return found
 
@@ -250,7 +257,9 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
 def _named(base: AbstractModel, pattern: str) -> list[str]:
     """Returns the parameters that match a target pattern."""
     if pattern == ALL_LINEAR:
-        return [name for name in base.kernels if not name.startswith("heads.")]
+        # PEFT leaves out experts and their routers too, which are no linear layers there.
+        kernels = [name for name in base.kernels if "experts" not in base.axes[name]]
+        return [name for name in kernels if not name.startswith("heads.")]
     if not set("*?[.") & set(pattern) and pattern not in base.shapes:
         pattern = f"*.{pattern}.kernel"
     return [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxformer.functional.linear import Kernel, Part, Quantized, Transposed, quantized
-from jaxformer.nn.layers import Embedding
+from jaxformer.nn.layers import Embedding, num_stacking_axes
 from jaxformer.nn.sublayer import Sublayer
 
 Parameters = dict[str, jax.Array]
@@ -167,6 +167,13 @@ class ArrangedModel:
         self._transposed = transposed
         self._int8 = int8
         kernels = self._apart.kernels
+        axes = self._apart.axes
+        # The grouped product of experts reads their kernels as they are stored.
+        kernels = {
+            name: count
+            for name, count in kernels.items()
+            if num_stacking_axes(axes[name]) == _stacked(axes[name])
+        }
         joins = list(_joins(jax.eval_shape(apart, jax.random.key(0)), kernels)) if joined else []
         parts = {name for names in joins for name in names}
         self._products = [*joins, *((name,) for name in kernels if name not in parts)]
@@ -212,9 +219,14 @@ class ArrangedModel:
     def _sizes(self, name: str) -> tuple[tuple[int, ...], ...]:
         """The sizes of a kernel's axes: of layers, of inputs, of outputs."""
         shape = self._apart.shapes[name].shape
-        stacked = self._apart.axes[name][0] == "layers"
+        stacked = _stacked(self._apart.axes[name])
         inputs = stacked + self._apart.kernels[name]
         return shape[:stacked], shape[stacked:inputs], shape[inputs:]
+
+
+def _stacked(axes: tuple[str, ...]) -> int:
+    """Whether a parameter is stacked over layers."""
+    return int(axes[:1] == ("layers",))
 
 
 def _apart(model: nnx.Module, transposed: bool) -> nnx.Module:

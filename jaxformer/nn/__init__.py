@@ -12,6 +12,7 @@ from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
+from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert, ZLoss
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.latent_attention import LatentAttention
@@ -40,6 +41,7 @@ from jaxformer.nn.transformer import Transformer
 __all__ = [
     "MLP",
     "Attention",
+    "BalanceLoss",
     "Block",
     "BlockConfig",
     "BlockSparseAttention",
@@ -54,6 +56,7 @@ __all__ = [
     "DotProductAttention",
     "DotProductCrossAttention",
     "Embedding",
+    "Experts",
     "FeedForward",
     "FeedForwardConfig",
     "InputLayer",
@@ -67,6 +70,7 @@ __all__ = [
     "SandwichNorm",
     "SelfAttention",
     "SelfAttentionConfig",
+    "SharedExpert",
     "Stack",
     "StreamNorm",
     "Sublayer",
@@ -77,6 +81,7 @@ __all__ = [
     "TransformerConfig",
     "TransientGlobalAttention",
     "UnusedCrossAttention",
+    "ZLoss",
     "constant",
     "normal",
     "parameter",

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +65,13 @@ def parameter(
     return nnx.Param(initializer(key, shape), **metadata)
 
 
+def num_stacking_axes(axes: tuple[str, ...]) -> int:
+    """The leading axes along which parameters are stacked: those of layers and of experts."""
+    own = axes[axes[:1] == ("layers",) :]
+    # The axis of experts may also be the outputs of a router.
+    return len(axes) - len(own) + (own[:1] == ("experts",) and len(own) > 1)
+
+
 def value_of(variable: nnx.Param | None) -> jax.Array | None:
     """The array of an optional parameter."""
     return None if variable is None else variable[...]
@@ -72,18 +80,21 @@ def value_of(variable: nnx.Param | None) -> jax.Array | None:
 def declare(
     module: nnx.Module,
     key: jax.Array,
-    part: Norm | Activation,
+    part: Any,
     table: ParameterTable,
     per: Mapping[str, int] | None = None,
+    *,
+    takes: Sequence[str] = ("x",),
 ) -> tuple[str, ...]:
     """Declares the parameters of a part of a layer as attributes of the layer.
 
     Args:
         module: The layer.
         key: A PRNG key for the initial values.
-        part: The norm or activation, which is called with them by name.
+        part: The norm, activation or router, which is called with them by name.
         table: What its `parameters` returned.
         per: Preceding axes, by name, along which the parameters differ: `{"heads": N}`.
+        takes: The names of its other arguments.
 
     Returns:
         The names of the parameters.
@@ -93,9 +104,9 @@ def declare(
     """
     name, per = type(part).__name__, per or {}
     try:
-        inspect.signature(part).bind("x", **table)
+        inspect.signature(part).bind(*takes, **table)
     except TypeError as error:
-        given = ", ".join(["x", *(f"{each}=" for each in table)])
+        given = ", ".join([*takes, *(f"{each}=" for each in table)])
         raise ConfigError(
             f"{name}.__call__: must take {given}, the parameters that {name}.parameters declares "
             f"({error})"

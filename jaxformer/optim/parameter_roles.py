@@ -1,7 +1,8 @@
 """The role of a parameter in optimization, derived from its logical axes.
 
-Attention projections have separate axes (`("embed", "heads", "head_dim")`) and layers may be
-stacked (`("layers", ...)`), so the number of dimensions alone does not identify a matrix.
+Attention projections have separate axes (`("embed", "heads", "head_dim")`), and layers and experts
+may be stacked (`("layers", "experts", ...)`), so the number of dimensions alone does not identify a
+matrix.
 """
 
 import fnmatch
@@ -14,6 +15,7 @@ import jax
 from jaxformer.errors import ConfigError
 from jaxformer.models.lora import AbstractLoraModel
 from jaxformer.models.parameters import AbstractModel
+from jaxformer.nn.layers import num_stacking_axes
 
 TABLE_ROWS = frozenset({"vocab", "positions", "buckets", "kinds"})
 """Axes that index the rows of a lookup table if they come first."""
@@ -46,12 +48,12 @@ def map_axes(function: Callable[[str, tuple[str, ...]], Any], axes: Any) -> Any:
 
 
 def layer_dimensions(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Returns the dimensions of one layer's parameter, without the stacking axis."""
-    return tuple(i for i, name in enumerate(names) if name != "layers")
+    """Returns the dimensions of one layer's parameter, without the stacking axes."""
+    return tuple(range(num_stacking_axes(names), len(names)))
 
 
 def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
-    """Returns a parameter's matrix dimensions (all axes but "layers"), or None if it is not a
+    """Returns a parameter's matrix dimensions (all but the stacking axes), or None if it is not a
     matrix.
 
     The model dimension "embed", or the "rank" of a low-rank factor, is one side and all other axes
@@ -74,7 +76,7 @@ def is_decayed(path: str, names: tuple[str, ...], embeddings: bool = False) -> b
     The rows of a table are its first axis (`("vocab", "embed")`); an untied output head is
     `("embed", "vocab")` and decays.
     """
-    rows = next((name for name in names if name != "layers"), None)
+    rows = next((names[i] for i in layer_dimensions(names)), None)
     spared = TABLE_ROWS - EMBEDDING_ROWS if embeddings else TABLE_ROWS
     return matrix(path, names) is not None and rows not in spared
 

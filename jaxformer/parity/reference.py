@@ -46,6 +46,7 @@ class Reference:
             self.model, report = getattr(transformers, architecture).from_pretrained(
                 folder,
                 attn_implementation=_ATTENTION.get(kind, "eager"),
+                experts_implementation="eager",
                 dtype=torch.float32,
                 output_loading_info=True,
             )

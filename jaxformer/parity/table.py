@@ -70,7 +70,6 @@ _LEFT_OUT = (
     "  images that are not square are read with rows and columns exchanged, and",
     "  `BeitForMaskedImageModeling` without `use_mean_pooling` loads its two norms in each other's",
     "  place.",
-    "- Mixtures of experts are not supported.",
 )
 
 

@@ -127,6 +127,18 @@ TINY: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": _LLAMA | {"sliding_window": 4},
+    "olmoe": _PHI3 | {"num_experts": 7, "num_experts_per_tok": 3},
+    "qwen3_moe": _LLAMA
+    | {
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "norm_topk_prob": True,
+        "attention_bias": True,
+    },
+    "mixtral": _LLAMA | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 4},
     "phi": _NEOX
     | {
         "num_key_value_heads": 2,

@@ -16,7 +16,7 @@ from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_sh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import place
 from jaxformer.functional.losses.cross_entropy import LossSums
-from jaxformer.functional.losses.terms import Terms, collect_terms
+from jaxformer.functional.losses.terms import Terms, collect_terms, with_products
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig
@@ -227,7 +227,7 @@ class TrainProgram:
         model = self.abstract_model.module(params | learning, key)
         sums, terms = collect_terms(self.loss)(model, others, batch, options, key)
         share = next(iter(batch.values())).shape[0] / rows
-        terms = {name: share * value for name, value in terms.items()}
+        terms = {name: share * value for name, value in with_products(terms).items()}
         total = self.loss.total({name: sums[name].loss / weights[name] for name in sums})
         added = (value for (kind, _), value in terms.items() if kind == "weighted")
         return sum(added, start=total), (sums, terms)

@@ -20,12 +20,12 @@ from jax.extend.core import get_opaque_trace_state
 
 from jaxformer.checks import FINITE, check_argument
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.arrays import static
+from jaxformer.functional.arrays import assert_axes, static
 
-Kind = Literal["loss", "weighted", "metric", "count"]
+Kind = Literal["loss", "weighted", "metric", "count", "left", "right", "size", "weight"]
 Terms = dict[tuple[Kind, str], jax.Array]
 """Float32 sums over layers, by kind and name: the values of each loss, their products with its
-weight, the values of each metric, and their number.
+weight, the values of each metric, and their number; and the factors of `add_product_loss`.
 """
 
 # Whether terms are collected is part of the key of JAX's caches; where they go is not.
@@ -71,6 +71,55 @@ def add_metric(name: str, value: jax.Array) -> None:
     if value is not None:
         value = jax.lax.stop_gradient(value)
         add_terms({("metric", name): value, ("count", name): jnp.ones(())})
+
+
+def add_product_loss(
+    name: str, left: jax.Array, right: jax.Array, size: jax.Array, *, weight: float
+) -> None:
+    r"""Adds the product of two means over the tokens of all layers to the training loss.
+
+    .. math:: \mathcal{L} = \mathcal{L}_{\mathrm{heads}} + w \sum_i
+              \frac{\sum_\ell a_{\ell i}}{\sum_\ell s_\ell}
+              \frac{\sum_\ell b_{\ell i}}{\sum_\ell s_\ell}
+
+    Unlike `add_loss`, it is not a sum of terms of the layers. The rest is as for `add_loss`.
+
+    Args:
+        name: The name in the log, the same in all layers.
+        left: float32 `[N]`: a.
+        right: float32 `[N]`: b.
+        size: float32 scalar: s, the number of tokens that the sums are over.
+        weight: w, the multiplier of the product; the same in all layers.
+
+    Raises:
+        ArgumentError: An argument is invalid.
+    """
+    weight = static("weight", weight, FINITE)
+    assert_axes(left=(left, "N"), right=(right, "N"))
+    size = _checked("add_product_loss", name, size)
+    if size is not None:
+        own = {"left": left, "right": right, "size": size, "weight": weight * size}
+        add_terms({(kind, name): value for kind, value in own.items()})
+
+
+def with_products(terms: Terms) -> Terms:
+    """Computes the losses of `add_product_loss` from the sums over all layers.
+
+    Args:
+        terms: The terms of a whole model.
+
+    Returns:
+        The terms, with these losses in place of their factors.
+    """
+    names = [name for kind, name in terms if kind == "size"]
+    factors = ("left", "right", "size", "weight")
+    found = {key: value for key, value in terms.items() if key[0] not in factors}
+    for name in names:
+        left, right, size, weight = (terms[kind, name] for kind in factors)
+        size = jnp.maximum(size, 1.0)
+        found["loss", name] = jnp.sum((left / size) * (right / size))
+        found["weighted", name] = weight / size * found["loss", name]
+    return found
 
 
 def collect_terms(function: Callable) -> Callable:

@@ -1,0 +1,343 @@
+"""The product of rows with the kernel of their group, and feed-forward layers of experts."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.checks import check_argument
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    check_choice,
+    mesh_axes,
+    platform,
+    spec_of,
+)
+from jaxformer.functional.derivatives import differentiable, is_zero
+from jaxformer.functional.feedforward import Elementwise
+from jaxformer.functional.linear import dot, gathered
+
+GroupedImplementation = Literal["auto", "blocks", "ragged"]
+"""How rows are multiplied: in blocks of the rows of one group, or with `jax.lax.ragged_dot`."""
+_LARGEST_BLOCK = 64
+
+
+def grouped_linear(
+    x: jax.Array,
+    kernels: jax.Array,
+    sizes: jax.Array,
+    *,
+    implementation: GroupedImplementation = "auto",
+) -> jax.Array:
+    r"""Multiplies each row with the kernel of its group.
+
+    .. math:: y_r = x_r W_{g(r)}
+
+    where the first `sizes[0]` rows are in group 0, the next `sizes[1]` in group 1, and so on. The
+    kernels are cast to the dtype of `x`; products accumulate in float32, forward and backward.
+
+    `jax.lax.ragged_dot` multiplies every row with every kernel on a CPU. There the rows are
+    multiplied in blocks of one group each, so that the work does not depend on the number of
+    groups.
+
+    Args:
+        x: `[R, D]`, sorted by group.
+        kernels: `[E, D, F]`.
+        sizes: int `[E]`: the number of rows of each group. Rows after the last group are zeros in
+            the result.
+        implementation: "blocks", "ragged" (`jax.lax.ragged_dot`), or "auto": blocks on a CPU.
+
+    Returns:
+        `[R, F]` in the dtype of `x`.
+
+    Raises:
+        AssertionError: Shapes do not fit together, or dtypes are wrong.
+        ArgumentError: The implementation is unknown.
+
+    References:
+        Gale et al., MegaBlocks (https://arxiv.org/abs/2211.15841).
+    """
+    assert_axes(x=(x, "R D"), kernels=(kernels, "E D F"), sizes=(sizes, "E"))
+    assert_floating(x=x, kernels=kernels)
+    assert_integers(sizes=sizes)
+    check_choice("implementation", implementation, ("auto", "blocks", "ragged"))
+    if implementation == "auto":
+        implementation = "blocks" if platform() == "cpu" else "ragged"
+    return _grouped(x, kernels, sizes, transposed=False, blocks=implementation == "blocks")
+
+
+def expert_feed_forward(
+    x: jax.Array,
+    experts: jax.Array,
+    weights: jax.Array,
+    up: jax.Array,
+    down: jax.Array,
+    *,
+    activation: Elementwise,
+    gate: jax.Array | None = None,
+    up_bias: jax.Array | None = None,
+    gate_bias: jax.Array | None = None,
+    down_bias: jax.Array | None = None,
+    real: jax.Array | None = None,
+    implementation: GroupedImplementation = "auto",
+) -> jax.Array:
+    r"""The weighted sum of the feed-forward layers that each token is routed to.
+
+    .. math:: y_t = \sum_k w_{t k} \, \mathrm{FFN}_{e_{t k}}(x_t)
+
+    with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load. In an
+    explicit mesh each device computes its own rows, with its own part of the hidden units.
+
+    Args:
+        x: `[B, T, D]`.
+        experts: int `[B, T, K]`: the experts of each token, in [0, E).
+        weights: `[B, T, K]`: the weights of their results.
+        up: `[E, D, F]`.
+        down: `[E, F, D]`.
+        activation: The elementwise activation; with a gate, a function of the gate if it takes one
+            argument, or of the gate and the other units if it has the attribute `joint`.
+        gate: `[E, D, F]`, or None for the form without a gate.
+        up_bias: `[E, F]` or None.
+        gate_bias: `[E, F]` or None; only with a gate.
+        down_bias: `[E, D]` or None.
+        real: bool `[B, T]`: False for padding, which no expert computes and whose result is zero;
+            None: all are real.
+        implementation: See `grouped_linear`.
+
+    Returns:
+        `[B, T, D]` in the dtype of `x`.
+
+    Raises:
+        AssertionError: Shapes do not fit together, or dtypes are wrong.
+        ArgumentError: A gate's bias is given without a gate, the activation is not a function, or
+            the implementation is unknown.
+
+    References:
+        Shazeer et al., Outrageously Large Neural Networks (https://arxiv.org/abs/1701.06538).
+    """
+    check_argument("activation", activation, callable(activation), "a function of an array")
+    fits = gate is not None or gate_bias is None
+    check_argument("gate_bias", gate_bias, fits, "None, since there is no gate")
+    rows = {"x": (x, "B T D"), "experts": (experts, "B T K"), "weights": (weights, "B T K")}
+    axes = {"up": "E D F", "gate": "E D F", "up_bias": "E F", "gate_bias": "E F", "down": "E F D"}
+    axes["down_bias"] = "E D"
+    given = {"up": up, "gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down": down}
+    given = {k: v for k, v in (given | {"down_bias": down_bias}).items() if v is not None}
+    masks = {} if real is None else {"real": (real, "B T")}
+    assert_axes(**rows, **{k: (v, axes[k]) for k, v in given.items()}, **masks)
+    assert_floating(x=x, weights=weights, **given)
+    assert_integers(experts=experts)
+    real = jnp.ones_like(experts[..., 0], bool) if real is None else real
+    names = tuple(given)
+
+    def local(x, experts, weights, real, *arrays):
+        return _routed(
+            x, experts, weights, real, dict(zip(names, arrays, strict=True)), activation,
+            summed, implementation,
+        )  # fmt: skip
+
+    if spec_of(x) is None:
+        summed = ()
+        return local(x, experts, weights, real, *given.values())
+    # The rows of a device, whose kernels are gathered along the axes that shard the rows.
+    arrays = [gathered(array, x, 1) for array in given.values()]
+    summed = mesh_axes(spec_of(arrays[names.index("down")])[1])
+    batch = PartitionSpec(*spec_of(x)[:1])
+    specs = (batch, batch, batch, batch, *map(spec_of, arrays))
+    placed = [jax.sharding.reshard(each, batch) for each in (x, experts, weights, real)]
+    return jax.shard_map(local, in_specs=specs, out_specs=batch, check_vma=False)(*placed, *arrays)
+
+
+def _routed(x, experts, weights, real, arrays, activation, summed, implementation):
+    """Computes `expert_feed_forward` of one device, with sums over the mesh axes `summed`."""
+    num, kept = arrays["up"].shape[0], experts.shape[-1]
+    flat = jnp.where(real[..., None], experts, num).reshape(-1)
+    order = jnp.argsort(flat, stable=True)
+    inverse = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
+    sizes = jnp.sum(jax.nn.one_hot(flat, num, dtype=jnp.int32), axis=0)
+    repeated = jnp.repeat(x.reshape(-1, x.shape[-1]), kept, axis=0)
+    rows = _permuted(repeated, order, inverse)
+    owners = flat[order]
+
+    def product(rows, name):
+        y = grouped_linear(rows, arrays[name], sizes, implementation=implementation)
+        bias = arrays.get(f"{name}_bias")
+        return y if bias is None or name == "down" else y + _biases(bias, owners, y.dtype)
+
+    up = product(rows, "up")
+    gate = product(rows, "gate") if "gate" in arrays else None
+    y = _permuted(product(_activated(activation, up, gate), "down"), inverse, order)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    shape = (*experts.shape, x.shape[-1])
+    scales = jnp.where(real[..., None], weights, 0).astype(wide)[..., None]
+    result = jnp.sum(y.reshape(shape).astype(wide) * scales, axis=-2)
+    if summed:
+        result = jax.lax.psum(result, summed)
+    if (bias := arrays.get("down_bias")) is not None:
+        result += jnp.sum(_biases(bias, flat, wide).reshape(shape) * scales, axis=-2)
+    return result.astype(x.dtype)
+
+
+def _activated(activation, up, gate):
+    """Returns the hidden units, computed in float32 and recomputed in the backward pass."""
+
+    def rounded_once(up, gate):
+        wide = jnp.promote_types(up.dtype, jnp.float32)
+        if gate is None:
+            y = activation(up.astype(wide))
+        elif getattr(activation, "joint", False):
+            y = activation(gate.astype(wide), up.astype(wide))
+        else:
+            y = activation(gate.astype(wide)) * up.astype(wide)
+        return y.astype(up.dtype)
+
+    return jax.checkpoint(rounded_once)(up, gate)
+
+
+def _biases(bias, owners, dtype):
+    """Returns the bias of the owner of each row, zero for padding."""
+    chosen = jax.nn.one_hot(owners, bias.shape[0], dtype=dtype)
+    return dot(chosen, bias.astype(dtype), (((1,), (0,)), ((), ())), dtype=dtype)
+
+
+# Rows are moved by gathers, forward and backward; the transpose of a gather would be a scatter.
+_permuted = differentiable(
+    lambda x, order, inverse: x[order],
+    lambda _, x, order, inverse: (_permuted(x, order, inverse), (order, inverse)),
+    lambda kept, tangents: _permuted(tangents[0], *kept),
+    lambda kept, cotangent: (_permuted(cotangent, kept[1], kept[0]), None, None),
+)
+
+
+# The grouped product and its gradient with respect to the kernels: each is the other's derivative.
+
+
+def _grouped_value(x, kernels, sizes, *, transposed, blocks):
+    kernels = kernels.astype(x.dtype)
+    if blocks:
+        y = _product_of_blocks(x, kernels, sizes, transposed)
+    else:
+        kernels = kernels.swapaxes(1, 2) if transposed else kernels
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        y = jax.lax.ragged_dot(x, kernels, sizes, preferred_element_type=wide).astype(x.dtype)
+    grouped = jnp.arange(x.shape[0]) < jnp.sum(sizes)
+    return jnp.where(grouped[:, None], y, 0)
+
+
+def _outer_value(x, y, sizes, *, blocks):
+    y = y.astype(x.dtype)
+    if blocks:
+        return _outer_of_blocks(x, y, sizes)
+    numbers = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return jax.lax.ragged_dot_general(x, y, sizes, numbers, preferred_element_type=wide)
+
+
+def _pull_grouped(kept, cotangent, *, transposed, blocks):
+    x, kernels, sizes, like = kept
+    cotangent = cotangent.astype(like.dtype)
+    dx = _grouped(cotangent, kernels, sizes, transposed=not transposed, blocks=blocks)
+    if x is None:
+        return dx, None, None
+    pair = (cotangent, x) if transposed else (x, cotangent)
+    return dx, _outer(*pair, sizes, blocks=blocks).astype(kernels.dtype), None
+
+
+def _push_grouped(kept, tangents, **static):
+    x, kernels, sizes, _ = kept
+    dx, dkernels, _ = tangents
+    parts = [] if is_zero(dx) else [_grouped(dx, kernels, sizes, **static)]
+    parts += [] if is_zero(dkernels) else [_grouped(x, dkernels, sizes, **static)]
+    return sum(parts[1:], parts[0])
+
+
+def _linearize_grouped(moves, x, kernels, sizes, **static):
+    # Frozen kernels have no gradient, so the values of x are not saved.
+    kept = (x if moves[1] else None, kernels, sizes, jnp.zeros((), x.dtype))
+    return _grouped(x, kernels, sizes, **static), kept
+
+
+def _push_outer(kept, tangents, **static):
+    x, y, sizes = kept
+    dx, dy, _ = tangents
+    parts = [] if is_zero(dx) else [_outer(dx, y, sizes, **static)]
+    parts += [] if is_zero(dy) else [_outer(x, dy, sizes, **static)]
+    return sum(parts[1:], parts[0])
+
+
+def _pull_outer(kept, cotangent, *, blocks):
+    x, y, sizes = kept
+    dx = _grouped(y, cotangent, sizes, transposed=True, blocks=blocks).astype(x.dtype)
+    return dx, _grouped(x, cotangent, sizes, transposed=False, blocks=blocks).astype(y.dtype), None
+
+
+_grouped = differentiable(_grouped_value, _linearize_grouped, _push_grouped, _pull_grouped)
+_outer = differentiable(
+    _outer_value,
+    lambda _, *args, **static: (_outer(*args, **static), args),
+    _push_outer,
+    _pull_outer,
+)
+
+
+def _block_size(rows: int, groups: int) -> int:
+    """Returns the rows of a block: a power of two, about those of a group; 2 for few rows."""
+    return min(_LARGEST_BLOCK, 2 ** max(1, (rows // groups).bit_length() - 1))
+
+
+def _blocks(sizes, block):
+    """Returns the number of blocks, and a function from a block to its group and first row."""
+    ends = jnp.cumsum(sizes)
+    last = jnp.cumsum(-(-sizes // block))
+
+    def at(number):
+        group = jnp.searchsorted(last, number, side="right")
+        own = -(-sizes[group] // block)
+        first = ends[group] - sizes[group] + (number - last[group] + own) * block
+        return group, first, ends[group]
+
+    return last[-1], at
+
+
+def _product_of_blocks(x, kernels, sizes, transposed):
+    """Multiplies blocks in the order of the rows."""
+    # A block's last rows may be of the next group, whose first block overwrites their products.
+    block = _block_size(x.shape[0], kernels.shape[0])
+    count, at = _blocks(sizes, block)
+    x = jnp.pad(x, ((0, block), (0, 0)))
+    columns = kernels.shape[1 if transposed else 2]
+    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
+
+    def multiply(number, y):
+        group, first, _ = at(number)
+        rows = jax.lax.dynamic_slice_in_dim(x, first, block)
+        kernel = jax.lax.dynamic_index_in_dim(kernels, group, keepdims=False)
+        product = dot(rows, kernel, dimensions, dtype=x.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(y, product, first, 0)
+
+    y = jnp.zeros((x.shape[0], columns), x.dtype)
+    return jax.lax.fori_loop(0, count, multiply, y)[:-block]
+
+
+def _outer_of_blocks(x, y, sizes):
+    """Adds up the products of blocks for each group, in float32."""
+    groups = sizes.shape[0]
+    block = _block_size(x.shape[0], groups)
+    count, at = _blocks(sizes, block)
+    x, y = (jnp.pad(each, ((0, block), (0, 0))) for each in (x, y))
+
+    def add(number, total):
+        group, first, end = at(number)
+        own = (first + jnp.arange(block) < end)[:, None]
+        rows = jnp.where(own, jax.lax.dynamic_slice_in_dim(x, first, block), 0)
+        others = jnp.where(own, jax.lax.dynamic_slice_in_dim(y, first, block), 0)
+        product = dot(rows, others, (((0,), (0,)), ((), ())))
+        before = jax.lax.dynamic_index_in_dim(total, group, keepdims=False)
+        return jax.lax.dynamic_update_index_in_dim(total, before + product, group, 0)
+
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    total = jnp.zeros((groups, x.shape[1], y.shape[1]), wide)
+    return jax.lax.fori_loop(0, count, add, total)

@@ -1,0 +1,313 @@
+"""Routers: which experts each token goes to, and with which weights."""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.checks import (
+    POSITIVE,
+    at_least,
+    check_argument,
+    check_field,
+    check_fields,
+    check_types,
+)
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
+from jaxformer.functional.norms import ParameterTable
+
+
+class Routes(NamedTuple):
+    """The experts of each token."""
+
+    weights: jax.Array
+    """float32 `[..., K]`: the weight of each expert's result."""
+    experts: jax.Array
+    """int32 `[..., K]`: the experts, the best one first."""
+
+
+@dataclass(frozen=True)
+class Router(abc.ABC):
+    """Base class of routers, which choose K of E experts by the logits of a linear map.
+
+    The K experts with the highest scores are chosen; the lower index wins a tie.
+    """
+
+    def __post_init__(self):
+        check_types(self)
+
+    @property
+    def bias(self) -> bool:
+        """Whether the linear map has a bias."""
+        return False
+
+    def parameters(self, num: int) -> ParameterTable:
+        """Returns the router's own parameters, which do not learn; none by default."""
+        del num
+        return {}
+
+    def check(self, num: int, per_token: int) -> None:
+        """Raises ConfigError if the router cannot choose `per_token` of `num` experts."""
+        del num, per_token
+
+    @abc.abstractmethod
+    def __call__(self, logits: jax.Array, count: int, **parameters: jax.Array) -> Routes:
+        """Chooses experts.
+
+        Args:
+            logits: float32 `[..., E]`.
+            count: K, the number of experts of a token.
+            **parameters: Those that `parameters` declares, by name.
+
+        Returns:
+            The experts and their weights.
+        """
+
+    def probabilities(self, logits: jax.Array) -> jax.Array:
+        """Returns the distribution over all experts that a balancing loss makes uniform."""
+        return jax.nn.softmax(logits, axis=-1)
+
+
+@dataclass(frozen=True)
+class SoftmaxTopK(Router):
+    r"""The highest of the probabilities of all experts.
+
+    .. math:: w_k = p_{e_k} \quad\text{or}\quad w_k = p_{e_k} / \sum_j p_{e_j},
+              \qquad p = \mathrm{softmax}(z)
+
+    Renormalized (Mixtral, Qwen3-MoE) or not (OLMoE, Qwen2-MoE).
+
+    References:
+        Jiang et al., Mixtral of Experts (https://arxiv.org/abs/2401.04088), section 2.1;
+        Muennighoff et al., OLMoE (https://arxiv.org/abs/2409.02060), section 2.
+    """
+
+    renormalize: bool = True
+    """Whether the weights of a token sum to 1."""
+
+    def __call__(self, logits, count):
+        weights, experts = jax.lax.top_k(_scores(jax.nn.softmax, logits, count), count)
+        if self.renormalize:
+            weights /= jnp.sum(weights, axis=-1, keepdims=True)
+        return Routes(weights, experts)
+
+
+@dataclass(frozen=True)
+class TopKSoftmax(Router):
+    r"""The highest logits, and the softmax over them (gpt-oss).
+
+    .. math:: w = \mathrm{softmax}(z_{e_1}, \dots, z_{e_K})
+
+    Without a bias, this equals `SoftmaxTopK`, renormalized.
+
+    References:
+        OpenAI, gpt-oss model card (https://arxiv.org/abs/2508.10925).
+    """
+
+    linear_bias: bool = True
+    """Whether the linear map has a bias."""
+
+    @property
+    def bias(self):
+        return self.linear_bias
+
+    def __call__(self, logits, count):
+        highest, experts = jax.lax.top_k(_scores(lambda z: z, logits, count), count)
+        return Routes(jax.nn.softmax(highest, axis=-1), experts)
+
+
+@dataclass(frozen=True)
+class SigmoidTopK(Router):
+    r"""The highest biased sigmoids within the best groups of experts (DeepSeek-V3).
+
+    .. math:: s = \sigma(z), \qquad e = \mathrm{topk}(s + b), \qquad
+              w_k = \lambda\, s_{e_k} / \sum_j s_{e_j}
+
+    The experts are in `groups` of equal size; only those of the `kept_groups` groups whose two
+    highest biased scores have the largest sum are candidates. The bias b chooses and does not
+    weight; it has no gradient.
+
+    References:
+        DeepSeek-AI, DeepSeek-V3 (https://arxiv.org/abs/2412.19437), section 2.1.2.
+    """
+
+    groups: int = 1
+    """Groups of experts."""
+    kept_groups: int = 1
+    """Groups whose experts are candidates."""
+    renormalize: bool = True
+    """Whether the weights of a token sum to `scale`."""
+    scale: float = 1.0
+    """λ, which multiplies the weights."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        kept = 1 <= self.kept_groups <= self.groups
+        check_fields(self, "router", groups=at_least(1), scale=POSITIVE)
+        check_field(self, "kept_groups", kept, f"from 1 to groups = {self.groups}", "router")
+
+    def parameters(self, num):
+        return {"correction": ((num,), ("experts",), 0.0)}
+
+    def check(self, num, per_token):
+        divides = num % self.groups == 0 and (self.groups == 1 or num // self.groups >= 2)
+        wanted = f"a divisor of num = {num}, with at least two experts in a group"
+        check_field(self, "groups", divides, wanted, "router")
+        most = num // self.groups * self.kept_groups
+        fits = per_token <= most
+        wanted = f"more: per_token = {per_token} is larger than the {most} experts in them"
+        check_field(self, "kept_groups", fits, wanted, "router")
+
+    def __call__(self, logits, count, *, correction):
+        scores = _scores(jax.nn.sigmoid, logits, count)
+        biases = jnp.expand_dims(correction, range(scores.ndim - 1))
+        choice = jax.lax.stop_gradient(scores + biases)
+        if self.groups > 1:
+            grouped = choice.reshape(*choice.shape[:-1], self.groups, -1)
+            best = jnp.sum(jax.lax.top_k(grouped, 2)[0], axis=-1)
+            kept = jax.nn.one_hot(jax.lax.top_k(best, self.kept_groups)[1], self.groups)
+            allowed = jnp.sum(kept, axis=-2)[..., None] > 0
+            choice = jnp.where(allowed, grouped, -math.inf).reshape(choice.shape)
+        experts = jax.lax.top_k(choice, count)[1]
+        weights = jnp.sum(jax.nn.one_hot(experts, scores.shape[-1]) * scores[..., None, :], axis=-1)
+        if self.renormalize:
+            weights /= jnp.sum(weights, axis=-1, keepdims=True) + 1e-20
+        return Routes(self.scale * weights, experts)
+
+    def probabilities(self, logits):
+        scores = jax.nn.sigmoid(logits)
+        return scores / jnp.sum(scores, axis=-1, keepdims=True)
+
+
+class Load(NamedTuple):
+    """The load of the experts: sums over the real tokens."""
+
+    routed: jax.Array
+    """float32 `[E]`: the tokens routed to each expert."""
+    probabilities: jax.Array
+    """float32 `[E]`: the sum of the probabilities of each expert."""
+    tokens: jax.Array
+    """float32 scalar: the real tokens."""
+
+
+def expert_load(
+    probabilities: jax.Array, experts: jax.Array, real: jax.Array | None = None
+) -> Load:
+    r"""Counts the tokens of each expert, and adds up the probabilities.
+
+    .. math:: n_e = \sum_t m_t \sum_k [e_{t k} = e], \qquad q_e = \sum_t m_t p_{t e}
+
+    Args:
+        probabilities: `[..., E]`: see `Router.probabilities`.
+        experts: int `[..., K]`.
+        real: bool `[...]`: m, False for padding, which does not count; None: all are real.
+
+    Returns:
+        The sums.
+
+    Raises:
+        AssertionError: Shapes do not fit together, or dtypes are wrong.
+    """
+    assert_axes(probabilities=(probabilities, "... E"), experts=(experts, "... K"))
+    assert_floating(probabilities=probabilities)
+    assert_integers(experts=experts)
+    leading = probabilities.shape[:-1]
+    fits = experts.shape[:-1] == leading
+    check_argument("experts", experts.shape, fits, f"[*{list(leading)}, K], as probabilities")
+    chosen = jnp.sum(jax.nn.one_hot(experts, probabilities.shape[-1]), axis=-2)
+    counted = jnp.ones(experts.shape[:-1], jnp.float32)
+    if real is not None:
+        assert_bool(real=real)
+        counted = jnp.broadcast_to(real, experts.shape[:-1]).astype(jnp.float32)
+    axes = tuple(range(probabilities.ndim - 1))
+    weighted = (jnp.sum(each * counted[..., None], axis=axes) for each in (chosen, probabilities))
+    return Load(*weighted, jnp.sum(counted))
+
+
+def balance_loss(load: Load) -> jax.Array:
+    r"""The load balancing loss of the Switch Transformer: its minimum is K, for a uniform load.
+
+    .. math:: \mathcal{L} = E \sum_e f_e P_e, \qquad f_e = n_e / T, \qquad P_e = q_e / T
+
+    Only P has a gradient. With K experts per token, f counts all of them, as in transformers.
+
+    Args:
+        load: The sums over the real tokens of a layer, or of several layers.
+
+    Returns:
+        A float32 scalar; 0 without tokens.
+
+    References:
+        Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6.
+    """
+    tokens = jnp.maximum(load.tokens, 1.0)
+    products = jax.lax.stop_gradient(load.routed / tokens) * (load.probabilities / tokens)
+    return load.routed.shape[0] * jnp.sum(products)
+
+
+def router_z_loss(logits: jax.Array, real: jax.Array | None = None) -> jax.Array:
+    r"""The mean square of the log-partition of the router's logits, which keeps them small.
+
+    .. math:: \mathcal{L} = \frac{1}{T} \sum_t \Bigl(\log \sum_e \exp z_{t e}\Bigr)^2
+
+    Args:
+        logits: `[..., E]`.
+        real: bool `[...]`: False for padding, which does not count; None: all are real.
+
+    Returns:
+        A float32 scalar; 0 without tokens.
+
+    References:
+        Zoph et al., ST-MoE (https://arxiv.org/abs/2202.08906), equation 5.
+    """
+    assert_axes(logits=(logits, "... E"))
+    assert_floating(logits=logits)
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    squares = jnp.square(jax.nn.logsumexp(wide, axis=-1))
+    if real is None:
+        return jnp.mean(squares)
+    assert_bool(real=real)
+    real = jnp.broadcast_to(real, squares.shape)
+    return jnp.sum(jnp.where(real, squares, 0)) / jnp.maximum(jnp.sum(real), 1)
+
+
+@dataclass(frozen=True)
+class ClampedSwiGLU:
+    r"""The gated activation of gpt-oss.
+
+    .. math:: y = (u' + 1)\, g' \sigma(\alpha g'), \qquad
+              g' = \min(g, c), \qquad u' = \max(-c, \min(u, c))
+
+    References:
+        OpenAI, gpt-oss model card (https://arxiv.org/abs/2508.10925).
+    """
+
+    limit: float = 7.0
+    """c."""
+    alpha: float = 1.702
+    """α."""
+
+    joint = True
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(self, limit=POSITIVE, alpha=POSITIVE)
+
+    def __call__(self, gate: jax.Array, up: jax.Array) -> jax.Array:
+        """Returns the hidden units of the gate's and the other units, `[..., F]` each."""
+        gate = jnp.minimum(gate, self.limit)
+        up = jnp.clip(up, -self.limit, self.limit)
+        return (up + 1) * gate * jax.nn.sigmoid(self.alpha * gate)
+
+
+def _scores(function, logits, count):
+    """Returns the float32 scores of all experts, of which `count` can be chosen."""
+    assert_axes(logits=(logits, "... E"))
+    assert_floating(logits=logits)
+    fits = 1 <= count <= logits.shape[-1]
+    check_argument("count", count, fits, f"from 1 to the {logits.shape[-1]} experts")
+    return function(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+

@@ -1,0 +1,296 @@
+"""The feed-forward layer as a mixture of experts: each token is routed to a few of them."""
+
+import abc
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import FINITE, check_field, check_fields, check_types
+from jaxformer.functional.activations import tap
+from jaxformer.functional.arrays import assert_axes
+from jaxformer.functional.experts.grouped import expert_feed_forward
+from jaxformer.functional.experts.routing import (
+    ClampedSwiGLU,
+    Load,
+    Router,
+    Routes,
+    SoftmaxTopK,
+    balance_loss,
+    expert_load,
+    router_z_loss,
+)
+from jaxformer.functional.feedforward import ActivationName, activation
+from jaxformer.functional.linear import linear
+from jaxformer.functional.losses.terms import add_loss, add_metric, add_product_loss
+from jaxformer.nn.config import SIZE, SIZE_OR_NONE, TransformerConfig
+from jaxformer.nn.documents import real_tokens
+from jaxformer.nn.feedforward import MLP, FeedForward
+from jaxformer.nn.layers import (
+    Initializer,
+    Linear,
+    constant,
+    declare,
+    normal,
+    parameter,
+    value_of,
+    values_of,
+)
+from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer
+
+_TAKES = ("logits", "count")
+
+# Losses -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterLoss(abc.ABC):
+    """Base class of losses of a router, which are added to the training loss."""
+
+    weight: float
+    """The multiplier of the loss; 0: it is only logged."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(self, weight=FINITE)
+
+    @abc.abstractmethod
+    def add(self, logits: jax.Array, load: Load, real: jax.Array | None) -> None:
+        """Adds the loss of one layer.
+
+        Args:
+            logits: float32 `[B, T, E]`: the router's logits.
+            load: The load, by the router's probabilities.
+            real: bool `[B or 1, T]`: False for padding; None: all are real.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceLoss(RouterLoss):
+    r"""The load balancing loss: :math:`E \sum_e f_e P_e`, see `functional.balance_loss`.
+
+    It is logged as "balance_loss".
+
+    References:
+        Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6.
+    """
+
+    over: Literal["all_layers", "layer"] = "all_layers"
+    """What f and P are means over: the tokens of all layers, as in transformers, or those of each
+    layer; the losses of the layers are then added up (Switch Transformers)."""
+    softmax_twice: bool = False
+    """P is the mean of the softmax of the router's probabilities instead of the mean of the
+    probabilities. Some releases of transformers 5 computed it so; its gradient is about E times
+    smaller."""
+
+    def add(self, logits, load, real):
+        if self.softmax_twice:
+            again = jax.nn.softmax(jax.nn.softmax(logits, axis=-1), axis=-1)
+            counted = jnp.ones(logits.shape[:-1]) if real is None else real
+            load = load._replace(probabilities=jnp.sum(again * counted[..., None], axis=(0, 1)))
+        if self.over == "layer":
+            add_loss("balance_loss", balance_loss(load), weight=self.weight)
+            return
+        routed = jax.lax.stop_gradient(load.routed) * load.routed.shape[0]
+        add_product_loss(
+            "balance_loss", routed, load.probabilities, load.tokens, weight=self.weight
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZLoss(RouterLoss):
+    """The mean square of the log-partition of the logits, see `functional.router_z_loss`.
+
+    The losses of the layers are added up. It is logged as "router_z_loss".
+
+    References:
+        Zoph et al., ST-MoE (https://arxiv.org/abs/2202.08906), equation 5.
+    """
+
+    def add(self, logits, load, real):
+        add_loss("router_z_loss", router_z_loss(logits, real), weight=self.weight)
+
+
+# The layer --------------------------------------------------------------------------------------
+
+
+class ExpertLinear(nnx.Module):
+    """The kernels `[E, *inputs, *outputs]` of the same linear map of every expert, and biases."""
+
+    def __init__(
+        self,
+        key: jax.Array,
+        num: int,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        initializer: Initializer,
+        *,
+        bias: bool = False,
+    ):
+        """Declares the parameters."""
+        axes = {"experts": num} | inputs | outputs
+        self.kernel = parameter(key, tuple(axes.values()), tuple(axes), initializer, contract=1)
+        own = {"experts": num} | outputs
+        shape, names = tuple(own.values()), tuple(own)
+        self.bias = parameter(key, shape, names, constant(0.0)) if bias else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedExpert:
+    """A feed-forward layer that every token goes through, beside those it is routed to."""
+
+    dim: int
+    """Its hidden width."""
+    gated: bool = False
+    """Whether a sigmoid of a linear map of the token multiplies its result (Qwen2-MoE)."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(self, dim=SIZE)
+
+
+class MixtureOfExperts(Sublayer):
+    """The weighted sum of the feed-forward layers that a token is routed to."""
+
+    name = "mlp"
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, settings: "Experts"):
+        """Declares the router and the experts."""
+        keys = jax.random.split(key, 6)
+        self.settings = settings
+        num, bias, std = settings.num, settings.bias, normal(config.init_std)
+        model, hidden = {"embed": config.model_dim}, {"mlp": settings.width(config)}
+        router = settings.router
+        self.router = Linear(keys[0], model, {"experts": num}, std, bias=router.bias)
+        self.names = declare(self, keys[0], router, router.parameters(num), takes=_TAKES)
+        for name in self.names:
+            getattr(self, name).set_metadata(learns=False)
+        self.up = ExpertLinear(keys[1], num, model, hidden, std, bias=bias)
+        self.gate = ExpertLinear(keys[2], num, model, hidden, std, bias=bias)
+        down = normal(config.output_std)
+        self.down = ExpertLinear(keys[3], num, hidden, model, down, bias=bias)
+        self.shared = self.shared_gate = None
+        if (shared := settings.shared) is not None:
+            own = settings.shared_settings
+            self.shared = FeedForward(keys[4], replace(config, mlp_dim=shared.dim), own)
+            if shared.gated:
+                self.shared_gate = Linear(keys[5], model, {"experts": 1}, std)
+
+    def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`; `key` is unused."""
+        assert_axes(x=(x, f"B T {self.up.kernel.shape[1]}"))
+        settings, real = self.settings, _real(x, context)
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        kernel, bias = self.router.kernel.get_value(), value_of(self.router.bias)
+        logits = tap("hook_router_logits", linear(x, kernel, bias, dtype=wide))
+        routes = settings.router(logits, settings.per_token, **values_of(self, self.names))
+        self._log(logits, routes, real)
+        kind = settings.activation
+        y = expert_feed_forward(
+            x,
+            routes.experts,
+            routes.weights,
+            self.up.kernel.get_value(),
+            self.down.kernel.get_value(),
+            activation=kind if isinstance(kind, ClampedSwiGLU) else activation(kind),
+            gate=self.gate.kernel.get_value(),
+            up_bias=value_of(self.up.bias),
+            gate_bias=value_of(self.gate.bias),
+            down_bias=value_of(self.down.bias),
+            real=None if real is None else jnp.broadcast_to(real, x.shape[:2]),
+        )
+        if self.shared is None:
+            return y
+        everyone = self.shared(x, context, key)
+        if self.shared_gate is not None:
+            share = jax.nn.sigmoid(self.shared_gate(x).astype(wide))
+            everyone = (share * everyone.astype(wide)).astype(x.dtype)
+        return y + everyone
+
+    def _log(self, logits: jax.Array, routes: Routes, real: jax.Array | None) -> None:
+        """Adds the losses and metrics of the layer."""
+        probabilities = self.settings.router.probabilities(logits)
+        load = expert_load(probabilities, routes.experts, real)
+        for loss in self.settings.losses:
+            loss.add(logits, load, real)
+        routed = jnp.maximum(jnp.sum(load.routed), 1.0)
+        add_metric("expert_load", self.settings.num * jnp.max(load.routed) / routed)
+        entropies = -jnp.sum(jax.scipy.special.xlogy(probabilities, probabilities), axis=-1)
+        counted = jnp.ones_like(entropies) if real is None else real
+        total = jnp.sum(entropies * counted)
+        add_metric("router_entropy", total / jnp.maximum(load.tokens, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts(FeedForwardConfig):
+    """A mixture of gated feed-forward layers, of which each token uses a few.
+
+    Padding is not routed: it has no part in the load and the losses. No token is dropped. The log
+    has "expert_load", the tokens of the busiest expert in multiples of a uniform load, and
+    "router_entropy", the mean entropy of the router's probabilities in nats, both averaged over the
+    layers.
+
+    References:
+        Shazeer et al., Outrageously Large Neural Networks (https://arxiv.org/abs/1701.06538);
+        Jiang et al., Mixtral of Experts (https://arxiv.org/abs/2401.04088).
+    """
+
+    num: int = 8
+    """Experts (E)."""
+    per_token: int = 2
+    """Experts that a token is routed to."""
+    dim: int | None = None
+    """Hidden width of an expert. None: model.mlp_dim."""
+    router: Router = SoftmaxTopK()
+    """Chooses the experts: SoftmaxTopK (Mixtral, Qwen, OLMoE), TopKSoftmax (gpt-oss), SigmoidTopK
+    (DeepSeek-V3) or a user-defined one."""
+    activation: ActivationName | ClampedSwiGLU = "silu"
+    """The activation of the gate, or ClampedSwiGLU, that of gpt-oss."""
+    bias: bool = False
+    """Biases of the experts' linear maps."""
+    shared: SharedExpert | None = None
+    """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek). None: there is none."""
+    losses: tuple[RouterLoss, ...] = (BalanceLoss(weight=0.01),)
+    """Losses of the router: BalanceLoss, ZLoss or user-defined ones."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = "model.feed_forward"
+        check_fields(self, where, num=SIZE, dim=SIZE_OR_NONE)
+        fits = 1 <= self.per_token <= self.num
+        check_field(self, "per_token", fits, f"from 1 to num = {self.num}", where)
+        kinds = [type(loss) for loss in self.losses]
+        rule = "a tuple with at most one loss of each class"
+        check_field(self, "losses", len(set(kinds)) == len(kinds), rule, where)
+        self.router.check(self.num, self.per_token)
+
+    def build(self, key, config, position, window):
+        del position, window
+        return MixtureOfExperts(key, config, self)
+
+    def width(self, config: TransformerConfig) -> int:
+        """The hidden width of an expert."""
+        return config.mlp_dim if self.dim is None else self.dim
+
+    @property
+    def shared_settings(self) -> MLP:
+        """The settings of the shared expert."""
+        named = isinstance(self.activation, str)
+        return MLP(activation=self.activation if named else "silu", bias=self.bias)
+
+    def products(self, config):
+        """Multiply-adds per token with the router and the experts that the token uses."""
+        return super().products(config) - self.unused(config)
+
+    def unused(self, config: TransformerConfig) -> int:
+        """The parameters of a layer's kernels that a token does not use."""
+        return 3 * (self.num - self.per_token) * config.model_dim * self.width(config)
+
+
+def _real(x: jax.Array, context: Context) -> jax.Array | None:
+    """The tokens that are not padding, bool `[B or 1, T]`; None: all are real."""
+    if context.chunk is None:
+        return real_tokens(context.mask)
+    return jnp.arange(x.shape[1])[None] < context.chunk.count[:, None]

@@ -1,0 +1,76 @@
+"""Mixtral: Mistral with eight experts in every layer, of which a token uses two."""
+
+from functools import partial
+from typing import Any
+
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Activation, Expect
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.nn.experts import BalanceLoss, Experts
+from jaxformer.zoo.common.decoders import DecoderMap, classes
+from jaxformer.zoo.common.experts import expert_fields, expert_names
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WINDOW, llama
+from jaxformer.zoo.system import System
+
+_mixtral = partial(llama, feed_forward=Experts())
+_SIZES: dict[str, Any] = {"num_kv_heads": 8, "position": RoPE(theta=1_000_000.0)}
+
+
+def _with_loss(weight: float) -> dict[str, Any]:
+    """The sizes, with a balancing loss of this weight."""
+    return _SIZES | {"feed_forward": Experts(losses=(BalanceLoss(weight=weight),))}
+
+
+SYSTEMS = (
+    System(
+        "mixtral-8x7b",
+        "mixtral.py:8x7b",
+        _mixtral(32, 4096, 32, 14336, **_with_loss(0.02)),
+        "47B",
+        "Jiang et al., 2024, table 1, https://arxiv.org/abs/2401.04088",
+    ),
+    System(
+        "mixtral-8x22b",
+        "mixtral.py:8x22b",
+        _mixtral(56, 6144, 48, 16384, vocab_size=32768, **_with_loss(0.001)),
+        "141B",
+        "Mistral AI, 2024, the announcement and the released checkpoints",
+    ),
+)
+
+FORMATS = (
+    ModelFormat(
+        model_type="mixtral",
+        config_map=DecoderMap(
+            _mixtral,
+            (
+                *FIELDS,
+                Rope(theta=1_000_000.0),
+                Activation(default="silu"),
+                WINDOW,
+                *expert_fields("num_local_experts"),
+                Expect("router_jitter_noise", 0.0),
+            ),
+        ),
+        weight_map=lambda config: WeightMap(
+            NAMES | expert_names("block_sparse_moe", gate="w1", up="w3", down="w2")
+        ),
+        architectures=classes("Mixtral"),
+        defaults={
+            **DEFAULTS,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 4096 * 32,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": None,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "router_aux_loss_coef": 0.001,
+        },
+        synonyms={"num_experts": "num_local_experts"},
+        aliases={r"\.mlp\.(gate|experts)\.": r".block_sparse_moe.\1."},
+        **FILES,
+    ),
+)

@@ -1,0 +1,94 @@
+"""OLMoE: 64 small experts in every layer, of which a token uses eight, and norms of all heads."""
+
+from functools import partial
+
+from jaxformer.functional.experts.routing import SoftmaxTopK
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.hub.fields import Activation, Expect, NormEps
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.nn import DotProductAttention
+from jaxformer.nn.experts import BalanceLoss, Experts, ZLoss
+from jaxformer.zoo.common.decoders import DecoderMap, classes
+from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
+from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.system import System
+
+_NORM = RMSNorm(eps=1e-5)
+_olmoe = partial(
+    llama,
+    self_attention=DotProductAttention(query_key_norm=_NORM, query_key_norm_over="all_heads"),
+    feed_forward=Experts(num=64, per_token=8, router=SoftmaxTopK(renormalize=False)),
+)
+
+SYSTEMS = (
+    System(
+        "olmoe-1b-7b",
+        "olmoe.py:1b-7b",
+        _olmoe(
+            16,
+            2048,
+            16,
+            1024,
+            vocab_size=50304,
+            feed_forward=Experts(
+                num=64,
+                per_token=8,
+                router=SoftmaxTopK(renormalize=False),
+                losses=(BalanceLoss(weight=0.01), ZLoss(weight=0.001)),
+            ),
+        ),
+        "6.9B",
+        "Muennighoff et al., 2024, table 10, https://arxiv.org/abs/2409.02060",
+    ),
+)
+
+FORMATS = (
+    ModelFormat(
+        model_type="olmoe",
+        config_map=DecoderMap(
+            _olmoe,
+            (
+                *FIELDS,
+                NormEps(
+                    theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)
+                ),
+                Rope(),
+                Activation(default="silu"),
+                BIASES,
+                *expert_fields("num_experts"),
+                RENORMALIZE,
+                Expect("clip_qkv", None),
+            ),
+        ),
+        weight_map=lambda config: WeightMap(
+            NAMES | expert_names("mlp", gate="gate_proj", up="up_proj", down="down_proj")
+        ),
+        architectures=classes(
+            "Olmoe",
+            without=(
+                "ForSequenceClassification",
+                "ForTokenClassification",
+                "ForQuestionAnswering",
+            ),
+        ),
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 50304,
+            "hidden_size": 2048,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+            "pad_token_id": 1,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": False,
+            "router_aux_loss_coef": 0.01,
+        },
+        synonyms={"num_local_experts": "num_experts"},
+        **FILES,
+    ),
+)

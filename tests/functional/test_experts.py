@@ -1,0 +1,285 @@
+"""Experts: the grouped product, routing and its losses, against loops over experts in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional import (
+    ClampedSwiGLU,
+    SigmoidTopK,
+    SoftmaxTopK,
+    TopKSoftmax,
+    activation,
+    balance_loss,
+    expert_feed_forward,
+    expert_load,
+    grouped_linear,
+    router_z_loss,
+)
+
+KINDS = ("blocks", "ragged")
+# An expert without tokens, all tokens of one expert, rows of no group, a group of many blocks.
+SIZES = [(3, 0, 5, 1), (0, 0, 9, 0), (2, 1, 0, 3), (0, 0, 0, 0), (70, 130, 1, 199)]
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def product_of_loop(x, kernels, sizes):
+    y, start = np.zeros((len(x), kernels.shape[2])), 0
+    for kernel, size in zip(np.asarray(kernels, np.float64), sizes, strict=True):
+        y[start : start + size] = np.asarray(x[start : start + size], np.float64) @ kernel
+        start += size
+    return y
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_each_row_is_multiplied_with_the_kernel_of_its_group(kind, sizes):
+    rows = max(9, sum(sizes))
+    x, kernels, cotangent = normal(0, rows, 5), normal(1, 4, 5, 7), normal(2, rows, 7)
+    sizes = np.array(sizes)
+
+    @jax.jit
+    def pulled(x, kernels, sizes, cotangent):
+        own = lambda *arrays: grouped_linear(*arrays, sizes, implementation=kind)  # noqa: E731
+        y, pull = jax.vjp(own, x, kernels)
+        return y, pull(cotangent)
+
+    y, (dx, dkernels) = pulled(x, kernels, sizes, cotangent)
+    np.testing.assert_allclose(y, product_of_loop(x, kernels, sizes), atol=2e-5)
+    transposed = kernels.swapaxes(1, 2)
+    np.testing.assert_allclose(dx, product_of_loop(cotangent, transposed, sizes), atol=2e-5)
+    owner = np.repeat(np.arange(4), sizes)
+    for expert in range(4):
+        own = np.flatnonzero(owner == expert)
+        expected = x[own].astype(np.float64).T @ cotangent[own]
+        np.testing.assert_allclose(dkernels[expert], expected, atol=5e-5)
+
+
+def test_products_in_bfloat16_accumulate_in_float32():
+    x, kernels, sizes = normal(0, 300, 256), normal(1, 2, 256, 8), np.array([120, 180])
+    low = jnp.asarray(x, jnp.bfloat16)
+    y = grouped_linear(low, kernels, sizes)
+    rounded = np.asarray(jnp.asarray(kernels, jnp.bfloat16), np.float64)
+    assert y.dtype == jnp.bfloat16
+    exact = product_of_loop(np.asarray(low, np.float64), rounded, sizes)
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-5)
+
+
+def layer(seed=0, gate=True, bias=True, experts=5, width=6, hidden=9):
+    names = ["up", "down"] + ["gate"] * gate
+    shapes = dict.fromkeys(names, (experts, width, hidden)) | {"down": (experts, hidden, width)}
+    arrays = {name: 0.5 * normal(seed + i, *shapes[name]) for i, name in enumerate(shapes)}
+    if bias:
+        arrays |= {f"{name}_bias": normal(seed + 9, experts, shapes[name][2]) for name in shapes}
+    return arrays
+
+
+@jax.numpy_rank_promotion("allow")
+def layer_of_loop(x, experts, weights, arrays, real, act):
+    """Every expert computes every token, with the weight 0 if it is not one of the token's."""
+    num = arrays["up"].shape[0]
+    total = jnp.zeros_like(x)
+    for expert in range(num):
+        own = {name: array[expert] for name, array in arrays.items()}
+        up = x @ own["up"] + own.get("up_bias", 0)
+        if "gate" in own:
+            gate = x @ own["gate"] + own.get("gate_bias", 0)
+            hidden = act(gate, up) if isinstance(act, ClampedSwiGLU) else act(gate) * up
+        else:
+            hidden = act(up)
+        y = hidden @ own["down"] + own.get("down_bias", 0)
+        share = jnp.sum(jnp.where(experts == expert, weights, 0), axis=-1) * real
+        total += share[..., None] * y
+    return total
+
+
+LAYERS = [
+    {"gate": True, "bias": False, "act": activation("silu")},
+    {"gate": True, "bias": True, "act": ClampedSwiGLU(limit=1.0)},
+    {"gate": False, "bias": True, "act": jnp.tanh},
+]
+
+
+def routed(shape=(2, 7), experts=5, count=2):
+    logits = normal(20, *shape, experts)
+    return logits, *SoftmaxTopK()(jnp.asarray(logits), count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", LAYERS)
+def test_tokens_go_through_the_feed_forward_layers_of_their_experts(kind, case):
+    arrays = layer(gate=case["gate"], bias=case["bias"])
+    x, (_, weights, experts) = normal(30, 2, 7, 6), routed()
+    real = np.ones((2, 7), bool)
+    real[0, 4:] = False
+
+    def ours(x, weights, arrays):
+        return expert_feed_forward(
+            x, experts, weights, **arrays, activation=case["act"], real=real, implementation=kind
+        )
+
+    def loop(x, weights, arrays):
+        return layer_of_loop(x, experts, weights, arrays, real, case["act"])
+
+    y, pull = jax.vjp(ours, x, weights, arrays)
+    expected, pull_loop = jax.vjp(loop, x, weights, arrays)
+    np.testing.assert_allclose(y, expected, atol=2e-5)
+    assert not np.asarray(y)[~real].any()
+    for got, wanted in zip(jax.tree.leaves(pull(y)), jax.tree.leaves(pull_loop(y)), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-4)
+
+
+def test_one_expert_may_have_all_tokens_and_padding_is_never_computed():
+    arrays, x = layer(bias=False), normal(30, 1, 300, 6)
+    experts, weights = np.full((1, 300, 1), 3), np.ones((1, 300, 1), np.float32)
+    act = activation("silu")
+    real = np.arange(300)[None] % 3 > 0
+    x[~real] = np.nan
+    y = expert_feed_forward(x, experts, weights, **arrays, activation=act, real=real)
+    alone = layer_of_loop(x[real], experts[real], weights[real], arrays, real[real], act)
+    np.testing.assert_allclose(np.asarray(y)[real], alone, atol=2e-5)
+    assert not np.asarray(y)[~real].any()
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 4, 1), (4, 1, 2)])
+def test_on_a_mesh_each_device_computes_its_rows(sizes):
+    mesh = jax.make_mesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
+    arrays, x = layer(bias=True, width=8, hidden=12), normal(30, 8, 7, 8)
+    logits = normal(20, 8, 7, 5)
+    rows = P(("data", "fsdp"))
+    cuts = {
+        **dict.fromkeys(("up", "gate"), P(None, "fsdp", "tensor")),
+        **dict.fromkeys(("up_bias", "gate_bias"), P(None, "tensor")),
+        "down": P(None, "tensor", "fsdp"),
+        "down_bias": P(None, "fsdp"),
+    }
+
+    def loss(x, logits, arrays):
+        weights, experts = SoftmaxTopK()(logits, 2)
+        y = expert_feed_forward(x, experts, weights, **arrays, activation=activation("silu"))
+        return jnp.sum(jnp.sin(y)), y
+
+    (_, y), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, logits, arrays)
+    with jax.set_mesh(mesh):
+        placed = (
+            jax.device_put(x, rows),
+            jax.device_put(logits, rows),
+            {name: jax.device_put(array, cuts[name]) for name, array in arrays.items()},
+        )
+        step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+        (_, y_cut), gradients_cut = step(*placed)
+    cut, whole = (jax.tree.leaves(each) for each in ((y_cut, gradients_cut), (y, gradients)))
+    for got, wanted in zip(cut, whole, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6 * np.abs(wanted).max())
+
+
+# Routers ----------------------------------------------------------------------------------------
+
+
+def softmax(z):
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_softmax_then_top_k(renormalize):
+    logits = normal(0, 3, 4, 7)
+    weights, experts = SoftmaxTopK(renormalize=renormalize)(jnp.asarray(logits), 3)
+    p = softmax(logits.astype(np.float64))
+    order = np.argsort(-p, axis=-1)[..., :3]
+    expected = np.take_along_axis(p, order, -1)
+    expected = expected / expected.sum(-1, keepdims=True) if renormalize else expected
+    np.testing.assert_array_equal(experts, order)
+    np.testing.assert_allclose(weights, expected, rtol=1e-5)
+
+
+def test_top_k_then_softmax_is_softmax_then_top_k_renormalized():
+    logits = jnp.asarray(normal(0, 3, 4, 7))
+    one, other = TopKSoftmax()(logits, 3), SoftmaxTopK()(logits, 3)
+    np.testing.assert_array_equal(one.experts, other.experts)
+    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-5)
+
+
+def test_sigmoids_choose_with_their_bias_within_the_best_groups():
+    logits, bias = normal(0, 50, 12), 0.3 * normal(1, 12)
+    router = SigmoidTopK(groups=4, kept_groups=2, scale=2.5)
+    weights, experts = router(jnp.asarray(logits), 3, correction=jnp.asarray(bias))
+    scores = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    for token, (z, chosen, weight) in enumerate(zip(scores + bias, experts, weights, strict=True)):
+        groups = z.reshape(4, 3)
+        best = np.argsort(-np.sort(groups, -1)[:, -2:].sum(-1))[:2]
+        allowed = [3 * group + i for group in best for i in range(3)]
+        expected = sorted(allowed, key=lambda e: -z[e])[:3]
+        assert list(chosen) == expected
+        own = scores[token, expected]
+        np.testing.assert_allclose(weight, 2.5 * own / own.sum(), rtol=1e-5)
+    gradient = jax.grad(
+        lambda b: jnp.sum(router(jnp.asarray(logits), 3, correction=b).weights ** 2)
+    )(jnp.asarray(bias))
+    assert not np.asarray(gradient).any()
+
+
+def test_a_router_that_cannot_choose_so_many_experts_is_refused():
+    with pytest.raises(ArgumentError, match="from 1 to the 4 experts"):
+        SoftmaxTopK()(jnp.zeros((2, 4)), 5)
+    with pytest.raises(ConfigError, match="router.groups"):
+        SigmoidTopK(groups=3, kept_groups=1).check(8, 2)
+    with pytest.raises(ConfigError, match="router.kept_groups"):
+        SigmoidTopK(groups=4, kept_groups=1).check(8, 3)
+    with pytest.raises(ConfigError, match="router.kept_groups"):
+        SigmoidTopK(groups=2, kept_groups=3)
+
+
+# Losses -----------------------------------------------------------------------------------------
+
+
+def test_the_balance_loss_is_that_of_the_equation_without_padding():
+    logits, weights, experts = routed(shape=(3, 11))
+    real = np.random.default_rng(3).random((3, 11)) < 0.7
+    p = softmax(logits.astype(np.float64))[real]
+    chosen = np.asarray(experts)[real]
+    f = np.array([(chosen == e).sum() for e in range(5)]) / real.sum()
+    expected = 5 * (f * p.mean(0)).sum()
+    load = expert_load(jax.nn.softmax(logits), experts, real)
+    np.testing.assert_allclose(balance_loss(load), expected, rtol=1e-5)
+    np.testing.assert_array_equal(load.routed, (f * real.sum()).round())
+    uniform = expert_load(jnp.full((5, 5), 0.2), jnp.arange(5)[:, None])
+    np.testing.assert_allclose(balance_loss(uniform), 1.0, rtol=1e-6)
+    nothing = expert_load(jax.nn.softmax(logits), experts, np.zeros_like(real))
+    assert balance_loss(nothing) == 0
+
+
+def test_the_z_loss_is_the_mean_square_of_the_log_partition():
+    logits, real = normal(0, 3, 4, 7), np.random.default_rng(3).random((3, 4)) < 0.7
+    squares = np.log(np.exp(logits.astype(np.float64)).sum(-1)) ** 2
+    np.testing.assert_allclose(router_z_loss(logits), squares.mean(), rtol=1e-5)
+    np.testing.assert_allclose(router_z_loss(logits, real), squares[real].mean(), rtol=1e-5)
+
+
+@pytest.mark.torch
+def test_both_conventions_of_the_balance_loss_are_those_of_transformers():
+    """Transformers takes the softmax of what it is given, which was a softmax in some releases."""
+    import torch
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    layers = [normal(seed, 3, 11, 5) for seed in range(4)]
+    real = np.random.default_rng(3).random((3, 11)) < 0.7
+    for twice in (False, True):
+        given = [jax.nn.softmax(z, axis=-1) if twice else z for z in layers]
+        theirs = load_balancing_loss_func(
+            tuple(torch.tensor(np.asarray(z).reshape(-1, 5)) for z in given),
+            5, 2, torch.tensor(real.astype(np.int64)),
+        )  # fmt: skip
+        loads = []
+        for z, own in zip(layers, given, strict=True):
+            experts = SoftmaxTopK()(jnp.asarray(z), 2).experts
+            loads.append(expert_load(jax.nn.softmax(own, axis=-1), experts, real))
+        total = jax.tree.map(lambda *parts: sum(parts), *loads)
+        np.testing.assert_allclose(balance_loss(total), theirs.numpy(), rtol=1e-5)
