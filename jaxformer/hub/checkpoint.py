@@ -150,6 +150,9 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
     for name in ("quantization_config", "quantization"):  # MLX writes the second
         if quantised := hf_config.values.get(name):
             method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+            if method == "mxfp4":  # read as bfloat16
+                hf_config.take(name)
+                continue
             raise ConfigError(
                 f"{hf_config.path}: {name}: the weights are quantised ({method or quantised!r}) "
                 "and cannot be read: fetch the model in bfloat16 or float32"

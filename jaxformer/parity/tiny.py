@@ -127,6 +127,22 @@ TINY: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": _LLAMA | {"sliding_window": 4},
+    "gpt_oss": _LLAMA
+    | {
+        "num_hidden_layers": 4,
+        "sliding_window": 4,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "swiglu_limit": 1.5,
+        "swiglu_alpha": 1.3,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 100.0,
+            "factor": 4.0,
+            "truncate": False,
+            "original_max_position_embeddings": 8,
+        },
+    },
     "olmoe": _PHI3 | {"num_experts": 7, "num_experts_per_tok": 3},
     "qwen3_moe": _LLAMA
     | {

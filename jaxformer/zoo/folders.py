@@ -30,7 +30,7 @@ _RELATIVES = {
         "m2m_100": ("nllb-moe",),
         "t5": ("switch_transformers",),
         "gemma2, gemma3_text": ("gemma4", "gemma3n", "gemma3n_text"),
-        "gpt_neox, llama": ("gpt_oss", "dbrx"),
+        "gpt_neox, llama": ("dbrx",),
     },
     _SIMILAR: {
         "llama": (

@@ -223,6 +223,22 @@ class Concatenated(Layout):
 
 
 @dataclass(frozen=True)
+class Alternating(Layout):
+    """Several parameters of one shape, whose last axes alternate (gpt-oss)."""
+
+    def shape(self, slots):
+        *leading, last = slots[0].shape
+        return (*leading, len(slots) * last)
+
+    def read(self, tensor, slots):
+        return [tensor[..., place :: len(slots)] for place in range(len(slots))]
+
+    def write(self, arrays, slots):
+        pieces = [array[..., None] for array in arrays]
+        return _concatenated(pieces, -1).reshape(self.shape(slots))
+
+
+@dataclass(frozen=True)
 class PerKeyHead(Layout):
     """`[(K, G + 2, H), inputs]`: for each key head, its G queries, its key and its value.
 
