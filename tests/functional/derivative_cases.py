@@ -247,6 +247,7 @@ RESIZED_OFFSETS = np.asarray(F.resize_offsets(jnp.eye(18), (2, 3), (3, 2)), np.f
 OFFSETS = np.asarray(
     F.patch_bias(jnp.eye(18), tokens_of(POSITIONS), tokens_of(KEYS), grid=(2, 3), prefix=1)
 ).transpose(0, 2, 3, 1)
+EXPERTS = np.array([[[0, 2], [1, 2], [0, 2], [2, 0]]])
 FFN = {"x": normal(3, 5), "up": normal(5, 7), "gate": normal(5, 7), "down": normal(7, 5)}
 X = {"x": normal(3, 5)}
 SCORES = {"logits": normal(2, 5, 6)}
@@ -312,6 +313,46 @@ CASES = {
         lambda p: F.feed_forward(**p, activation=F.activation("silu")),
         lambda p: (jax.nn.silu(p["x"] @ p["gate"]) * (p["x"] @ p["up"])) @ p["down"],
         FFN,
+    ),
+    "grouped_linear": Case(
+        lambda p: F.grouped_linear(p["x"], p["kernels"], np.array([1, 0, 2])),
+        lambda p: jnp.stack([
+            p["x"][0] @ p["kernels"][0], p["x"][1] @ p["kernels"][2], p["x"][2] @ p["kernels"][2],
+            jnp.zeros(7),
+        ]),
+        {"x": normal(4, 5), "kernels": normal(3, 5, 7)},
+    ),
+    "expert_feed_forward": Case(
+        lambda p: F.expert_feed_forward(
+            p["x"], EXPERTS, p["weights"], *(p[name] for name in ("up", "down")),
+            gate=p["gate"], activation=F.activation("silu"),
+        ),
+        lambda p: sum(
+            jnp.where(e == EXPERTS, p["weights"], 0.0).sum(-1, keepdims=True)
+            * (
+                (jax.nn.silu(p["x"] @ p["gate"][e]) * (p["x"] @ p["up"][e])) @ p["down"][e]
+            )
+            for e in range(3)
+        ),
+        {
+            "x": normal(1, 4, 5), "weights": normal(1, 4, 2), "up": normal(3, 5, 7),
+            "gate": normal(3, 5, 7), "down": normal(3, 7, 5),
+        },
+    ),
+    "balance_loss": Case(
+        lambda p: F.balance_loss(F.expert_load(p["probabilities"], EXPERTS)),
+        lambda p: 3 * jnp.sum(np.array([3, 1, 4]) / 4 * jnp.mean(p["probabilities"], axis=(0, 1))),
+        {"probabilities": normal(1, 4, 3)},
+    ),
+    "expert_load": Case(
+        lambda p: F.expert_load(p["probabilities"], EXPERTS).probabilities,
+        lambda p: jnp.sum(p["probabilities"], axis=(0, 1)),
+        {"probabilities": normal(1, 4, 3)},
+    ),
+    "router_z_loss": Case(
+        lambda p: F.router_z_loss(p["logits"]),
+        lambda p: jnp.mean(jnp.square(jax.nn.logsumexp(p["logits"], axis=-1))),
+        {"logits": normal(2, 3, 5)},
     ),
     "activation": Case(
         lambda p: F.activation("gelu_tanh")(p["x"]),

@@ -105,6 +105,39 @@ ROWS = [
         "up": [(5, 4), (3,)], "down": [(3, 5)], "gate": [(3, 4)], "activation": ["gelu", None],
         "up_bias": [(3,)], "gate_bias": [(3,)], "down_bias": [(5,)],
     }),
+    Row(F.grouped_linear, {
+        "x": floats(4, 3), "kernels": floats(2, 3, 5), "sizes": ints(2), "implementation": "ragged",
+    }, {
+        "x": [(4,)], "kernels": [(3, 5), (2, 4, 5)], "sizes": [(3,)], "implementation": ["gmm"],
+    }),
+    Row(F.expert_feed_forward, {
+        "x": floats(1, 4, 3), "experts": ints(1, 4, 2), "weights": floats(1, 4, 2),
+        "up": floats(5, 3, 6), "down": floats(5, 6, 3), "activation": jnp.tanh,
+        "gate": floats(5, 3, 6), "up_bias": floats(5, 6), "gate_bias": floats(5, 6),
+        "down_bias": floats(5, 3), "real": bools(1, 4), "implementation": "blocks",
+    }, {
+        "x": [(4, 3)], "experts": [(1, 3, 2), np.full((1, 4, 2), 5)], "weights": [(1, 4, 3)],
+        "up": [(5, 4, 6)], "down": [(5, 3, 6)], "activation": ["gelu", None], "gate": [(3, 6)],
+        "up_bias": [(6,)], "gate_bias": [(5, 3)], "down_bias": [(5, 6)], "real": [(4,)],
+        "implementation": ["gmm"],
+    }),
+    Row(F.expert_load, {
+        "probabilities": floats(2, 4, 5), "experts": ints(2, 4, 2), "real": bools(1, 4),
+    }, {
+        "probabilities": [(4, 5)], "experts": [(1, 4, 2), np.full((2, 4, 2), 5)], "real": [(2, 3)],
+    }),
+    Row(F.balance_loss, {
+        "load": F.expert_load(floats(2, 4, 5), ints(2, 4, 2)),
+    }, {"load": [None, floats(5)]}, free=("load",)),
+    Row(F.router_z_loss, {"logits": floats(2, 4, 5), "real": bools(2, 4)}, {
+        "logits": [(4, 5)], "real": [(2, 3)],
+    }),
+    Row(F.add_product_loss, {
+        "name": "a", "left": floats(3), "right": floats(3), "size": jnp.ones(()), "weight": 0.1,
+    }, {
+        "name": ["", 3, None], "left": [(4, 1)], "right": [(2, 3)], "size": [floats(2), ints(), 1],
+        "weight": [INF, None],
+    }, free=("name", "size")),
     Row(F.gelu, {"x": floats(2)}),
     Row(F.quick_gelu, {"x": floats(2)}),
     Row(F.layer_norm, NORM | {"bias": floats(4)}, {

@@ -9,7 +9,9 @@ from jax.sharding import PartitionSpec
 from jaxformer.checks import check_argument
 from jaxformer.functional.arrays import (
     assert_axes,
+    assert_bool,
     assert_floating,
+    assert_ids,
     assert_integers,
     check_choice,
     mesh_axes,
@@ -22,6 +24,7 @@ from jaxformer.functional.linear import dot, gathered
 
 GroupedImplementation = Literal["auto", "blocks", "ragged"]
 """How rows are multiplied: in blocks of the rows of one group, or with `jax.lax.ragged_dot`."""
+_IMPLEMENTATIONS = ("auto", "blocks", "ragged")
 _LARGEST_BLOCK = 64
 
 
@@ -63,7 +66,7 @@ def grouped_linear(
     assert_axes(x=(x, "R D"), kernels=(kernels, "E D F"), sizes=(sizes, "E"))
     assert_floating(x=x, kernels=kernels)
     assert_integers(sizes=sizes)
-    check_choice("implementation", implementation, ("auto", "blocks", "ragged"))
+    check_choice("implementation", implementation, _IMPLEMENTATIONS)
     if implementation == "auto":
         implementation = "blocks" if platform() == "cpu" else "ragged"
     return _grouped(x, kernels, sizes, transposed=False, blocks=implementation == "blocks")
@@ -129,7 +132,10 @@ def expert_feed_forward(
     masks = {} if real is None else {"real": (real, "B T")}
     assert_axes(**rows, **{k: (v, axes[k]) for k, v in given.items()}, **masks)
     assert_floating(x=x, weights=weights, **given)
-    assert_integers(experts=experts)
+    assert_ids(up.shape[0], experts=experts)
+    if real is not None:
+        assert_bool(real=real)
+    check_choice("implementation", implementation, _IMPLEMENTATIONS)
     real = jnp.ones_like(experts[..., 0], bool) if real is None else real
     names = tuple(given)
 

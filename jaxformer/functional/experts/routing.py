@@ -16,7 +16,7 @@ from jaxformer.checks import (
     check_fields,
     check_types,
 )
-from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_integers
+from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_ids
 from jaxformer.functional.norms import ParameterTable
 
 
@@ -186,11 +186,11 @@ class Load(NamedTuple):
     """The load of the experts: sums over the real tokens."""
 
     routed: jax.Array
-    """float32 `[E]`: the tokens routed to each expert."""
+    """`[E]`: the tokens routed to each expert."""
     probabilities: jax.Array
-    """float32 `[E]`: the sum of the probabilities of each expert."""
+    """`[E]`: the sum of the probabilities of each expert."""
     tokens: jax.Array
-    """float32 scalar: the real tokens."""
+    """Scalar: the real tokens."""
 
 
 def expert_load(
@@ -201,9 +201,9 @@ def expert_load(
     .. math:: n_e = \sum_t m_t \sum_k [e_{t k} = e], \qquad q_e = \sum_t m_t p_{t e}
 
     Args:
-        probabilities: `[..., E]`: see `Router.probabilities`.
-        experts: int `[..., K]`.
-        real: bool `[...]`: m, False for padding, which does not count; None: all are real.
+        probabilities: `[B, T, E]`: see `Router.probabilities`.
+        experts: int `[B, T, K]`.
+        real: bool `[B or 1, T]`: m, False for padding, which does not count; None: all are real.
 
     Returns:
         The sums.
@@ -211,19 +211,12 @@ def expert_load(
     Raises:
         AssertionError: Shapes do not fit together, or dtypes are wrong.
     """
-    assert_axes(probabilities=(probabilities, "... E"), experts=(experts, "... K"))
+    sizes = assert_axes(probabilities=(probabilities, "B T E"), experts=(experts, "B T K"))
     assert_floating(probabilities=probabilities)
-    assert_integers(experts=experts)
-    leading = probabilities.shape[:-1]
-    fits = experts.shape[:-1] == leading
-    check_argument("experts", experts.shape, fits, f"[*{list(leading)}, K], as probabilities")
-    chosen = jnp.sum(jax.nn.one_hot(experts, probabilities.shape[-1]), axis=-2)
-    counted = jnp.ones(experts.shape[:-1], jnp.float32)
-    if real is not None:
-        assert_bool(real=real)
-        counted = jnp.broadcast_to(real, experts.shape[:-1]).astype(jnp.float32)
-    axes = tuple(range(probabilities.ndim - 1))
-    weighted = (jnp.sum(each * counted[..., None], axis=axes) for each in (chosen, probabilities))
+    assert_ids(sizes["E"], experts=experts)
+    chosen = jnp.sum(jax.nn.one_hot(experts, sizes["E"], dtype=probabilities.dtype), axis=-2)
+    counted = _counted(probabilities, real)
+    weighted = (jnp.sum(each * counted, axis=(0, 1)) for each in (chosen, probabilities))
     return Load(*weighted, jnp.sum(counted))
 
 
@@ -238,11 +231,15 @@ def balance_loss(load: Load) -> jax.Array:
         load: The sums over the real tokens of a layer, or of several layers.
 
     Returns:
-        A float32 scalar; 0 without tokens.
+        A scalar; 0 without tokens.
+
+    Raises:
+        ArgumentError: The argument is not a `Load`.
 
     References:
         Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6.
     """
+    check_argument("load", load, isinstance(load, Load), "the result of expert_load")
     tokens = jnp.maximum(load.tokens, 1.0)
     products = jax.lax.stop_gradient(load.routed / tokens) * (load.probabilities / tokens)
     return load.routed.shape[0] * jnp.sum(products)
@@ -254,24 +251,24 @@ def router_z_loss(logits: jax.Array, real: jax.Array | None = None) -> jax.Array
     .. math:: \mathcal{L} = \frac{1}{T} \sum_t \Bigl(\log \sum_e \exp z_{t e}\Bigr)^2
 
     Args:
-        logits: `[..., E]`.
-        real: bool `[...]`: False for padding, which does not count; None: all are real.
+        logits: `[B, T, E]`.
+        real: bool `[B or 1, T]`: False for padding, which does not count; None: all are real.
 
     Returns:
-        A float32 scalar; 0 without tokens.
+        A scalar of at least float32; 0 without tokens.
+
+    Raises:
+        AssertionError: Shapes do not fit together, or dtypes are wrong.
 
     References:
         Zoph et al., ST-MoE (https://arxiv.org/abs/2202.08906), equation 5.
     """
-    assert_axes(logits=(logits, "... E"))
+    assert_axes(logits=(logits, "B T E"))
     assert_floating(logits=logits)
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    squares = jnp.square(jax.nn.logsumexp(wide, axis=-1))
-    if real is None:
-        return jnp.mean(squares)
-    assert_bool(real=real)
-    real = jnp.broadcast_to(real, squares.shape)
-    return jnp.sum(jnp.where(real, squares, 0)) / jnp.maximum(jnp.sum(real), 1)
+    squares = jnp.square(jax.nn.logsumexp(wide, axis=-1, keepdims=True))
+    counted = _counted(wide, real)
+    return jnp.sum(squares * counted) / jnp.maximum(jnp.sum(counted), 1.0)
 
 
 @dataclass(frozen=True)
@@ -303,6 +300,17 @@ class ClampedSwiGLU:
         return (up + 1) * gate * jax.nn.sigmoid(self.alpha * gate)
 
 
+def _counted(like, real):
+    """Returns `[B, T, 1]`: 1 at the real tokens and 0 at padding, in the dtype of `like`."""
+    tokens = like[..., :1]
+    if real is None:
+        return jnp.ones_like(tokens)
+    sizes = assert_axes(tokens=(tokens, "B T 1"))
+    assert_axes(sizes, real=(real, "B/1 T"))
+    assert_bool(real=real)
+    return jnp.ones_like(tokens) * real[..., None].astype(like.dtype)
+
+
 def _scores(function, logits, count):
     """Returns the float32 scores of all experts, of which `count` can be chosen."""
     assert_axes(logits=(logits, "... E"))
@@ -310,4 +318,3 @@ def _scores(function, logits, count):
     fits = 1 <= count <= logits.shape[-1]
     check_argument("count", count, fits, f"from 1 to the {logits.shape[-1]} experts")
     return function(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
-

@@ -20,7 +20,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from jaxformer.checks import FINITE, check_argument
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.arrays import assert_axes, static
+from jaxformer.functional.arrays import assert_axes, assert_floating, static
 
 Kind = Literal["loss", "weighted", "metric", "count", "left", "right", "size", "weight"]
 Terms = dict[tuple[Kind, str], jax.Array]
@@ -96,6 +96,7 @@ def add_product_loss(
     """
     weight = static("weight", weight, FINITE)
     assert_axes(left=(left, "N"), right=(right, "N"))
+    assert_floating(left=left, right=right)
     size = _checked("add_product_loss", name, size)
     if size is not None:
         own = {"left": left, "right": right, "size": size, "weight": weight * size}
