@@ -316,27 +316,36 @@ CASES = {
     ),
     "grouped_linear": Case(
         lambda p: F.grouped_linear(p["x"], p["kernels"], np.array([1, 0, 2])),
-        lambda p: jnp.stack([
-            p["x"][0] @ p["kernels"][0], p["x"][1] @ p["kernels"][2], p["x"][2] @ p["kernels"][2],
-            jnp.zeros(7),
-        ]),
+        lambda p: jnp.stack(
+            [
+                p["x"][0] @ p["kernels"][0],
+                p["x"][1] @ p["kernels"][2],
+                p["x"][2] @ p["kernels"][2],
+                jnp.zeros(7),
+            ]
+        ),
         {"x": normal(4, 5), "kernels": normal(3, 5, 7)},
     ),
     "expert_feed_forward": Case(
         lambda p: F.expert_feed_forward(
-            p["x"], EXPERTS, p["weights"], *(p[name] for name in ("up", "down")),
-            gate=p["gate"], activation=F.activation("silu"),
+            p["x"],
+            EXPERTS,
+            p["weights"],
+            *(p[name] for name in ("up", "down")),
+            gate=p["gate"],
+            activation=F.activation("silu"),
         ),
         lambda p: sum(
             jnp.where(e == EXPERTS, p["weights"], 0.0).sum(-1, keepdims=True)
-            * (
-                (jax.nn.silu(p["x"] @ p["gate"][e]) * (p["x"] @ p["up"][e])) @ p["down"][e]
-            )
+            * ((jax.nn.silu(p["x"] @ p["gate"][e]) * (p["x"] @ p["up"][e])) @ p["down"][e])
             for e in range(3)
         ),
         {
-            "x": normal(1, 4, 5), "weights": normal(1, 4, 2), "up": normal(3, 5, 7),
-            "gate": normal(3, 5, 7), "down": normal(3, 7, 5),
+            "x": normal(1, 4, 5),
+            "weights": normal(1, 4, 2),
+            "up": normal(3, 5, 7),
+            "gate": normal(3, 5, 7),
+            "down": normal(3, 7, 5),
         },
     ),
     "balance_loss": Case(
