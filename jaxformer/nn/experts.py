@@ -171,12 +171,14 @@ class MixtureOfExperts(Sublayer):
         self.gate = ExpertLinear(keys[2], num, model, hidden, std, bias=bias)
         down = normal(config.output_std)
         self.down = ExpertLinear(keys[3], num, hidden, model, down, bias=bias)
-        self.shared = self.shared_gate = None
-        if (shared := settings.shared) is not None:
-            own = settings.shared_settings
-            self.shared = FeedForward(keys[4], replace(config, mlp_dim=shared.dim), own)
-            if shared.gated:
-                self.shared_gate = Linear(keys[5], model, {"experts": 1}, std)
+        shared, sized = settings.shared, settings.shared_settings
+        self.shared = (
+            None
+            if shared is None
+            else FeedForward(keys[4], replace(config, mlp_dim=shared.dim), sized)
+        )
+        gated = shared is not None and shared.gated
+        self.shared_gate = Linear(keys[5], model, {"experts": 1}, std) if gated else None
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is unused."""
@@ -273,6 +275,11 @@ class Experts(FeedForwardConfig):
     def width(self, config: TransformerConfig) -> int:
         """The hidden width of an expert."""
         return config.mlp_dim if self.dim is None else self.dim
+
+    def used_width(self, config: TransformerConfig) -> int:
+        """The hidden units of all feed-forward layers that a token goes through."""
+        shared = 0 if self.shared is None else self.shared.dim
+        return self.per_token * self.width(config) + shared
 
     @property
     def shared_settings(self) -> MLP:

@@ -11,6 +11,7 @@ from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.config import Remat, RematNames, TransformerConfig
+from jaxformer.nn.experts import Experts
 from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.trace import teacher_of
@@ -97,9 +98,21 @@ def layer_products(config: TransformerConfig) -> dict[str, int]:
         "value": dim * narrow,
         "attention": 0,
         "output": dim * wide,
-        "mlp": dim * config.mlp_dim * (2 if mlp_settings(config).gated else 1),
-        "down": dim * config.mlp_dim,
+        "mlp": dim * hidden_units(config) * (2 if is_gated(config) else 1),
+        "down": dim * hidden_units(config),
     }
+
+
+def hidden_units(config: TransformerConfig) -> int:
+    """Hidden units of the feed-forward layer that a token uses: those of its experts, if any."""
+    own = getattr(config, "feed_forward", None)
+    return own.used_width(config) if isinstance(own, Experts) else config.mlp_dim
+
+
+def is_gated(config: TransformerConfig) -> bool:
+    """Whether the feed-forward layer has a gate; experts always do."""
+    own = getattr(config, "feed_forward", None)
+    return isinstance(own, Experts) or mlp_settings(config).gated
 
 
 def recomputed_products(config: TransformerConfig) -> dict[str, int]:
@@ -170,7 +183,7 @@ def saved_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
     """Bytes of the activations that all layers save on a device for the backward pass."""
     dim = config.model_dim
     heads = (config.num_heads + 2 * config.kv_heads) * config.head_width // tensor
-    hidden = config.mlp_dim * (2 if mlp_settings(config).gated else 1) // tensor
+    hidden = hidden_units(config) * (2 if is_gated(config) else 1) // tensor
     width = dim
     if config.remat in ("dots", "none"):
         width += heads + hidden + 2 * dim

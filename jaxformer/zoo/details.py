@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, without_part_prefix
+from jaxformer.nn.experts import Experts
 from jaxformer.nn.feedforward import mlp_settings
 
 PARTS = {
@@ -16,6 +17,7 @@ PARTS = {
     "W^K": r"^(?!pooler).*attention\.key\.",
     "W^V": r"^(?!pooler).*attention\.value\.",
     "W^O": r"^(?!pooler).*attention\.output\.",
+    "router": r"\.router\.",
     "mlp": r"sublayers\.\d+\.(up|gate|down)\.",
     "head": r"^(heads|pooler)\.",
     "norms": r"norm",
@@ -56,6 +58,8 @@ class ModelDetails(NamedTuple):
     """Parameters of each part that the model has: weights and biases, in the order of the model."""
     flops: TokenFlops
     """FLOPs per input token of a forward pass."""
+    unused: int = 0
+    """Parameters of the experts that a token does not use; 0 without experts."""
     parts: "tuple[ModelDetails, ...]" = ()
     """The details of its component models; the sizes of the whole are those of the first."""
 
@@ -63,6 +67,11 @@ class ModelDetails(NamedTuple):
     def num_parameters(self) -> int:
         """All parameters."""
         return sum(self.parameters.values())
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that a token uses: all but those of other experts."""
+        return self.num_parameters - self.unused
 
     @property
     def forward_flops(self) -> float:
@@ -94,24 +103,29 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
             lengths=lengths,
             parameters=parameters_by_part(config),
             flops=config.flops(lengths),
+            unused=sum(part.unused for part in parts),
             parts=parts,
         )
     layers, mlp = [config.num_layers], mlp_settings(config)
     if config.is_encoder_decoder:
         layers.append(config.decoder_layers)
+    experts = getattr(config, "feed_forward", None)
+    experts = experts if isinstance(experts, Experts) else None
+    kind = _GATED.get(mlp.activation, mlp.activation) if mlp.gated else mlp.activation
     return ModelDetails(
         tuple(layers),
         config.model_dim,
         config.num_heads,
         config.kv_heads,
         config.head_width,
-        config.mlp_dim,
-        _GATED.get(mlp.activation, mlp.activation) if mlp.gated else mlp.activation,
+        config.mlp_dim if experts is None else experts.width(config),
+        kind if experts is None else f"{experts.per_token} of {experts.num} experts",
         getattr(config.position, "theta", None),
         getattr(config, "vocab_size", None),
         lengths,
         parameters_by_part(config),
         config.flops(lengths),
+        unused=0 if experts is None else sum(layers) * experts.unused(config),
     )
 
 

@@ -163,6 +163,8 @@ def _print_one(system: System) -> None:
     rows += [row for row in zip(names, _kinds(found), strict=True) if row[1]]
     rows.append(("parameters, published", system.published))
     rows.append(("parameters, computed", f"{found.num_parameters:,}"))
+    if found.unused:
+        rows.append(("parameters, of a token", f"{found.active_parameters:,}"))
     for part, count in found.parameters.items():
         share = f"{100 * count / found.num_parameters:5.1f} %"
         rows.append((f"  {part}", f"{count:,}  {share}"))

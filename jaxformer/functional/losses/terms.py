@@ -97,7 +97,7 @@ def add_product_loss(
     weight = static("weight", weight, FINITE)
     assert_axes(left=(left, "N"), right=(right, "N"))
     assert_floating(left=left, right=right)
-    size = _checked("add_product_loss", name, size)
+    size = _checked("add_product_loss", name, size, "size")
     if size is not None:
         own = {"left": left, "right": right, "size": size, "weight": weight * size}
         add_terms({(kind, name): value for kind, value in own.items()})
@@ -195,20 +195,20 @@ class _Frame:
         self.trace = get_opaque_trace_state()
 
 
-def _checked(function: str, name: str, value: Any) -> jax.Array | None:
+def _checked(function: str, name: str, value: Any, argument: str = "value") -> jax.Array | None:
     """Returns the value in at least float32, or None if terms are not collected."""
     check_argument("name", name, isinstance(name, str) and name != "", "a string")
     shape = jnp.shape(value)
     if shape != () or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
         raise ArgumentError(
-            f"{function}({name!r}): the value has shape {shape} and dtype "
+            f"{function}({name!r}): the {argument} has shape {shape} and dtype "
             f"{jnp.result_type(value)}: must be a floating-point scalar, such as a mean"
         )
     if not _ACTIVE.value:
         return None
     if _FRAME.get().trace != get_opaque_trace_state():
         raise ArgumentError(
-            f"{function}({name!r}): the value is computed inside a scan, checkpoint, jit, vmap or "
-            "grad of your own: return it from there, and add it outside"
+            f"{function}({name!r}): the {argument} is computed inside a scan, checkpoint, jit, vmap "
+            "or grad of your own: return it from there, and add it outside"
         )
     return jnp.asarray(value, jnp.promote_types(jnp.result_type(value), jnp.float32))

@@ -1,0 +1,188 @@
+"""Decoders with experts: losses and metrics in training, padding, generation, adapters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import batch_for, structure_of, tiny
+
+from jaxformer.config.train import TrainConfig
+from jaxformer.distributed.sharding import MeshConfig, make_mesh
+from jaxformer.errors import ConfigError
+from jaxformer.functional import SigmoidTopK, TopKSoftmax, balance_loss, expert_load
+from jaxformer.functional.activations import with_cache
+from jaxformer.functional.losses.terms import collect_terms, with_products
+from jaxformer.models.lora import LoRA, abstract_model_of
+from jaxformer.nn import BalanceLoss, CacheShape, Experts, SharedExpert, ZLoss
+from jaxformer.optim import SGD, Constant
+from jaxformer.training.step import TrainProgram
+
+LOSSES = (BalanceLoss(weight=0.3), ZLoss(weight=0.2))
+SIZES = {"num_layers": 2, "model_dim": 24, "num_heads": 6, "num_kv_heads": 2, "mlp_dim": 20}
+EXPERTS = Experts(num=5, per_token=2, losses=LOSSES)
+
+
+def config_with(experts=EXPERTS, **changes):
+    return tiny(**({"feed_forward": experts, "vocab_size": 32} | SIZES | changes))
+
+
+def randomised(config, seed=0):
+    structure = structure_of(config)
+    random = np.random.default_rng(seed)
+    return structure, {
+        name: jnp.asarray(random.normal(0, 0.4, x.shape), jnp.float32)
+        for name, x in structure.shapes.items()
+    }
+
+
+def padded_batch(config, rows=8):
+    found = batch_for(config, rows=rows)
+    batch = {name: found[name] for name in config.batch_spec(rows, {"inputs": 7})}
+    segments = np.ones((rows, batch["inputs"].shape[1]), np.int32)
+    segments[: rows // 2, 4:] = 0
+    return batch | {"segments": jnp.asarray(segments)}
+
+
+def test_losses_and_metrics_are_those_of_all_layers_without_padding():
+    config = config_with()
+    structure, parameters = randomised(config)
+    model, batch = structure.module(parameters), padded_batch(config)
+    (_, _), terms = jax.jit(collect_terms(model.loss))(batch)
+    terms = with_products(terms)
+    recorded = with_cache(model.outputs, "*.hook_router_logits")
+    _, logits = recorded(batch)
+    real = batch["segments"] > 0
+    loads = []
+    for each in logits.values():
+        experts = config.feed_forward.router(each, 2).experts
+        loads.append(expert_load(jax.nn.softmax(each), experts, real))
+    total = jax.tree.map(lambda *parts: sum(parts), *loads)
+    np.testing.assert_allclose(terms["loss", "balance_loss"], balance_loss(total), rtol=1e-5)
+    np.testing.assert_allclose(
+        terms["weighted", "balance_loss"], 0.3 * balance_loss(total), rtol=1e-5
+    )
+    squares = [np.log(np.exp(np.asarray(z)[real]).sum(-1)) ** 2 for z in logits.values()]
+    expected = sum(each.mean() for each in squares)
+    np.testing.assert_allclose(terms["loss", "router_z_loss"], expected, rtol=1e-5)
+    loads = [5 * load.routed.max() / load.routed.sum() for load in loads]
+    np.testing.assert_allclose(
+        terms["metric", "expert_load"] / terms["count", "expert_load"], np.mean(loads), rtol=1e-5
+    )
+
+
+def test_the_loss_of_each_layer_is_that_of_switch_transformers():
+    config = config_with(Experts(num=5, losses=(BalanceLoss(weight=0.3, over="layer"),)))
+    structure, parameters = randomised(config)
+    model, batch = structure.module(parameters), padded_batch(config)
+    _, terms = collect_terms(model.loss)(batch)
+    _, logits = with_cache(model.outputs, "*.hook_router_logits")(batch)
+    expected = 0
+    for each in logits.values():
+        experts = config.feed_forward.router(each, 2).experts
+        load = expert_load(jax.nn.softmax(each), experts, batch["segments"] > 0)
+        expected += balance_loss(load)
+    np.testing.assert_allclose(terms["loss", "balance_loss"], expected, rtol=1e-5)
+
+
+def stepped(sizes=(1, 1, 1), **settings):
+    config = config_with(model_dim=24, num_heads=4, num_kv_heads=4)
+    mesh = make_mesh(MeshConfig(*sizes), jax.devices()[: int(np.prod(sizes))])
+    optimizer = SGD(schedule=Constant(learning_rate=1.0, warmup_steps=0), momentum=0.0)
+    program = TrainProgram(
+        config, optimizer, TrainConfig(steps=3, clip_norm=None, **settings), mesh
+    )
+    batch = {
+        name: jax.device_put(x, program.batch_sharding) for name, x in padded_batch(config).items()
+    }
+    state, metrics = program.train_step(program.init(0), batch)
+    return jax.device_get(state.params), {k: float(v) for k, v in metrics.items()}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1), (1, 2, 4)])
+def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
+    params, metrics = stepped()
+    cut, cut_metrics = stepped(sizes)
+    assert {"balance_loss", "router_z_loss", "expert_load", "router_entropy"} <= set(metrics)
+    for name, value in metrics.items():
+        np.testing.assert_allclose(cut_metrics[name], value, rtol=2e-5, err_msg=name)
+    for name, value in params.items():
+        np.testing.assert_allclose(cut[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_scanned_and_rematerialised_layers_are_the_same(remat):
+    plain = config_with()
+    structure, parameters = randomised(plain)
+    batch = padded_batch(plain)
+
+    def gradients(config):
+        def total(parameters):
+            model = structure_of(config).module(parameters)
+            (_, sums), terms = collect_terms(model.loss)(batch)
+            added = [x for (kind, _), x in with_products(terms).items() if kind == "weighted"]
+            return sum(each.loss for each in sums.values()) / 40 + sum(added)
+
+        return jax.jit(jax.grad(total))(parameters)
+
+    expected = gradients(plain)
+    found = gradients(config_with(remat=remat, scan_layers=not plain.scan_layers))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=2e-5, err_msg=name)
+        assert np.abs(value).max() > 0, name
+
+
+@pytest.mark.parametrize(
+    "experts",
+    [
+        EXPERTS,
+        Experts(num=6, per_token=2, router=SigmoidTopK(groups=3, kept_groups=2), dim=10),
+        Experts(num=4, per_token=3, router=TopKSoftmax(), bias=True),
+        Experts(num=4, per_token=1, shared=SharedExpert(dim=14, gated=True)),
+    ],
+)
+def test_cached_steps_give_the_states_of_whole_rows(experts):
+    config = config_with(experts)
+    structure, parameters = randomised(config)
+    model = structure.module(parameters)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (3, 9)))
+    whole = model.hidden(tokens)
+    cache = model.init_cache(CacheShape(3, 9, 5, "float32"))
+    parts = []
+    for start, stop in ((0, 5), (5, 6), (6, 7), (7, 9)):
+        states, cache = model.step(tokens[:, start:stop], cache)
+        parts.append(states)
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=2e-5)
+
+
+def test_products_are_those_of_the_experts_of_a_token():
+    experts = Experts(num=5, per_token=2, shared=SharedExpert(dim=14))
+    config = config_with(experts)
+    router, routed, shared = 24 * 5, 3 * 2 * 24 * 20, 3 * 24 * 14
+    assert experts.products(config) == router + routed + shared
+
+
+def test_adapters_leave_out_experts():
+    config = config_with()
+    names = abstract_model_of(config, LoRA(targets=("all-linear",))).targets
+    assert names
+    assert not any("sublayers.1" in name for name in names)
+    with pytest.raises(ConfigError, match="mixture of experts"):
+        abstract_model_of(config, LoRA(targets=("*.gate.kernel",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num": 0}, "num = 0"),
+        ({"per_token": 9}, "per_token = 9"),
+        ({"per_token": 0}, "per_token = 0"),
+        ({"dim": 0}, "dim = 0"),
+        ({"losses": (ZLoss(weight=1.0), ZLoss(weight=2.0))}, "losses"),
+        ({"router": SigmoidTopK(groups=3)}, "groups = 3"),
+    ],
+)
+def test_wrong_settings_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        Experts(**changes)
