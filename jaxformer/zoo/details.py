@@ -125,7 +125,9 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
         lengths,
         parameters_by_part(config),
         config.flops(lengths),
-        unused=0 if experts is None else sum(layers) * experts.unused(config),
+        unused=0
+        if experts is None
+        else (sum(layers) - experts.dense_layers) * experts.unused(config),
     )
 
 

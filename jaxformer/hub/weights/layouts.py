@@ -239,6 +239,27 @@ class Alternating(Layout):
 
 
 @dataclass(frozen=True)
+class PerHead(Layout):
+    """`[(N, H + H'), inputs]`: for each head its part of several kernels (DeepSeek)."""
+
+    def shape(self, slots):
+        return sum(slot.matrix[1] for slot in slots), slots[0].matrix[0]
+
+    def read(self, tensor, slots):
+        widths = [slot.shape[-1] for slot in slots]
+        heads = tensor.reshape(-1, sum(widths), tensor.shape[-1])
+        found, start = [], 0
+        for slot, width in zip(slots, widths, strict=True):
+            part = heads[:, start : start + width]
+            found.append(part.transpose(2, 0, 1).reshape(slot.shape))
+            start += width
+        return found
+
+    def write(self, arrays, slots):
+        return _concatenated(arrays, -1).reshape(slots[0].matrix[0], -1).T
+
+
+@dataclass(frozen=True)
 class PerKeyHead(Layout):
     """`[(K, G + 2, H), inputs]`: for each key head, its G queries, its key and its value.
 
