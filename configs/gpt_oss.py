@@ -1,11 +1,10 @@
 """gpt-oss, experts in every layer with attention sinks: configs/gpt_oss.py:20b.
 
 The other size is gpt_oss.py:120b. Sizes: OpenAI, gpt-oss-120b & gpt-oss-20b Model Card,
-https://arxiv.org/abs/2508.10925, table 1 and section 2.2, and the released checkpoints, which also
-give the weight of the balancing loss (0.9) and YaRN. The card publishes no optimizer; the rest of
-the recipe is that of OLMoE (Muennighoff et al., https://arxiv.org/abs/2409.02060, table 10: AdamW,
-peak 4e-4, warm-up over 2000 steps, cosine to a tenth, 4M tokens per step, 5.1T tokens), with
-OLMoE's weight of the balancing loss, 0.01.
+https://arxiv.org/abs/2508.10925, table 1 and section 2.2, and the released checkpoints. The card
+publishes no optimizer: the recipe is that of OLMoE (Muennighoff et al.,
+https://arxiv.org/abs/2409.02060, table 10: AdamW, peak 4e-4, warm-up over 2000 steps, cosine to a
+tenth, 4M tokens per step, 5.1T tokens, weight 0.01 of the balancing loss).
 
 As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
@@ -17,16 +16,14 @@ from dataclasses import replace
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer
 from jaxformer.distributed import MeshConfig
-from jaxformer.nn.experts import BalanceLoss
 from jaxformer.optim import AdamW, Cosine
 from jaxformer.zoo.recipes import choose
 
 
 def get_config(size: str = "20b") -> Config:
     model = choose("gpt_oss.py", size).config
-    experts = replace(model.feed_forward, losses=(BalanceLoss(weight=0.01),))
     return Config(
-        model=replace(model, feed_forward=experts, remat="full"),
+        model=replace(model, remat="full"),
         data=DataConfig(
             tokenizer=TrainTokenizer(kind="bpe", vocab_size=32_000),
             sequence_length=4096,

@@ -1,4 +1,7 @@
-"""DeepSeek-V3: latent attention, dense first layers, and experts chosen by biased sigmoids."""
+"""DeepSeek-V3: latent attention, dense first layers, and experts chosen by biased sigmoids.
+
+The module that predicts a second token in training is left out.
+"""
 
 from functools import partial
 from typing import Any
@@ -54,7 +57,6 @@ SYSTEMS = (
         ),
         "671B",
         "DeepSeek-AI, 2024, section 4.2, https://arxiv.org/abs/2412.19437",
-        note="37B of them are active; its module that predicts a second token is left out",
     ),
 )
 

@@ -13,12 +13,12 @@ from jaxformer.nn.feedforward import mlp_settings
 
 PARTS = {
     "positions": r"(position|relative)_table$|^frame_positions\.",
-    "W^Q": r"^(?!pooler).*attention\.query\.",
-    "W^K": r"^(?!pooler).*attention\.key\.",
-    "W^V": r"^(?!pooler).*attention\.value\.",
+    "W^Q": r"^(?!pooler).*attention\.query(_up)?\.",
+    "W^K": r"^(?!pooler).*attention\.key(_up)?\.",
+    "W^V": r"^(?!pooler).*attention\.value(_up)?\.",
     "W^O": r"^(?!pooler).*attention\.output\.",
     "router": r"\.router\.",
-    "mlp": r"sublayers\.\d+\.(up|gate|down)\.",
+    "mlp": r"sublayers\.\d+\.(shared\.)?(up|gate|down)\.",
     "head": r"^(heads|pooler)\.",
     "norms": r"norm",
     "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|"

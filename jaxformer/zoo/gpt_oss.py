@@ -23,7 +23,7 @@ from jaxformer.hub.weights.layouts import Alternating, Same
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
-from jaxformer.nn.experts import BalanceLoss, Experts
+from jaxformer.nn.experts import Experts
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import expert_fields
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
@@ -36,7 +36,6 @@ _EXPERTS = Experts(
     router=TopKSoftmax(),
     activation=ClampedSwiGLU(),
     bias=True,
-    losses=(BalanceLoss(weight=0.9),),
 )
 _gpt_oss = partial(
     llama,
@@ -71,7 +70,6 @@ SYSTEMS = (
         _published(24, Experts(**(vars(_EXPERTS) | {"num": 32}))),
         "20.91B",
         _SOURCE,
-        note="3.61B of them are active",
     ),
     System(
         "gpt-oss-120b",
@@ -79,7 +77,6 @@ SYSTEMS = (
         _published(36, _EXPERTS),
         "116.83B",
         _SOURCE,
-        note="5.13B of them are active",
     ),
 )
 

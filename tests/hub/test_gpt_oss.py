@@ -10,8 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxformer.errors import DataError
 from jaxformer.generation.api import generate
-from jaxformer.hub.weights.mxfp4 import Mxfp4Tensors
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Mxfp4Tensors, TensorFiles
 from jaxformer.parity.reference import save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save

@@ -11,8 +11,7 @@ from jaxformer.hub.weights.flax_names import FlaxTensors
 from jaxformer.hub.weights.flax_tree import optional_tensors
 from jaxformer.hub.weights.found import weight_names_in
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
-from jaxformer.hub.weights.mxfp4 import Mxfp4Tensors
-from jaxformer.hub.weights.tensors import TensorFiles, Tensors
+from jaxformer.hub.weights.tensors import Mxfp4Tensors, TensorFiles, Tensors
 from jaxformer.hub.weights.wrappers import unwrapped
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
