@@ -11,7 +11,7 @@ from flax import nnx
 from jaxformer.checks import check_field, check_fields
 from jaxformer.functional.activations import with_cache
 from jaxformer.functional.arrays import assert_axes, assert_floating
-from jaxformer.functional.convolution import windows
+from jaxformer.functional.audio.convolution import windows
 from jaxformer.functional.feedforward import gelu
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.norms import LayerNorm, Norm

@@ -77,9 +77,10 @@ class BalanceLoss(RouterLoss):
         Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6.
     """
 
-    over: Literal["all_layers", "layer"] = "all_layers"
-    """What f and P are means over: the tokens of all layers, as in transformers, or those of each
-    layer; the losses of the layers are then added up (Switch Transformers)."""
+    over: Literal["layer", "all_layers"] = "layer"
+    """What f and P are means over: the tokens of each layer, and the losses of the layers are added
+    up (Switch Transformers); or the tokens of all layers, as in transformers. The latter can be
+    least while each layer prefers a few experts, if they are others in every layer."""
     softmax_twice: bool = False
     """P is the mean of the softmax of the router's probabilities instead of the mean of the
     probabilities. Some releases of transformers 5 computed it so; its gradient is about E times

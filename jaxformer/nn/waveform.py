@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxformer.checks import RATE, at_least, check_field, check_fields, check_types
 from jaxformer.functional.arrays import assert_axes
-from jaxformer.functional.convolution import (
+from jaxformer.functional.audio.convolution import (
     channel_norm,
     grouped_convolution,
     num_windows,

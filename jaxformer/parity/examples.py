@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxformer.functional.convolution import num_windows
+from jaxformer.functional.audio.convolution import num_windows
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig

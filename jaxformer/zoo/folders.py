@@ -8,7 +8,7 @@ from jaxformer.models import DualEncoderConfig
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.text_parts import text_model_only
 
-_DENSE = "its dense relatives are: {}; experts are not supported yet"
+_DENSE = "its relatives are: {}; its own kind of experts is not supported yet"
 _SIMILAR = "the nearest relatives by architecture are: {}"
 
 # Unsupported systems, by the supported ones that they resemble most. They are not read as these.

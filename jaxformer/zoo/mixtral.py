@@ -20,7 +20,9 @@ _SIZES: dict[str, Any] = {"num_kv_heads": 8, "position": RoPE(theta=1_000_000.0)
 
 def _with_loss(weight: float) -> dict[str, Any]:
     """The sizes, with a balancing loss of this weight."""
-    return _SIZES | {"feed_forward": Experts(losses=(BalanceLoss(weight=weight),))}
+    return _SIZES | {
+        "feed_forward": Experts(losses=(BalanceLoss(weight=weight, over="all_layers"),))
+    }
 
 
 SYSTEMS = (

@@ -36,7 +36,8 @@ SYSTEMS = (
                 num=64,
                 per_token=8,
                 router=SoftmaxTopK(renormalize=False),
-                losses=(BalanceLoss(weight=0.01), ZLoss(weight=0.001)),
+                # MegaBlocks divides the weight 0.01 by the layers and the experts of a token.
+                losses=(BalanceLoss(weight=0.01 / (16 * 8)), ZLoss(weight=0.001)),
             ),
         ),
         "6.9B",

@@ -48,7 +48,9 @@ def _published(layers: int, width: int, heads: int, dense: int, inner: int) -> D
         head_dim=128,
         norm=_NORM,
         position=RoPE(theta=1_000_000.0),
-        feed_forward=Experts(num=128, per_token=8, dim=inner, losses=(BalanceLoss(weight=0.001),)),
+        feed_forward=Experts(
+            num=128, per_token=8, dim=inner, losses=(BalanceLoss(weight=0.001, over="all_layers"),)
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.convolution import (
+from jaxformer.functional.audio.convolution import (
     channel_norm,
     grouped_convolution,
     num_windows,

@@ -66,7 +66,7 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
     [
         ({"model_type": "lama"}, ["model_type = 'lama'", "Parity with transformers"]),
         ({"model_type": "Llama"}, ["model_type = 'Llama'", "must be 'llama'"]),
-        ({"model_type": "mixtral"}, ["model_type = 'mixtral'", "mistral", "experts"]),
+        ({"model_type": "mistral4"}, ["model_type = 'mistral4'", "mistral", "experts"]),
         ({"model_type": None}, ["model_type = None", "Parity with transformers"]),
         ({"model_type": ["llama"]}, ["model_type = ['llama']"]),
         ({"architectures": ["LlamaForCausalLN"]}, ["LlamaForCausalLN", "'LlamaForCausalLM'"]),

@@ -17,7 +17,7 @@ from jaxformer.nn import BalanceLoss, CacheShape, Experts, SharedExpert, ZLoss
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
-LOSSES = (BalanceLoss(weight=0.3), ZLoss(weight=0.2))
+LOSSES = (BalanceLoss(weight=0.3, over="all_layers"), ZLoss(weight=0.2))
 SIZES = {"num_layers": 2, "model_dim": 24, "num_heads": 6, "num_kv_heads": 2, "mlp_dim": 20}
 EXPERTS = Experts(num=5, per_token=2, losses=LOSSES)
 
@@ -71,7 +71,7 @@ def test_losses_and_metrics_are_those_of_all_layers_without_padding():
 
 
 def test_the_loss_of_each_layer_is_that_of_switch_transformers():
-    config = config_with(Experts(num=5, losses=(BalanceLoss(weight=0.3, over="layer"),)))
+    config = config_with(Experts(num=5, losses=(BalanceLoss(weight=0.3),)))
     structure, parameters = randomised(config)
     model, batch = structure.module(parameters), padded_batch(config)
     _, terms = collect_terms(model.loss)(batch)
@@ -114,7 +114,7 @@ def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_scanned_and_rematerialised_layers_are_the_same(remat):
     plain = config_with()
-    structure, parameters = randomised(plain)
+    _, parameters = randomised(plain)
     batch = padded_batch(plain)
 
     def gradients(config):

@@ -208,7 +208,7 @@ def _checked(function: str, name: str, value: Any, argument: str = "value") -> j
         return None
     if _FRAME.get().trace != get_opaque_trace_state():
         raise ArgumentError(
-            f"{function}({name!r}): the {argument} is computed inside a scan, checkpoint, jit, vmap "
-            "or grad of your own: return it from there, and add it outside"
+            f"{function}({name!r}): the {argument} is computed inside a scan, checkpoint, jit, "
+            "vmap or grad of your own: return it from there, and add it outside"
         )
     return jnp.asarray(value, jnp.promote_types(jnp.result_type(value), jnp.float32))

@@ -10,13 +10,15 @@ from jaxformer.nn.experts import BalanceLoss
 
 
 def _read_loss(hf_config: HFConfig) -> dict[str, Any]:
-    """The weight of the balancing loss.
+    """The balancing loss of transformers, whose means are over the tokens of all layers.
 
     Classes of transformers add the loss if `output_router_logits` is true. Their generation fails
     then, so published files have false, and training scripts change it.
     """
     weight = float(hf_config.number("router_aux_loss_coef"))
-    return {"feed_forward.losses": (BalanceLoss(weight=weight),) if weight else ()}
+    return {
+        "feed_forward.losses": (BalanceLoss(weight=weight, over="all_layers"),) if weight else ()
+    }
 
 
 def _write_loss(config: DecoderConfig) -> dict[str, Any]:

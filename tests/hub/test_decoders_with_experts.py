@@ -1,0 +1,91 @@
+"""Decoders with experts against transformers: the balancing loss, generation, and files."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import torch
+from saved_folders import change_settings
+
+import jaxformer
+from jaxformer.errors import ConfigError
+from jaxformer.functional.losses.terms import collect_terms, with_products
+from jaxformer.hub.weights.weight_file import tensors_of
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference, save_random
+from jaxformer.pretrained.auto import load
+from jaxformer.zoo import FORMATS
+
+pytestmark = pytest.mark.torch
+
+KINDS = ("mixtral", "olmoe", "qwen3_moe")
+TOLERANCE = 2e-5
+
+
+def both(kind, folder):
+    name = FORMATS[kind].architectures[0].name
+    save_random(kind, name, folder)
+    change_settings(folder, router_aux_loss_coef=0.5)
+    return load(folder), Reference(folder, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_balancing_loss_and_its_gradients(kind, tmp_path):
+    ours, theirs = both(kind, tmp_path / "model")
+    inputs = example_inputs(ours.checkpoint, "left", length=17)
+    mask = np.asarray(inputs["attention_mask"])
+    theirs.model.config.output_router_logits = True
+    expected = theirs.forward(inputs).aux_loss
+
+    def own(parameters):
+        model = ours.abstract_model.module(parameters)
+        batch = {"inputs": inputs["input_ids"], "segments": mask}
+        _, terms = collect_terms(model.outputs)(batch)
+        return with_products(terms)["weighted", "balance_loss"]
+
+    value, found = jax.value_and_grad(own)(ours.parameters)
+    np.testing.assert_allclose(value, 0.5 * expected.detach().numpy(), rtol=1e-5)
+    theirs.model.zero_grad()
+    (0.5 * expected).backward()
+    wanted = {name: p.grad for name, p in theirs.model.named_parameters() if p.grad is not None}
+    tensors = dict(tensors_of(found, ours.placements))
+    compared = 0
+    for name, gradient in wanted.items():
+        name = name.replace("mlp.gate.", "block_sparse_moe.gate.") if kind == "mixtral" else name
+        if name in tensors:  # the experts' are apart in files
+            largest = float(gradient.abs().max())
+            np.testing.assert_allclose(
+                tensors[name], gradient.numpy(), atol=TOLERANCE * largest, err_msg=name
+            )
+            compared += 1
+    assert compared > 3 * ours.config.num_layers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generated_tokens(kind, tmp_path):
+    ours, theirs = both(kind, tmp_path / "model")
+    random = np.random.default_rng(0)
+    ids, mask = random.integers(6, 131, (3, 9)), np.ones((3, 9), int)
+    mask[0, :4] = mask[2, :1] = 0
+    inputs = {"input_ids": np.where(mask, ids, 5), "attention_mask": mask}
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": 130}
+    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
+    expected = theirs.model.generate(**tensors, **options).numpy()
+    found = jaxformer.generate(ours, inputs, max_new_tokens=24, eos_token_id=130)["sequences"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_what_files_may_say_and_is_not_supported(tmp_path):
+    folder = tmp_path / "model"
+    save_random("qwen3_moe", "Qwen3MoeForCausalLM", folder)
+    kept = (folder / "config.json").read_text()
+    for changes, message in (
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
+        ({"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\]"),
+        ({"num_experts_per_tok": 9}, "per_token = 9"),
+        ({"norm_topk_prob": "yes"}, "norm_topk_prob"),
+    ):
+        (folder / "config.json").write_text(json.dumps(json.loads(kept) | changes))
+        with pytest.raises(ConfigError, match=message):
+            load(folder)
