@@ -2,8 +2,8 @@
 
 Sizes and recipe: DeepSeek-AI, DeepSeek-V3 Technical Report, https://arxiv.org/abs/2412.19437,
 section 4.2: AdamW, peak 2.2e-4, warm-up over 2000 steps, 14.8T tokens in rows of 4096 and, at the
-end, 15360 rows of them per step, weight 0.0001 of the balancing loss. There the rate is constant for
-10T tokens and falls along a cosine to a tenth over 4.3T, the rows grow from 3072, the biases of the
+end, 15360 rows of them per step, weight 0.0001 of the balancing loss. There the rate stays for 10T
+tokens and falls along a cosine to a tenth over 4.3T, the rows grow from 3072, the biases of the
 router balance the load, and a module predicts a second token; here the rate falls along a cosine
 from the start, the rows are as many as at the end, the biases stay as they are, the balancing loss
 is that of all layers, and RoPE is stretched by YaRN from the start, as in the released checkpoint.
