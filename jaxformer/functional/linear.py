@@ -158,6 +158,31 @@ def as_array(kernel: Kernel) -> ArrayLike:
     return as_array(kernel.base) if isinstance(kernel, Adapted) else kernel
 
 
+def dense(kernel: Kernel, contracted: tuple[int, ...]) -> jax.Array:
+    """Returns a kernel of any form as an array, without dropout.
+
+    Args:
+        kernel: The kernel.
+        contracted: The sizes of its contracted axes.
+
+    Returns:
+        `[*contracted, *outputs]`.
+    """
+    if isinstance(kernel, Transposed):
+        return jnp.moveaxis(kernel.matrix, -1, 0).reshape(*contracted, *kernel.outputs)
+    if isinstance(kernel, Quantized):
+        values = dense(kernel.values, contracted).astype(jnp.float32)
+        return values * jnp.expand_dims(kernel.scales, tuple(range(len(contracted))))
+    if isinstance(kernel, Part):
+        stop = kernel.start + math.prod(kernel.outputs)
+        part = dense(kernel.joined, contracted)[..., kernel.start : stop]
+        return part.reshape(*contracted, *kernel.outputs)
+    if isinstance(kernel, Adapted):
+        added = kernel.scale * jnp.tensordot(kernel.a, kernel.b, 1)
+        return dense(kernel.base, contracted) + added
+    return kernel
+
+
 def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
     """Checks that a kernel contracts axes of the given sizes.
 

@@ -117,8 +117,7 @@ def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -
         raise ConfigError(f"{hf_config.path}: {_unknown_message(kind, formats, relatives)}")
     model_format = formats[kind].bound(hf_config, formats)
     hf_config.check_depth()
-    _check_not_quantised(hf_config)
-    hf_config = completed(hf_config, model_format)
+    hf_config = completed(_dequantised(hf_config), model_format)
     architecture = _architecture(hf_config, model_format)
     try:
         config = read_config(hf_config, model_format, architecture)
@@ -146,14 +145,18 @@ def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _check_not_quantised(hf_config: HFConfig) -> None:
+def _dequantised(hf_config: HFConfig) -> HFConfig:
+    """Returns the description of the model as it is read, or refuses its weights."""
     for name in ("quantization_config", "quantization"):  # MLX writes the second
         if quantised := hf_config.values.get(name):
             method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+            if method == "mxfp4":
+                return hf_config.without(name)  # `Mxfp4Tensors` reads it as bfloat16
             raise ConfigError(
                 f"{hf_config.path}: {name}: the weights are quantised ({method or quantised!r}) "
                 "and cannot be read: fetch the model in bfloat16 or float32"
             )
+    return hf_config
 
 
 def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:

@@ -29,7 +29,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
-from jaxformer.nn.states import STATES, WEIGHTS, Cache, by_layer, layer_states
+from jaxformer.models.states import STATES, WEIGHTS, Cache, by_layer, layer_states
 
 if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint

@@ -88,6 +88,12 @@ class HFConfig:
         other.given = self.given | values
         return other
 
+    def without(self, name: str) -> "HFConfig":
+        """Returns a copy without a field, as if the file did not have it."""
+        other = self.completed({k: v for k, v in self.values.items() if k != name})
+        other.given = {k: v for k, v in self.given.items() if k != name}
+        return other
+
     def completed(self, values: Mapping[str, Any]) -> "HFConfig":
         """Returns the same file with these values: fields renamed and defaults filled in."""
         other = HFConfig(values, self.path)

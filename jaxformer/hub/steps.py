@@ -20,8 +20,8 @@ from jaxformer.hub.tasks.classes import Arrays
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.states import STATES, WEIGHTS
 from jaxformer.nn.cache import Cache, CacheShape, EncoderCache
-from jaxformer.nn.states import STATES, WEIGHTS
 
 if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint

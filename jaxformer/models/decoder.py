@@ -46,6 +46,10 @@ class DecoderConfig(TypedTextConfig):
         check_fields(self, "model", encoder_dim=SIZE_OR_NONE)
         reads = self.cross_attention is not None or self.encoder_dim is None
         check_field(self, "encoder_dim", reads, "None: the model has no cross_attention")
+        first = len(self.feed_forward.first_layers)
+        apart = not first or first <= len(self.windows) == self.num_layers
+        rule = f"a tuple with an entry for each layer: the first {first} have another feed_forward"
+        check_field(self, "windows", apart, rule, "model")
 
     @property
     def block_sublayers(self) -> tuple[SublayerConfig, ...]:
@@ -73,6 +77,8 @@ class DecoderConfig(TypedTextConfig):
         """Returns the FLOPs per token, excluding those of the encoder."""
         layers = self.num_layers
         products = block_products(self, self.block_sublayers, layers)
+        for first in self.feed_forward.first_layers:
+            products += first.products(self) - self.feed_forward.products(self)
         products += sum(head.products(self) for head in self.heads)
         attention = attention_flops(self, self.sublayers, layers, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)
@@ -221,6 +227,10 @@ class Decoder(GenerativeModel):
             config,
             position=config.position,
             make_block=partial(config.block.build, sublayers=config.block_sublayers),
+            make_first=[
+                partial(config.block.build, sublayers=(*config.block_sublayers[:-1], first))
+                for first in config.feed_forward.first_layers
+            ],
             num_layers=config.num_layers,
             width=width,
             type_sizes=config.type_sizes,

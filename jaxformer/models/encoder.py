@@ -115,7 +115,7 @@ class Encoder(Model):
             config,
             position=config.position,
             make_block=partial(config.block.build, sublayers=config.sublayers),
-            make_first=first and partial(first.build, sublayers=config.sublayers),
+            make_first=[partial(first.build, sublayers=config.sublayers)] if first else [],
             num_layers=config.num_layers,
             width=width,
             type_sizes=config.type_sizes,

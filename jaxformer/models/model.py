@@ -232,7 +232,8 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
     """Fields of older versions -> their current paths."""
     self_attention: SelfAttentionConfig = DotProductAttention()
     """The token-mixing sublayer: DotProductAttention, DisentangledAttention (DeBERTa),
-    BlockSparseAttention (BigBird), TransientGlobalAttention (LongT5), or a user-defined one.
+    BlockSparseAttention (BigBird), TransientGlobalAttention (LongT5), LatentAttention (DeepSeek),
+    or a user-defined one.
     """
     feed_forward: FeedForwardConfig = MLP()
     """The position-wise sublayer: MLP or a user-defined one."""

@@ -20,6 +20,7 @@ from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
+from jaxformer.models.states import STATES, layer_states
 from jaxformer.nn import (
     MLP,
     DotProductAttention,
@@ -30,7 +31,6 @@ from jaxformer.nn import (
 )
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal
-from jaxformer.nn.states import STATES, layer_states
 
 _TAPS = 3
 _STRIDES = (1, 2)

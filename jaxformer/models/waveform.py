@@ -27,6 +27,7 @@ from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
+from jaxformer.models.states import STATES, layer_states
 from jaxformer.nn import (
     MLP,
     DotProductAttention,
@@ -38,7 +39,6 @@ from jaxformer.nn import (
     Transformer,
 )
 from jaxformer.nn.layers import normal, optional_norm, parameter
-from jaxformer.nn.states import STATES, layer_states
 from jaxformer.nn.waveform import (
     ConvolutionalFeatures,
     FeatureEncoder,

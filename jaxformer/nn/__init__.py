@@ -15,6 +15,7 @@ from jaxformer.nn.disentangled import DisentangledAttention
 from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert, ZLoss
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.inputs import InputLayer
+from jaxformer.nn.latent_attention import LatentAttention
 from jaxformer.nn.layers import Embedding, Linear, NormLayer, constant, normal, parameter
 from jaxformer.nn.residual import (
     BranchNorm,
@@ -59,6 +60,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardConfig",
     "InputLayer",
+    "LatentAttention",
     "Linear",
     "NormLayer",
     "Parallel",

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxformer.functional.norms import Norm
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import Linear, head_norm, normal, parameter
+from jaxformer.nn.layers import Linear, head_norm, normal, parameter, value_of
 from jaxformer.nn.sublayer import (
     Context,
     CrossAttentionConfig,
@@ -84,6 +84,9 @@ class Attention(nnx.Module):
         self.scale = settings.scale
         self.scale_by_depth = settings.scale_by_depth
         self.softcap = settings.softcap
+        # Initially about as much as one key.
+        sinks = (config.num_heads,), ("heads",), std
+        self.sinks = parameter(jax.random.fold_in(key, 6), *sinks) if settings.sinks else None
         self.clip = settings.clip
         self.dropout = settings.dropout
         self.implementation = config.attention
@@ -179,21 +182,41 @@ class Attention(nnx.Module):
         key: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, D]`, attention with rotated queries and keys, and the output projection."""
-        output_BTNH = attention(
+        options = {"mask": mask, "bias": bias, "distances": distances, "key": key}
+        output_BTNH = self.attended(query_BTNH, key_BSKH, value_BSKH, **options)
+        return self.projected_output(self.finished(output_BTNH, value_BSKH, mask))
+
+    def attended(
+        self,
+        query_BTNH: jax.Array,
+        key_BSKH: jax.Array,
+        value_BSKH: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        **options: Any,
+    ) -> jax.Array:
+        """`[B, T, N, H']`, `functional.attention` with the settings of this layer."""
+        return attention(
             query_BTNH,
             key_BSKH,
             value_BSKH,
-            mask=mask,
-            bias=bias,
-            distances=distances,
+            **options,
             scale=self.scale,
             softcap=self.softcap,
+            sinks=value_of(self.sinks),
             dropout_rate=self.dropout,
             dropout_key=key,
             implementation=self.implementation,
         )
-        output_BTNH = self.finished(output_BTNH, value_BSKH, mask)
+
+    def projected_output(self, output_BTNH: jax.Array) -> jax.Array:
+        """`[B, T, D]`, the output projection."""
         return saveable("attention_output", self.output(tap("hook_z", output_BTNH)))
+
+    def empty_cache(self, shape: CacheShape, slots: int) -> KeyValueCache:
+        """A cache without tokens, for what `rotated` and `keys_and_values` return."""
+        widths = self.head_dim, self.value_dim
+        return KeyValueCache.empty(shape, slots, self.kv_heads, *widths)
 
     def finished(self, output_BTNH: jax.Array, value_BSKH: jax.Array, mask: Mask) -> jax.Array:
         """What attention found, before the output projection; in a subclass perhaps changed."""
@@ -252,10 +275,7 @@ class SelfAttention(Sublayer):
     def init_cache(self, shape: CacheShape, encoder_outputs: jax.Array | None) -> KeyValueCache:
         """An empty ring buffer; with a window it has fewer slots."""
         del encoder_outputs
-        slots = shape.slots(self.window)
-        attention = self.attention
-        widths = attention.head_dim, attention.value_dim
-        return KeyValueCache.empty(shape, slots, attention.kv_heads, *widths)
+        return self.attention.empty_cache(shape, shape.slots(self.window))
 
     def step(
         self, x: jax.Array, context: Context, cache: KeyValueCache
@@ -366,6 +386,8 @@ class DotProductAttention(SelfAttentionConfig):
     """Bounds queries, keys and values (MPT)."""
     softcap: float | None = None
     """Bounds the logits (Gemma 2)."""
+    sinks: bool = False
+    """Each head has a learned logit in the denominator of its softmax (gpt-oss)."""
     dropout: float = 0.0
     """Dropout of the probabilities."""
     query_key_norm: Norm | None = None

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import FINITE, check_field, check_fields, check_types
+from jaxformer.checks import FINITE, NOT_NEGATIVE, check_field, check_fields, check_types
 from jaxformer.functional.activations import tap
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.experts.grouped import expert_feed_forward
@@ -255,13 +255,16 @@ class Experts(FeedForwardConfig):
     """Biases of the experts' linear maps."""
     shared: SharedExpert | None = None
     """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek). None: there is none."""
+    dense_layers: int = 0
+    """Layers of a decoder, the first ones, that have a gated MLP of width model.mlp_dim in its
+    place (DeepSeek)."""
     losses: tuple[RouterLoss, ...] = (BalanceLoss(weight=0.01),)
     """Losses of the router: BalanceLoss, ZLoss or user-defined ones."""
 
     def __post_init__(self):
         super().__post_init__()
         where = "model.feed_forward"
-        check_fields(self, where, num=SIZE, dim=SIZE_OR_NONE)
+        check_fields(self, where, num=SIZE, dim=SIZE_OR_NONE, dense_layers=NOT_NEGATIVE)
         fits = 1 <= self.per_token <= self.num
         check_field(self, "per_token", fits, f"from 1 to num = {self.num}", where)
         kinds = [type(loss) for loss in self.losses]
@@ -283,8 +286,12 @@ class Experts(FeedForwardConfig):
         return self.per_token * self.width(config) + shared
 
     @property
+    def first_layers(self):
+        return (self.shared_settings,) * self.dense_layers
+
+    @property
     def shared_settings(self) -> MLP:
-        """The settings of the shared expert."""
+        """The settings of the shared expert and of the first layers."""
         named = isinstance(self.activation, str)
         return MLP(activation=self.activation if named else "silu", bias=self.bias)
 

@@ -225,3 +225,11 @@ class CrossAttentionConfig(SublayerConfig, abc.ABC):
 @dataclass(frozen=True)
 class FeedForwardConfig(SublayerConfig, abc.ABC):
     """Describes the sublayer that treats each token by itself."""
+
+    @property
+    def first_layers(self) -> tuple["FeedForwardConfig", ...]:
+        """What a decoder's first layers have in its place, one for each of them; by default none.
+
+        `windows` must then have an entry for every layer.
+        """
+        return ()

@@ -1,6 +1,6 @@
 """A transformer: input layer, stack of blocks and final norm, as all model families have it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -36,12 +36,12 @@ class Transformer(nnx.Module):
         *,
         position: Position,
         make_block: MakeBlock,
-        make_first: MakeBlock | None = None,
+        make_first: Sequence[MakeBlock] = (),
         num_layers: int,
         width: int,
         type_sizes: Mapping[str, int] | None = None,
     ):
-        """Declares the parts; `make_first` makes the first block, if it differs from the others.
+        """Declares the parts; `make_first` makes the first blocks that differ from the others.
 
         See `InputLayer` for `width` and `type_sizes`.
         """
@@ -52,7 +52,7 @@ class Transformer(nnx.Module):
         layers = zip(config.windows, self.schemes, strict=True)
         group = tuple(
             partial(
-                make_block if place or make_first is None else make_first,
+                make_first[place] if place < len(make_first) else make_block,
                 config=others if place else config,
                 position=own,
                 window=window,

@@ -127,6 +127,48 @@ TINY: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": _LLAMA | {"sliding_window": 4},
+    "deepseek_v3": _BERT
+    | {
+        "num_key_value_heads": 6,
+        "pad_token_id": 3,
+        "attention_bias": True,
+        "q_lora_rank": 20,
+        "kv_lora_rank": 14,
+        "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 7,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "n_group": 3,
+        "topk_group": 2,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 100.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 8,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.7,
+        },
+    },
+    "gpt_oss": _LLAMA
+    | {
+        "num_hidden_layers": 4,
+        "sliding_window": 4,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "swiglu_limit": 1.5,
+        "swiglu_alpha": 1.3,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 100.0,
+            "factor": 4.0,
+            "truncate": False,
+            "original_max_position_embeddings": 8,
+        },
+    },
     "olmoe": _PHI3 | {"num_experts": 7, "num_experts_per_tok": 3},
     "qwen2_moe": _PHI3
     | {

@@ -13,12 +13,12 @@ from jaxformer.nn.feedforward import mlp_settings
 
 PARTS = {
     "positions": r"(position|relative)_table$|^frame_positions\.",
-    "W^Q": r"^(?!pooler).*attention\.query\.",
-    "W^K": r"^(?!pooler).*attention\.key\.",
-    "W^V": r"^(?!pooler).*attention\.value\.",
+    "W^Q": r"^(?!pooler).*attention\.query(_up)?\.",
+    "W^K": r"^(?!pooler).*attention\.key(_up)?\.",
+    "W^V": r"^(?!pooler).*attention\.value(_up)?\.",
     "W^O": r"^(?!pooler).*attention\.output\.",
     "router": r"\.router\.",
-    "mlp": r"sublayers\.\d+\.(up|gate|down)\.",
+    "mlp": r"sublayers\.\d+\.(shared\.)?(up|gate|down)\.",
     "head": r"^(heads|pooler)\.",
     "norms": r"norm",
     "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|"
@@ -125,7 +125,9 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
         lengths,
         parameters_by_part(config),
         config.flops(lengths),
-        unused=0 if experts is None else sum(layers) * experts.unused(config),
+        unused=0
+        if experts is None
+        else (sum(layers) - experts.dense_layers) * experts.unused(config),
     )
 
 

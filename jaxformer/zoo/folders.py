@@ -15,7 +15,7 @@ _SIMILAR = "the nearest relatives by architecture are: {}"
 _RELATIVES = {
     _DENSE: {
         "llama": (
-            "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "hunyuan_v1_moe", "jetmoe",
+            "dots1", "hunyuan_v1_moe", "jetmoe",
             "llama4", "llama4_text", "longcat_flash", "minimax", "minimax_m2", "solar_open",
         ),
         "mistral": ("mistral4",),
@@ -25,11 +25,12 @@ _RELATIVES = {
         "glm4": ("glm4_moe_lite",),
         "qwen3": ("qwen3_next", "qwen3_5_moe", "qwen3_vl_moe", "glm4_moe"),
         "olmoe": ("flex_olmo",),
+        "deepseek_v3": ("deepseek_v2", "deepseek_v32"),
         "phi3": ("phimoe",),
         "m2m_100": ("nllb-moe",),
         "t5": ("switch_transformers",),
         "gemma2, gemma3_text": ("gemma4", "gemma3n", "gemma3n_text"),
-        "gpt_neox, llama": ("gpt_oss", "dbrx"),
+        "gpt_neox, llama": ("dbrx",),
     },
     _SIMILAR: {
         "llama": (

@@ -114,7 +114,7 @@ def make_bias(kind, length, num_keys, num_heads, shape=None):
 
 
 def value_and_gradients(implementation, inputs, cotangent, bias=None, mask=None, **options):
-    """The output and the gradients of query, key, value and the bias's array."""
+    """The output and the gradients of query, key, value and perhaps sinks, and the bias's array."""
     key = options.pop("dropout_key", None)
     static = (implementation, tuple(options.items()))
     inputs = tuple(map(jnp.asarray, inputs))
@@ -127,8 +127,10 @@ def _value_and_gradients(static, inputs, cotangent, bias, mask, key):
 
     def output(inputs, array):
         whole = replace(bias, heads=array) if isinstance(bias, Bias) else array
+        query, key_, value, *sinks = inputs
         choices = {"mask": mask, "bias": whole, "dropout_key": key, **dict(options)}
-        return attention(*inputs, implementation=implementation, **choices)
+        choices |= dict(zip(["sinks"], sinks, strict=False))
+        return attention(query, key_, value, implementation=implementation, **choices)
 
     array = bias.heads if isinstance(bias, Bias) else bias
     value, pull = jax.vjp(output, inputs, array)
@@ -158,7 +160,8 @@ def exact(
     inputs, cotangent, mask=None, bias=None, scale=None, softcap=None, dropout_rate=0.0, **keys
 ):
     """What `value_and_gradients` should give, as the definition says, by NumPy in float64."""
-    query, key, value, cotangent = (np.asarray(x, np.float64) for x in (*inputs, cotangent))
+    inputs = [np.asarray(x, np.float64) for x in (*inputs, cotangent)]
+    query, key, value, *sinks, cotangent = inputs
     batch, length, num_heads, width = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     keys_of, values_of = (np.repeat(x, num_heads // num_kv_heads, axis=2) for x in (key, value))
@@ -177,6 +180,10 @@ def exact(
     highest = np.max(capped, axis=-1, keepdims=True)
     weights = np.exp(capped - np.where(np.isfinite(highest), highest, 0.0))
     total = np.sum(weights, axis=-1, keepdims=True)
+    if sinks:
+        of_sink = np.exp(sinks[0][:, None, None] - np.where(np.isfinite(highest), highest, 0.0))
+        total += of_sink
+        of_sink = of_sink / total
     weights /= np.where(total == 0, 1.0, total)
     kept = 1.0 if factors is None else np.asarray(factors, np.float64)
     output = np.einsum("bnts,bsnh->btnh", weights * kept, values_of)
@@ -198,7 +205,8 @@ def exact(
         of_bias = np.sum(of_logits, axis=single, keepdims=True)
     if isinstance(bias, Bias):
         of_bias = of_heads((), bias, of_bias)
-    return output, ((of_query, of_key.sum(3), of_value.sum(3)), of_bias)
+    of_sinks = [-np.sum(of_sink * mean, axis=(0, 2, 3))] if sinks else []
+    return output, ((of_query, of_key.sum(3), of_value.sum(3), *of_sinks), of_bias)
 
 
 def assert_trees_close(actual, expected, tolerance):

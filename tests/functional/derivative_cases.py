@@ -91,7 +91,7 @@ def plain_rotation(p):
     return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-def attention(p, allowed=ALLOWED, bias=0.0, softcap=None):
+def attention(p, allowed=ALLOWED, bias=0.0, softcap=None, sinks=None):
     """Attention as the paper writes it, with all heads repeated; an empty row gives zeros."""
     repeats = p["query"].shape[2] // p["key"].shape[2]
     key, value = (jnp.repeat(p[name], repeats, axis=2) for name in ("key", "value"))
@@ -99,8 +99,11 @@ def attention(p, allowed=ALLOWED, bias=0.0, softcap=None):
     if softcap:
         scores = softcap * jnp.tanh(scores / softcap)
     scores = jnp.where(allowed, scores + bias, -1e30)
-    weights = jnp.where(allowed, jax.nn.softmax(scores, axis=-1), 0.0)
-    return jnp.einsum("bnts,bsnh->btnh", weights, value)
+    if sinks is not None:
+        shape = (*scores.shape[:3], 1)
+        scores = jnp.append(scores, jnp.broadcast_to(sinks[None, :, None, None], shape), axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)[..., : key.shape[1]]
+    return jnp.einsum("bnts,bsnh->btnh", jnp.where(allowed, weights, 0.0), value)
 
 
 def qkv():
@@ -112,7 +115,7 @@ def attend(implementation, **options):
 
     def function(p):
         arrays = {name: p[name] for name in ("query", "key", "value")}
-        given = options | ({"bias": p["bias"]} if "bias" in p else {})
+        given = options | {name: p[name] for name in ("bias", "sinks") if name in p}
         return F.attention(**arrays, mask=mask, implementation=implementation, **given)
 
     return function
@@ -277,6 +280,11 @@ CASES = {
         lambda p: attention(p, bias=p["bias"], softcap=3.0),
         qkv() | {"bias": normal(1, 6, 5, 7)},
     ),
+    "attention sinks": Case(
+        attend("blockwise"),
+        lambda p: attention(p, sinks=p["sinks"]),
+        qkv() | {"sinks": normal(6)},
+    ),
     "attention t5": Case(
         t5_attention,
         lambda p: attention(p, allowed=True, bias=t5_values(p["table"])),
@@ -308,27 +316,36 @@ CASES = {
     ),
     "grouped_linear": Case(
         lambda p: F.grouped_linear(p["x"], p["kernels"], np.array([1, 0, 2])),
-        lambda p: jnp.stack([
-            p["x"][0] @ p["kernels"][0], p["x"][1] @ p["kernels"][2], p["x"][2] @ p["kernels"][2],
-            jnp.zeros(7),
-        ]),
+        lambda p: jnp.stack(
+            [
+                p["x"][0] @ p["kernels"][0],
+                p["x"][1] @ p["kernels"][2],
+                p["x"][2] @ p["kernels"][2],
+                jnp.zeros(7),
+            ]
+        ),
         {"x": normal(4, 5), "kernels": normal(3, 5, 7)},
     ),
     "expert_feed_forward": Case(
         lambda p: F.expert_feed_forward(
-            p["x"], EXPERTS, p["weights"], *(p[name] for name in ("up", "down")),
-            gate=p["gate"], activation=F.activation("silu"),
+            p["x"],
+            EXPERTS,
+            p["weights"],
+            *(p[name] for name in ("up", "down")),
+            gate=p["gate"],
+            activation=F.activation("silu"),
         ),
         lambda p: sum(
             jnp.where(e == EXPERTS, p["weights"], 0.0).sum(-1, keepdims=True)
-            * (
-                (jax.nn.silu(p["x"] @ p["gate"][e]) * (p["x"] @ p["up"][e])) @ p["down"][e]
-            )
+            * ((jax.nn.silu(p["x"] @ p["gate"][e]) * (p["x"] @ p["up"][e])) @ p["down"][e])
             for e in range(3)
         ),
         {
-            "x": normal(1, 4, 5), "weights": normal(1, 4, 2), "up": normal(3, 5, 7),
-            "gate": normal(3, 5, 7), "down": normal(3, 7, 5),
+            "x": normal(1, 4, 5),
+            "weights": normal(1, 4, 2),
+            "up": normal(3, 5, 7),
+            "gate": normal(3, 5, 7),
+            "down": normal(3, 7, 5),
         },
     ),
     "balance_loss": Case(

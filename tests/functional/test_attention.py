@@ -109,6 +109,39 @@ def test_blockwise_with_everything(kinds, lengths, heads, scale, softcap, bias, 
         assert_trees_close(of_bias, expected_of_bias, 1e-12 if bias == "array" else 1e-5)
 
 
+@SMALL_BLOCKS
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@pytest.mark.parametrize(
+    ("kind", "lengths", "options"),
+    [
+        ("window", (130, 257), {"bias": "array", "softcap": 2.0}),
+        ("causal", (37, 37), {"dropout_rate": 0.3}),
+        ("dense one", (257, 130), {"scale": 0.3}),  # many queries have no keys
+        ("none", (1, 130), {}),
+    ],
+)
+def test_sinks(kind, lengths, options, implementation):
+    with jax.enable_x64(True):
+        *inputs, cotangent = arrays(*lengths, (6, 2), (3, 5), dtype=np.float64)
+        inputs.append(np.array([-50.0, -1.0, 0.0, 0.5, 3.0, 50.0]))
+        options = {"mask": random_mask(kind, *lengths), "dropout_key": jax.random.key(1), **options}
+        options["bias"] = make_bias(options.pop("bias", None), *lengths, 6)
+        actual = value_and_gradients(implementation, inputs, cotangent, **options)
+        assert_trees_close(actual, exact(inputs, cotangent, **options), 1e-12)
+
+
+def test_weights_leave_a_share_to_the_sinks():
+    query, key, value, _ = arrays(5, 9, (6, 2))
+    mask = random_mask("dense one", 5, 9)
+    sinks = jnp.linspace(-2.0, 2.0, 6)
+    output, weights = attention(query, key, value, mask=mask, sinks=sinks, return_weights=True)
+    plain = attention(query, key, value, mask=mask, sinks=sinks)
+    np.testing.assert_allclose(output, plain, atol=1e-6)
+    logits = np.einsum("btnh,bsnh->bnts", query, np.repeat(key, 3, axis=2)) / 2.0
+    total = np.sum(np.where(mask.values(5, 9)[:, None], np.exp(logits), 0.0), axis=-1)
+    np.testing.assert_allclose(weights.sum(-1), total / (total + np.exp(sinks)[:, None]), atol=1e-6)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("options", [{"is_causal": True}, {"scale": 0.2}])
 def test_both_equal_pytorch_scaled_dot_product_attention(options):

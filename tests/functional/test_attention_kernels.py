@@ -1,6 +1,7 @@
 import importlib
 import importlib.util
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -46,8 +47,9 @@ def arrays(length, num_keys, heads=(4, 2), width=8, dtype=jnp.float32):
     return [jnp.asarray(random.normal(size=(BATCH, *shape, width)), dtype) for shape in shapes]
 
 
-def request_for(mask=None, scale=0.3, softcap=None, bias=None, dropout=None):
-    return Request(Mask() if mask is None else mask, bias, dropout, scale, softcap)
+def request_for(mask=None, scale=0.3, softcap=None, bias=None, dropout=None, sinks=None):
+    mask = Mask() if mask is None else mask
+    return Request(mask, bias, dropout, scale, softcap, sinks=sinks)
 
 
 @quick_jit
@@ -97,11 +99,13 @@ def on(monkeypatch):
         ("gpu", 8, jnp.bfloat16, request_for(causal()), attention_cudnn),
         ("gpu", 8, jnp.float32, request_for(causal()), attention_blockwise),
         ("gpu", 8, jnp.bfloat16, request_for(softcap=9.0), attention_blockwise),
+        ("gpu", 8, jnp.bfloat16, request_for(sinks=jnp.zeros(4)), attention_blockwise),
         ("gpu", 1, jnp.bfloat16, request_for(causal(7)), attention_reference),
         ("gpu", 8, jnp.bfloat16, request_for(block_sparse(8, 2)), attention_cudnn),
         ("tpu", 8, jnp.bfloat16, request_for(block_sparse(8, 2)), attention_blockwise),
         ("tpu", 8, jnp.bfloat16, request_for(causal()), attention_splash),
         ("tpu", 8, jnp.float32, request_for(softcap=9.0), attention_splash),
+        ("tpu", 8, jnp.bfloat16, request_for(sinks=jnp.zeros(4)), attention_splash),
         ("tpu", 8, jnp.float16, request_for(causal()), attention_blockwise),
         ("tpu", 8, jnp.bfloat16, request_for(Prefix(jnp.ones(2, int))), attention_blockwise),
         ("tpu", 1, jnp.bfloat16, request_for(causal(7)), attention_reference),
@@ -157,6 +161,7 @@ def test_the_platform_is_that_of_the_mesh_in_use():
         (request_for(), arrays(8, 8, dtype=jnp.bfloat16), (7, 5), "NVIDIA GPU"),
         (request_for(), arrays(8, 8), (9, 0), "not float32"),
         (request_for(softcap=1.0), arrays(8, 8, dtype=jnp.bfloat16), (9, 0), "soft-cap"),
+        (request_for(sinks=jnp.zeros(4)), arrays(8, 8, dtype=jnp.bfloat16), (9, 0), "sinks"),
         (request_for(documents(9, 8)), arrays(9, 8, dtype=jnp.bfloat16), (9, 0), "even lengths"),
         (
             request_for(bias=jnp.zeros((1, 1, 8, 8))),
@@ -367,6 +372,24 @@ def test_splash_says_why_it_cannot(on, request_, reason):
 def test_splash_equals_the_reference_when_interpreted(mask, lengths, heads, softcap):
     inputs = arrays(*lengths, heads)
     assert_equal_to_reference(attention_splash.attend, inputs, request_for(mask, 0.3, softcap))
+
+
+@pytest.mark.parametrize("mask", [causal() & key_padding(130), sliding_window(9)])
+def test_splash_has_the_gradient_of_sinks_when_interpreted(mask):
+    inputs = (*arrays(130, 130, (6, 2)), jnp.linspace(-2.0, 3.0, 6))
+
+    def attend(query, key, value, sinks, request):
+        request = replace(request, sinks=sinks)
+        return attention_splash.attend(query, key, value, request)
+
+    def expected(query, key, value, sinks, request):
+        request = replace(request, sinks=sinks)
+        return attention_reference.attend(query, key, value, request)
+
+    found = value_and_gradients(attend, inputs, request_for(mask))
+    wanted = value_and_gradients(expected, inputs, request_for(mask))
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
 
 
 @pytest.mark.parametrize("heads", [1, 3])

@@ -124,6 +124,7 @@ ON = {
     | {
         "single": (packed, {"dtype": jnp.float32}),
         "softcap": (lambda ids: packed(ids) | {"softcap": 30.0}, {}),
+        "sinks": (lambda ids: packed(ids) | {"sinks": jnp.zeros(HEADS)}, {}),
         "odd width": (packed, {"width": 80}),
     },
 }
@@ -142,6 +143,7 @@ NOT_ON = {
         "it does not support a bias": (alibi, {}),
         "its dropout differs": (dropped, {}),
         "it does not support a soft-cap": (lambda ids: {"softcap": 30.0}, {}),
+        "it does not support sinks": (lambda ids: {"sinks": jnp.zeros(HEADS)}, {}),
         "not float32": (packed, {"dtype": jnp.float32}),
         "a multiple of 8": (packed, {"width": 60}),
     },

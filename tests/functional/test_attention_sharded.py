@@ -118,6 +118,33 @@ def test_sharded_equals_whole(name, whole_mask):
         assert of_bias.sharding == placed[3].heads.sharding
 
 
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+def test_sinks_are_those_of_each_devices_heads(implementation):
+    *inputs, cotangent = arrays(6, 2)
+    sinks = jnp.linspace(-2.0, 2.0, 6)
+
+    @jax.jit
+    def run(inputs, sinks, cotangent, mask):
+        def attend(inputs, sinks):
+            options = {"mask": mask, "sinks": sinks}
+            return attention(*inputs, implementation=implementation, **options)
+
+        output, pull = jax.vjp(attend, inputs, sinks)
+        weights = attention(*inputs, mask=mask, sinks=sinks, return_weights=True)[1]
+        return output, pull(cotangent), weights
+
+    problem = tuple(map(jnp.asarray, inputs)), jnp.asarray(cotangent), padding_and_offsets()
+    expected = run(problem[0], sinks, *problem[1:])
+    with jax.set_mesh(mesh()):
+        inputs, cotangent, mask, _ = sharded(*problem, None)
+        placed = jax.device_put(sinks, jax.NamedSharding(jax.sharding.get_mesh(), P(HEADS)))
+        actual = run(inputs, placed, cotangent, mask)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=2e-5 * max(1, np.abs(y).max()))
+    assert actual[1][1].sharding.spec == P(HEADS)
+    assert actual[2].sharding.spec == P(ROWS, HEADS, None, None)
+
+
 def test_a_decode_step_over_a_mesh():
     inputs = tuple(map(jnp.asarray, arrays(4, 2, length=1)[:3]))
     mask = padding_and_offsets()

@@ -67,7 +67,8 @@ JUDGED = ("logps", "ref_logps", "other_logps", "ref_other_logps")
 ROWS = [
     Row(F.attention, ATTENTION | {
         "mask": bools(3, 5), "bias": floats(1, 1, 3, 5), "scale": 0.5, "softcap": 30.0,
-        "dropout_rate": 0.5, "dropout_key": jax.random.key(0), "implementation": "reference",
+        "sinks": floats(4), "dropout_rate": 0.5, "dropout_key": jax.random.key(0),
+        "implementation": "reference",
     }, {
         "query": [(2, 3, 4), (2, 3, 3, 8), (2, 3, 0, 8)], "key": [(3, 5, 2, 8), (2, 5, 2, 6)],
         "value": [(2, 4, 2, 8), (2, 5, 4, 8)], "scale": [INF, floats(2)], "softcap": POSITIVE,
@@ -78,7 +79,7 @@ ROWS = [
         "bias": [
             (3, 5), (2, 3, 3, 5), (1, 1, 3, 1),
             F.ALiBi().bias(ints(1, 3), ints(1, 4), num_heads=4),
-        ], "dropout_rate": RATE, "dropout_key": [keys(2)],
+        ], "dropout_rate": RATE, "dropout_key": [keys(2)], "sinks": [(), (2,), (1, 4), keys(4)],
         "distances": [
             floats(7, 2, 8), F.DistanceTerms(floats(6, 2, 8), None, 3),
             F.DistanceTerms(None, floats(7, 2, 8), 3), F.DistanceTerms(floats(7, 2, 8), None, 4),

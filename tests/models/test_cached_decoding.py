@@ -27,7 +27,7 @@ from jaxformer.functional import (
     Sinusoidal,
     YaRN,
 )
-from jaxformer.nn import Parallel, PostNorm, SandwichNorm
+from jaxformer.nn import LatentAttention, Parallel, PostNorm, SandwichNorm
 from jaxformer.nn.cache import CacheShape
 
 LENGTHS = np.array([8, 5, 3])
@@ -122,6 +122,12 @@ def test_every_scaling(scaling):
         {"windows": (None, 2), "rope_layers": (True, False), "residual.output_scale": 0.3},
         {"windows": (2, None), "window_position": RoPE(theta=7.0), "position": NoPosition()},
         {"scan_layers": True, "num_kv_heads": 1},
+        {"windows": (2, None), "self_attention.sinks": True},
+        {
+            "self_attention": LatentAttention(rank=7, query_rank=5, rope_dim=2),
+            "num_kv_heads": None,
+            "windows": (None, 2),
+        },
     ],
 )
 def test_every_arrangement(changes):

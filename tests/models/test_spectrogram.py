@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional import NoPosition, SinusoidalTable
 from jaxformer.functional.activations import with_cache
 from jaxformer.models import AbstractModel, Classification, Dense, SpectrogramConfig
-from jaxformer.nn.states import STATES, layer_states
+from jaxformer.models.states import STATES, layer_states
 from jaxformer.zoo.whisper import whisper
 
 SIZES = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "mlp_dim": 24, "num_mel_bins": 6}

@@ -84,7 +84,8 @@ def written_out(module, x, kv, allowed, *, scale, rotate=False, softcap=None, bi
         if softcap is not None:
             scores = softcap * np.tanh(scores / softcap)
         weights = np.exp(scores + (bias if np.isscalar(bias) else bias[:, n])) * allowed
-        weights /= weights.sum(-1, keepdims=True)
+        sink = 0.0 if module.sinks is None else np.exp(double(module.sinks)[n])
+        weights /= weights.sum(-1, keepdims=True) + sink
         heads.append(weights @ value[:, :, shared])
     return projected(module.output, np.stack(heads, axis=2))
 
@@ -104,6 +105,8 @@ CASES = {
         "self_attention.query_key_norm_over": "all_heads",
     },
     "blockwise": {"attention": "blockwise", "self_attention.softcap": 0.8},
+    "sinks": {"self_attention.sinks": True},
+    "blockwise sinks": {"attention": "blockwise", "self_attention.sinks": True},
 }
 
 

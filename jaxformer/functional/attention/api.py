@@ -50,6 +50,7 @@ def attention(
     distances: DistanceTerms | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     implementation: Implementation = "auto",
@@ -61,8 +62,9 @@ def attention(
               \qquad c(x) = \mathrm{cap} \tanh(x / \mathrm{cap})
 
     over the keys that the mask allows; `c` is the identity without a soft-cap, and R is the
-    contribution of `distances` (DeBERTa), 0 by default. The softmax is computed in float32. Query
-    head `n` reads key/value head `n // (N / K)`: K = N is multi-head, K = 1 multi-query attention.
+    contribution of `distances` (DeBERTa), 0 by default. The softmax is computed in float32; a sink
+    adds `exp(sinks[n])` to its denominator. Query head `n` reads key/value head `n // (N / K)`: K =
+    N is multi-head, K = 1 multi-query attention.
     A query whose keys are all masked gives zeros, with zero gradients; B, T and S may be 0. In an
     explicit mesh each device computes its batch rows and heads.
 
@@ -82,6 +84,8 @@ def attention(
             are added to the scores.
         scale: s, the multiplier of the logits. None means 1/sqrt(H).
         softcap: Bounds the logits to +-softcap (Gemma 2), before bias and mask.
+        sinks: `[N]`: for each head the logit of a key without a value, which every query may
+            attend to (gpt-oss). None means no sinks.
         dropout_rate: The probability in [0, 1) with which an attention probability is dropped.
             The dropped pairs are a function of the key and the (b, n, t, s) index alone.
         dropout_key: A PRNG key. None means no dropout.
@@ -100,7 +104,8 @@ def attention(
 
     References:
         Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
-        Ainslie et al., GQA (https://arxiv.org/abs/2305.13245).
+        Ainslie et al., GQA (https://arxiv.org/abs/2305.13245);
+        Xiao et al., Attention Sinks (https://arxiv.org/abs/2309.17453).
     """
     sizes = _check_arrays(query, key, value)
     mask = _mask(mask, sizes)
@@ -109,6 +114,9 @@ def attention(
         known = isinstance(distances, DistanceTerms)
         check_argument("distances", distances, known, "a DistanceTerms, or None")
         distances.check(sizes, "distances.keys", "distances.queries")
+    if sinks is not None:
+        assert_axes(sizes, sinks=(sinks, "N"))
+        assert_floating(sinks=sinks)
     check_choice("implementation", implementation, get_args(Implementation))
     dropout_rate = static("dropout_rate", dropout_rate, RATE)
     dropout = None
@@ -122,6 +130,7 @@ def attention(
         scale=query.shape[-1] ** -0.5 if scale is None else static("scale", scale, FINITE),
         softcap=None if softcap is None else static("softcap", softcap, POSITIVE),
         distances=distances,
+        sinks=sinks,
     )
     if return_weights or is_wanted("hook_attn_scores", "hook_pattern"):
         found = reference.attend_with_weights(query, key, value, request, _per_device)
@@ -232,4 +241,5 @@ def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, h
     if distances is not None:
         distances = distances.partition_specs(heads)
     mask = jax.tree.map(of, request.mask)
-    return replace(request, mask=mask, bias=bias, dropout=dropout, distances=distances)
+    sinks = None if request.sinks is None else PartitionSpec(heads)
+    return replace(request, mask=mask, bias=bias, dropout=dropout, distances=distances, sinks=sinks)

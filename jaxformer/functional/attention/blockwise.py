@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.activations import saveable
 from jaxformer.functional.attention import reference
-from jaxformer.functional.attention.reference import Request
+from jaxformer.functional.attention.reference import LOWEST, Request
 from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
 from jaxformer.functional.linear import dot
 from jaxformer.functional.masks import KeyPadding
@@ -234,10 +234,6 @@ def _bias_values(bias, window: tuple) -> jax.Array:
     return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, 3)
 
 
-# Stands for minus infinity; finite, so that the difference of two of them is 0 instead of NaN.
-_LOWEST = -1e30
-
-
 def unsupported(query, key, value, request) -> None:
     """The blockwise implementation can express every request."""
 
@@ -336,11 +332,11 @@ def _push(residuals, tangents, *, blocks):
 
 def _pull(residuals, cotangent, *, blocks):
     gradients = reversed_by(_plain_gradients, partial(_gradients, blocks))
-    *of_inputs, of_bias, of_distances = gradients(residuals, cotangent)
+    *of_inputs, of_bias, of_distances, of_sinks = gradients(residuals, cotangent)
     request = residuals[3]
     if isinstance(request.bias, Bias):
         of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
-    rest = {"mask": None, "dropout": None, "distances": of_distances}
+    rest = {"mask": None, "dropout": None, "distances": of_distances, "sinks": of_sinks}
     return *of_inputs, replace(request, bias=of_bias, **rest)
 
 
@@ -370,20 +366,24 @@ def _plain_gradients(residuals, cotangent):
     """Returns the gradients of the reference, using only the inputs among the residuals."""
     *inputs, request, trained_bias, _, _ = residuals
 
-    def output(query_BKGTH, key_BKSH, value_BKSH, trained, vectors):
+    def output(query_BKGTH, key_BKSH, value_BKSH, trained, vectors, sinks):
         bias = request.bias
         if trained is not None:
             bias = replace(bias, heads=trained) if isinstance(bias, Bias) else trained
-        asked = replace(request, bias=bias, distances=vectors)
+        asked = replace(request, bias=bias, distances=vectors, sinks=sinks)
         return _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, asked)[0]
 
-    return pulled(output, (*inputs, trained_bias, request.distances), cotangent)
+    given = (*inputs, trained_bias, request.distances, request.sinks)
+    return pulled(output, given, cotangent)
 
 
 def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
     *leading, length, _ = query_BKGTH.shape
     shape = (*leading, blocks.query)
     accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
+    sinks = jnp.full(shape, LOWEST, accumulator)
+    if request.sinks is not None:
+        sinks = jnp.broadcast_to(_by_group(request.sinks, shape), shape).astype(accumulator)
 
     def query_block(index):
         tile = Tile(request, blocks, index * blocks.query)
@@ -394,7 +394,7 @@ def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
             logits, allowed, _ = tile.logits(query, tile.keys(key_BKSH, key_start), key_start)
             # A shift of all logits does not change the result, so it has no derivative.
             level = jax.lax.stop_gradient(logits)
-            new_highest = jnp.maximum(highest, jnp.max(level, -1, where=allowed, initial=_LOWEST))
+            new_highest = jnp.maximum(highest, jnp.max(level, -1, where=allowed, initial=LOWEST))
             weights = jnp.where(allowed, jnp.exp(logits - new_highest[..., None]), 0.0)
             shrink = jnp.exp(highest - new_highest)
             total = total * shrink + jnp.sum(weights, -1)
@@ -402,13 +402,10 @@ def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
             update = weights_by_values(dropped, tile.keys(value_BKSH, key_start))
             return new_highest, total, weighted * shrink[..., None] + update
 
-        start = (
-            jnp.full(shape, _LOWEST, accumulator),
-            jnp.zeros(shape, accumulator),
-            jnp.zeros((*shape, value_BKSH.shape[-1]), accumulator),
-        )
+        highest = jax.lax.stop_gradient(sinks)
+        weighted = jnp.zeros((*shape, value_BKSH.shape[-1]), accumulator)
+        start = highest, jnp.exp(sinks - highest), weighted
         highest, total, weighted = tile.over_keys(key_BKSH.shape[2], visit, start)
-        total = jnp.where(total == 0.0, 1.0, total)
         return (weighted / total[..., None]).astype(query.dtype), highest + jnp.log(total)
 
     outputs = jax.lax.map(query_block, jnp.arange(length // blocks.query))
@@ -463,7 +460,17 @@ def _gradients(blocks, residuals, cotangent):
     totals = jax.tree.map(lambda g, x: g.astype(x.dtype), tuple(totals), trained)
     of_key, of_value, of_bias, of_vectors = totals
     of_distances = jax.tree.map(lambda x: x.transpose(2, 0, 1), of_vectors)
-    return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances
+    of_sinks = request.sinks
+    if of_sinks is not None:
+        # A sink has no value: dp = 0.
+        weights = jnp.exp(_by_group(of_sinks, log_total.shape) - log_total)
+        of_sinks = -jnp.sum(weights * delta, (0, 3)).reshape(-1).astype(of_sinks.dtype)
+    return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances, of_sinks
+
+
+def _by_group(sinks_N: jax.Array, shape_BKGT: tuple[int, ...]) -> jax.Array:
+    """The sinks as `[1, K, G, 1]`."""
+    return sinks_N.reshape(1, *shape_BKGT[1:3], 1)
 
 
 def _trained(bias) -> jax.Array | None:

@@ -37,6 +37,7 @@ def unsupported(query, key, value, request: Request) -> str | None:
         "it does not support a bias": request.bias is not None,
         "it does not support distances": request.distances is not None,
         "it does not support a soft-cap": request.softcap is not None,
+        "it does not support sinks": request.sinks is not None,
         "its dropout differs from that of the other implementations": request.dropout is not None,
         f"it needs bfloat16 or float16, not {query.dtype}": query.dtype
         not in (jnp.bfloat16, jnp.float16),

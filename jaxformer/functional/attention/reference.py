@@ -17,15 +17,19 @@ from jaxformer.functional.positions.base import Bias
 
 AttentionBias = jax.Array | Bias
 
+# The logit of a head's sink if it has none: it is negligible next to any key, and lets a query
+# without keys have zeros. Finite, so that the difference of two of them is 0 instead of NaN.
+LOWEST = -1e30
+
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("mask", "bias", "dropout", "distances"),
+    data_fields=("mask", "bias", "dropout", "distances", "sinks"),
     meta_fields=("scale", "softcap"),
 )
 @dataclass(frozen=True)
 class Request:
-    """Mask, bias, dropout, distances, scale and soft-cap of one call of attention."""
+    """Mask, bias, dropout, scale, soft-cap, distances and sinks of one call of attention."""
 
     mask: Mask
     bias: AttentionBias | None
@@ -33,6 +37,7 @@ class Request:
     scale: float
     softcap: float | None
     distances: DistanceTerms | None = None
+    sinks: jax.Array | None = None
 
 
 def unsupported(query, key, value, request) -> None:
@@ -41,8 +46,8 @@ def unsupported(query, key, value, request) -> None:
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
     """Returns `attention` `[B, T, N, H]`, with all probabilities `[B, N, T, S]` in memory."""
-    weights_BNTS = masked_softmax(_logits(query, key, request), _allowed(query, key, request))
-    return _weighted_sum(_dropped(weights_BNTS, request), value, query.dtype)
+    weights_BNTS = _weights(_logits(query, key, request), _allowed(query, key, request), request)
+    return _weighted_sum(weights_BNTS, value, query.dtype)
 
 
 def attend_with_weights(query, key, value, request: Request, per_device):
@@ -63,7 +68,7 @@ def attend_with_weights(query, key, value, request: Request, per_device):
 
     scores_BNTS = per_device(scores, query, key, value, request).swapaxes(1, 2)
     scores_BNTS = tap("hook_attn_scores", scores_BNTS)
-    weights_BNTS = _dropped(masked_softmax(scores_BNTS, scores_BNTS > -jnp.inf), request)
+    weights_BNTS = _weights(scores_BNTS, scores_BNTS > -jnp.inf, request)
     weights_BNTS = tap("hook_pattern", weights_BNTS)
     output = per_device(weighted_sum, weights_BNTS.swapaxes(1, 2), key, value, request)
     return output, weights_BNTS
@@ -93,12 +98,14 @@ def _logits(query, key, request: Request) -> jax.Array:
     return logits_BNTS
 
 
-def _dropped(weights_BNTS, request: Request) -> jax.Array:
+def _weights(logits_BNTS, allowed, request: Request) -> jax.Array:
+    """Returns the probabilities `[B, N, T, S]`, after dropout."""
+    sinks = LOWEST if request.sinks is None else request.sinks[None, :, None, None]
+    weights_BNTS = masked_softmax(logits_BNTS, allowed, sinks)
+    if request.dropout is None:
+        return weights_BNTS
     length, num_keys = weights_BNTS.shape[2:]
-    dropout = request.dropout
-    return (
-        weights_BNTS if dropout is None else weights_BNTS * dropout.factors(0, length, 0, num_keys)
-    )
+    return weights_BNTS * request.dropout.factors(0, length, 0, num_keys)
 
 
 def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
@@ -120,12 +127,24 @@ def _merged(x_BKGT_, y_BKS_) -> tuple[jax.Array, jax.Array]:
     return x_BKGT_.reshape(rows, groups * length, last), y_BKS_.reshape(rows, *y_BKS_.shape[2:])
 
 
-def masked_softmax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed."""
+def masked_softmax(
+    logits: jax.Array, allowed: jax.Array, sinks: jax.Array | float = LOWEST
+) -> jax.Array:
+    """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed.
+
+    A sink is an additional entry of each row, which is always allowed and is not returned.
+
+    Args:
+        logits: The logits.
+        allowed: bool: which of them take part.
+        sinks: The logits of the sinks, with a last axis of 1.
+
+    Returns:
+        The probabilities, in the shape of `logits`.
+    """
     masked = jnp.where(allowed, logits, -jnp.inf)
-    # Finite even in an empty row, so that no NaN can reach a gradient.
-    highest = jnp.maximum(jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf), -1e30)
-    exponentials = jnp.exp(masked - jax.lax.stop_gradient(highest))
-    total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    # The total is at least 1 where an entry is allowed.
-    return exponentials / jnp.maximum(total, 0.5)
+    highest = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
+    highest = jax.lax.stop_gradient(jnp.maximum(highest, sinks))
+    exponentials = jnp.exp(masked - highest)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True) + jnp.exp(sinks - highest)
+    return exponentials / total

@@ -20,14 +20,12 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jaxformer.functional.activations import saveable
 from jaxformer.functional.arrays import platform
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.reference import Request
+from jaxformer.functional.attention.reference import LOWEST, Request
 from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import Band, KeyPadding, Mask, Segments, terms_of
 
 # The kernel works on tiles of 128 lanes, so lengths are padded to a multiple of them.
 _LANES = 128
-# Far below any logit and far above the kernel's mask value.
-_LOWEST = -1e30
 # Segment ids of queries and keys that never match.
 _NO_QUERY, _NO_KEY = -1, -2
 
@@ -89,9 +87,9 @@ def _by_kernel(lengths, query_BNTH, key_BKSH, value_BKSH, request):
             _pad(_query_ids(request.mask, batch, lengths[0]), query_padding, _NO_QUERY),
             _pad(_key_ids(request.mask, batch, lengths[1]), key_padding, _NO_KEY),
         )
-    # A sink is an additional key with this logit and no value: negligible next to a real key, but
-    # the only key of a fully masked query, which therefore gets zeros and no gradient.
-    sinks = jnp.full((num_heads,), _LOWEST, jnp.float32)
+    # LOWEST is far above the kernel's mask value, so that a fully masked query attends to its sink
+    # alone, and gets zeros and no gradient.
+    sinks = jnp.full((num_heads,), LOWEST, jnp.float32) if request.sinks is None else request.sinks
     attend_row = jax.vmap(lambda *arrays: kernel(*arrays, sinks=sinks))
     return attend_row(query_BNTH, key_BKSH, value_BKSH, ids)
 

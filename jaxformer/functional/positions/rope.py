@@ -258,6 +258,11 @@ _turned = differentiable(_turned_value, _linearize_turned, _push_turned, _pull_t
 class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
     """Base class of RoPE frequency scaling beyond the trained length; the default is no scaling."""
 
+    @property
+    def logit_factor(self) -> float:
+        """What DeepSeek's attention multiplies its logits by, in addition to cos and sin."""
+        return 1.0
+
     def __post_init__(self):
         check_types(self)
 

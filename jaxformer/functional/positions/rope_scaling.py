@@ -151,15 +151,20 @@ class YaRN(Scaling):
         scaled = (unscaled * (1 - ramp + ramp / self.factor)).astype(np.float32)
         return scaled, self._multiplier()
 
-    def _multiplier(self) -> float:
-        def temperature(weight: float) -> float:
-            return 0.1 * weight * math.log(max(self.factor, 1.0)) + 1.0
+    @property
+    def logit_factor(self) -> float:
+        """The square of `0.1 mscale_all_dim ln(s) + 1`; 1 without `mscale_all_dim`."""
+        return self._temperature(self.mscale_all_dim or 0.0) ** 2
 
+    def _multiplier(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
-            return temperature(self.mscale) / temperature(self.mscale_all_dim)
-        return temperature(1.0)
+            return self._temperature(self.mscale) / self._temperature(self.mscale_all_dim)
+        return self._temperature(1.0)
+
+    def _temperature(self, weight: float) -> float:
+        return 0.1 * weight * math.log(max(self.factor, 1.0)) + 1.0
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,43 @@ class Concatenated(Layout):
 
 
 @dataclass(frozen=True)
+class Alternating(Layout):
+    """Several parameters of one shape, whose last axes alternate (gpt-oss)."""
+
+    def shape(self, slots):
+        *leading, last = slots[0].shape
+        return (*leading, len(slots) * last)
+
+    def read(self, tensor, slots):
+        return [tensor[..., place :: len(slots)] for place in range(len(slots))]
+
+    def write(self, arrays, slots):
+        pieces = [array[..., None] for array in arrays]
+        return _concatenated(pieces, -1).reshape(self.shape(slots))
+
+
+@dataclass(frozen=True)
+class PerHead(Layout):
+    """`[(N, H + H'), inputs]`: for each head its part of several kernels (DeepSeek)."""
+
+    def shape(self, slots):
+        return sum(slot.matrix[1] for slot in slots), slots[0].matrix[0]
+
+    def read(self, tensor, slots):
+        widths = [slot.shape[-1] for slot in slots]
+        heads = tensor.reshape(-1, sum(widths), tensor.shape[-1])
+        found, start = [], 0
+        for slot, width in zip(slots, widths, strict=True):
+            part = heads[:, start : start + width]
+            found.append(part.transpose(2, 0, 1).reshape(slot.shape))
+            start += width
+        return found
+
+    def write(self, arrays, slots):
+        return _concatenated(arrays, -1).reshape(slots[0].matrix[0], -1).T
+
+
+@dataclass(frozen=True)
 class PerKeyHead(Layout):
     """`[(K, G + 2, H), inputs]`: for each key head, its G queries, its key and its value.
 

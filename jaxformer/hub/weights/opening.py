@@ -11,7 +11,7 @@ from jaxformer.hub.weights.flax_names import FlaxTensors
 from jaxformer.hub.weights.flax_tree import optional_tensors
 from jaxformer.hub.weights.found import weight_names_in
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
-from jaxformer.hub.weights.tensors import TensorFiles, Tensors
+from jaxformer.hub.weights.tensors import Mxfp4Tensors, TensorFiles, Tensors
 from jaxformer.hub.weights.wrappers import unwrapped
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
@@ -37,7 +37,7 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
             )
         source = TensorFiles(folder, names.single, names.index)
         if source.formats != {"flax"}:
-            return unwrapped(source, checkpoint)
+            return Mxfp4Tensors(unwrapped(source, checkpoint))
     flax = checkpoint.model_format.flax
     hf_config = checkpoint.hf_config
     for note in flax.notes(hf_config):
@@ -50,12 +50,16 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
 
 
 def layout_of(folder: Path) -> Layout | None:
-    """Returns the layout of the weights in a folder; None for safetensors files that Flax wrote."""
+    """Returns the layout of the weights in a folder.
+
+    It is None for safetensors files that Flax wrote, and for those in MXFP4, which is not written.
+    """
     if not _has_safetensors(folder) and has_msgpack(folder):
         return FlaxLayout.of_files(MsgpackFiles(folder))
     names = weight_names_in(folder)
     files = TensorFiles(folder, names.single, names.index)
-    return None if files.formats == {"flax"} else FileLayout.of_folder(folder)
+    packed = Mxfp4Tensors(files).tensors.keys() != files.tensors.keys()
+    return None if packed or files.formats == {"flax"} else FileLayout.of_folder(folder)
 
 
 def read_layout(file: Path) -> Layout:

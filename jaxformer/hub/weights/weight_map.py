@@ -45,6 +45,8 @@ class Fused(NamedTuple):
     layout: Layout
     separator: str = "."
     """The separator before "weight" and "bias": "_" in PyTorch's `MultiheadAttention`."""
+    leaves: Mapping[str, str] = _LEAVES
+    """Our last name of a parameter -> theirs."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class WeightMap:
         for fused in self.fused if path not in self.names else ():
             if module in fused.modules:
                 parts = [f"{name}.{leaf}" for name in fused.modules]
-                tensor = f"{fused.tensor}{fused.separator}{_LEAVES[leaf]}"
+                tensor = f"{fused.tensor}{fused.separator}{fused.leaves[leaf]}"
                 return parts, tensor, fused.layout
         if path in self.names:
             tensor = self.names[path]

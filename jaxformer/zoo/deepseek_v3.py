@@ -1,0 +1,229 @@
+"""DeepSeek-V3: latent attention, dense first layers, and experts chosen by biased sigmoids.
+
+The module that predicts a second token in training is left out.
+"""
+
+from functools import partial
+from typing import Any
+
+from jaxformer.functional.experts.routing import SigmoidTopK
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positions.rope_scaling import YaRN
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Activation, Computed, Expect, Value
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import read_rope, write_rope
+from jaxformer.hub.weights.layouts import Concatenated, PerHead
+from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
+from jaxformer.models import DecoderConfig
+from jaxformer.nn import LatentAttention
+from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert
+from jaxformer.zoo.common.decoders import DecoderMap, classes
+from jaxformer.zoo.common.experts import expert_names
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.system import System
+
+_deepseek = partial(llama, self_attention=LatentAttention(), feed_forward=Experts(losses=()))
+
+SYSTEMS = (
+    System(
+        "deepseek-v3",
+        "deepseek_v3.py:671b",
+        _deepseek(
+            61,
+            7168,
+            128,
+            18432,
+            vocab_size=129_280,
+            head_dim=192,
+            value_dim=128,
+            windows=(None,) * 61,
+            norm=RMSNorm(eps=1e-6),
+            position=RoPE(
+                theta=10_000.0,
+                layout="interleaved",
+                scaling=YaRN(40.0, original_max_length=4096, mscale=1.0, mscale_all_dim=1.0),
+            ),
+            feed_forward=Experts(
+                num=256,
+                per_token=8,
+                dim=2048,
+                router=SigmoidTopK(groups=8, kept_groups=4, scale=2.5),
+                shared=SharedExpert(dim=2048),
+                dense_layers=3,
+                losses=(BalanceLoss(weight=0.0001),),
+            ),
+        ),
+        "671B",
+        "DeepSeek-AI, 2024, section 4.2, https://arxiv.org/abs/2412.19437",
+    ),
+)
+
+
+def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
+    for derived in ("head_dim", "qk_head_dim"):
+        hf_config.take(derived, None)
+    rope = hf_config.number("qk_rope_head_dim")
+    attention = LatentAttention(
+        rank=hf_config.number("kv_lora_rank"),
+        query_rank=hf_config.number("q_lora_rank", None),
+        rope_dim=rope,
+    )
+    return {
+        "self_attention": attention,
+        "head_dim": hf_config.number("qk_nope_head_dim") + rope,
+        "value_dim": hf_config.number("v_head_dim"),
+    }
+
+
+def _write_attention(config: DecoderConfig) -> dict[str, Any]:
+    attention = config.self_attention
+    return {
+        "kv_lora_rank": attention.rank,
+        "q_lora_rank": attention.query_rank,
+        "qk_rope_head_dim": attention.rope_dim,
+        "qk_nope_head_dim": config.head_width - attention.rope_dim,
+        "v_head_dim": config.value_width,
+    }
+
+
+def _read_rope(hf_config: HFConfig) -> dict[str, Any]:
+    hf_config.expect("rope_interleave", True, False)
+    interleaved = hf_config.take("rope_interleave", True)
+    return {"position": read_rope(hf_config, layout="interleaved" if interleaved else "half")}
+
+
+def _write_rope(config: DecoderConfig) -> dict[str, Any]:
+    written = write_rope(config.position)
+    return written | {"rope_interleave": config.position.layout == "interleaved"}
+
+
+def _read_experts(hf_config: HFConfig) -> dict[str, Any]:
+    width, layers = hf_config.number("moe_intermediate_size"), hf_config.number("num_hidden_layers")
+    dense = min(hf_config.number("first_k_dense_replace"), layers)
+    router = SigmoidTopK(
+        groups=hf_config.number("n_group"),
+        kept_groups=hf_config.number("topk_group"),
+        renormalize=hf_config.take("norm_topk_prob"),
+        scale=float(hf_config.number("routed_scaling_factor")),
+    )
+    experts = Experts(
+        num=hf_config.number("n_routed_experts"),
+        per_token=hf_config.number("num_experts_per_tok"),
+        dim=width,
+        router=router,
+        shared=SharedExpert(dim=width * hf_config.number("n_shared_experts")),
+        dense_layers=dense,
+        losses=(),
+    )
+    return {"feed_forward": experts, "windows": (None,) * (layers if dense else 1)}
+
+
+def _write_experts(config: DecoderConfig) -> dict[str, Any]:
+    experts, width = config.feed_forward, config.feed_forward.width(config)
+    router, shared = experts.router, experts.shared
+    return {
+        "n_routed_experts": experts.num,
+        "num_experts_per_tok": experts.per_token,
+        "moe_intermediate_size": width,
+        "n_shared_experts": 0 if shared is None else shared.dim // width,
+        "first_k_dense_replace": experts.dense_layers,
+        "n_group": router.groups,
+        "topk_group": router.kept_groups,
+        "norm_topk_prob": router.renormalize,
+        "routed_scaling_factor": router.scale,
+    }
+
+
+_LAYER, _OURS = "model.layers.{}", "transformer.stack.group.*"
+_MLP = {part: f"{part}_proj" for part in ("gate", "up", "down")}
+_PARTS = {
+    "sublayers.0.attention.query_norm": "self_attn.q_a_layernorm",
+    "sublayers.0.attention.query_up": "self_attn.q_b_proj",
+    "sublayers.0.attention.value_norm": "self_attn.kv_a_layernorm",
+    "sublayers.1.correction": "mlp.gate.e_score_correction_bias",
+    **{f"sublayers.1.shared.{k}": f"mlp.shared_experts.{v}" for k, v in _MLP.items()},
+}
+_LATENTS = Fused(
+    tuple(f"{_OURS}.sublayers.0.attention.{part}" for part in ("value", "key")),
+    f"{_LAYER}.self_attn.kv_a_proj_with_mqa",
+    Concatenated(),
+)
+_KEYS_AND_VALUES = Fused(
+    tuple(f"{_OURS}.sublayers.0.attention.{part}" for part in ("key_up", "value_up")),
+    f"{_LAYER}.self_attn.kv_b_proj",
+    PerHead(),
+)
+
+
+def _weight_map(config: DecoderConfig) -> WeightMap:
+    query = "q_proj" if config.self_attention.query_rank is None else "q_a_proj"
+    dense = {
+        f"transformer.stack.group.{layer}.sublayers.1.{ours}": f"model.layers.{layer}.mlp.{theirs}"
+        for layer in range(config.feed_forward.dense_layers)
+        for ours, theirs in _MLP.items()
+    }
+    own = _PARTS | {"sublayers.0.attention.query": f"self_attn.{query}"}
+    names = NAMES | expert_names("mlp", **_MLP) | block("transformer", _LAYER, own) | dense
+    for fused in (_LATENTS, _KEYS_AND_VALUES):
+        names = {path: name for path, name in names.items() if path not in fused.modules}
+    return WeightMap(names, fused=(_LATENTS, _KEYS_AND_VALUES))
+
+
+FORMATS = (
+    ModelFormat(
+        model_type="deepseek_v3",
+        config_map=DecoderMap(
+            _deepseek,
+            (
+                *(each for each in FIELDS if getattr(each, "ours", None) != "head_dim"),
+                Computed(_read_attention, _write_attention),
+                Computed(_read_rope, _write_rope),
+                Computed(_read_experts, _write_experts),
+                Value("self_attention.bias", "attention_bias", False),
+                Activation(default="silu"),
+                Expect("scoring_func", "sigmoid"),
+                Expect("topk_method", "noaux_tc"),
+                Expect("moe_layer_freq", 1),
+            ),
+        ),
+        weight_map=_weight_map,
+        architectures=classes("DeepseekV3", without=("ForQuestionAnswering",)),
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 129_280,
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "n_shared_experts": 1,
+            "n_routed_experts": 256,
+            "routed_scaling_factor": 2.5,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 1536,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "qk_nope_head_dim": 128,
+            "n_group": 8,
+            "topk_group": 4,
+            "num_experts_per_tok": 8,
+            "first_k_dense_replace": 3,
+            "norm_topk_prob": True,
+            "max_position_embeddings": 4096,
+        },
+        synonyms={"num_local_experts": "n_routed_experts"},
+        # The training loss, and the module that predicts a second token, which is the layer behind
+        # the last one in published files.
+        harmless=(
+            "aux_loss_alpha",
+            "ep_size",
+            "num_mtp_layers",
+            "num_nextn_predict_layers",
+            "seq_aux",
+        ),
+        **(FILES | {"buffers": (*FILES["buffers"], "model.layers.61.*")}),
+    ),
+)

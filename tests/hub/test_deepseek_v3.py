@@ -1,0 +1,73 @@
+"""DeepSeek-V3 in its variants has the logits of transformers, and generates the same tokens."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from saved_folders import change_tensors
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.api import generate
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.parity.reference import save_random
+from jaxformer.pretrained.auto import load
+from jaxformer.zoo import FORMATS
+
+PROMPTS = np.array([[7, 3, 90, 11, 5], [60, 2, 2, 17, 33]])
+VARIANTS = {
+    "published": {"attention_bias": False},
+    "one query projection": {"q_lora_rank": None},
+    "halves": {"rope_interleave": False, "rope_parameters": {"rope_type": "default"}},
+    "no dense layer": {"first_k_dense_replace": 0, "norm_topk_prob": False},
+    "dense layers alone": {"first_k_dense_replace": 3},
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_logits_and_greedy_tokens_are_those_of_transformers(changes, tmp_path):
+    import torch
+    import transformers
+
+    save_random("deepseek_v3", "DeepseekV3ForCausalLM", tmp_path, pad_token_id=None, **changes)
+    random = np.random.default_rng(0)
+
+    def with_biases_of_the_router(tensors):
+        for name in tensors:
+            if name.endswith("e_score_correction_bias"):
+                tensors[name] = random.normal(0, 0.3, tensors[name].shape).astype(np.float32)
+
+    change_tensors(tmp_path, with_biases_of_the_router)
+    auto = transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(tmp_path, dtype=torch.float32, experts_implementation="eager")
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    with torch.no_grad():
+        expected = model(torch.tensor(PROMPTS)).logits.numpy()
+        texts = model.generate(torch.tensor(PROMPTS), **options).numpy()
+    ours = load(tmp_path)
+    logits = ours.outputs({"input_ids": PROMPTS})["logits"]
+    np.testing.assert_allclose(logits, expected, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(
+        generate(ours, {"input_ids": PROMPTS}, **options)["sequences"], texts
+    )
+
+
+@pytest.mark.torch
+def test_the_layer_that_predicts_a_second_token_is_left_out(tmp_path):
+    save_random("deepseek_v3", "DeepseekV3ForCausalLM", tmp_path)
+    expected = load(tmp_path).outputs({"input_ids": PROMPTS})["logits"]
+    path = tmp_path / "model.safetensors"
+    more = {"model.layers.61.eh_proj.weight": np.ones((48, 96), np.float32)}
+    save_file(load_file(path) | more, path, metadata={"format": "pt"})
+    np.testing.assert_array_equal(
+        load(tmp_path).outputs({"input_ids": PROMPTS})["logits"], expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("scoring_func", "softmax"), ("topk_method", "greedy"), ("n_group", 7)]
+)
+def test_another_router_is_refused(field, value):
+    values = {"model_type": "deepseek_v3", field: value}
+    with pytest.raises(ConfigError, match="groups" if field == "n_group" else field):
+        read_checkpoint(HFConfig(values), FORMATS)

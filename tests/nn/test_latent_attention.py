@@ -1,0 +1,312 @@
+"""DeepSeek's latent attention is its definition, and its cache holds latents alone."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tiny_models import random_parameters, structure_of, tiny, tokens
+
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.sharding import batch_sharding, parameter_shardings
+from jaxformer.errors import ConfigError
+from jaxformer.functional import Mask, NoScaling, RMSNorm, RoPE, YaRN, causal
+from jaxformer.functional.linear import Adapted, Part, Transposed, dense, linear, quantized
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.inputs import Prompts
+from jaxformer.generation.tokens import new_tokens
+from jaxformer.nn import Context, LatentAttention
+from jaxformer.nn.cache import CacheShape
+
+T, THETA = 6, 100.0
+POSITIONS = jnp.array([[0, 1, 2, 3, 4, 5], [7, 9, 10, 11, 15, 16]])
+LATENT = LatentAttention(rank=5, query_rank=7, rope_dim=4, norm=RMSNorm(eps=1e-2))
+CASES = {
+    "low-rank queries": LATENT,
+    "whole queries": replace(LATENT, query_rank=None),
+    "biases": replace(LATENT, bias=True, scale=0.7),
+}
+each_case = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
+
+
+def config_of(settings=LATENT, **changes):
+    sizes = {"num_kv_heads": None, "head_dim": 10, "value_dim": 6}
+    position = RoPE(theta=THETA, layout="interleaved")
+    return tiny(**({"position": position} | sizes | changes), self_attention=settings)
+
+
+def filled(module, seed=0):
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
+
+
+def made(config):
+    def build(key):
+        return config.self_attention.build(key, config, config.position, None)
+
+    return filled(jax.eval_shape(build, jax.random.key(0)))
+
+
+def stream(length=T, seed=1):
+    random = np.random.default_rng(seed)
+    return jnp.asarray(random.normal(size=(2, length, 20)), jnp.float32)
+
+
+def projected(layer, x):
+    kernel = np.asarray(layer.kernel[...], np.float64)
+    y = np.tensordot(x, kernel, 1)
+    return y if layer.bias is None else y + np.asarray(layer.bias[...], np.float64)
+
+
+def normalised(layer, x):
+    root = np.sqrt((x**2).mean(-1, keepdims=True) + layer.norm.eps)
+    return x / root * np.asarray(layer.scale[...], np.float64)
+
+
+def turned(x):
+    """Interleaved RoPE as multiplication by complex numbers."""
+    half = x.shape[-1] // 2
+    angles = np.asarray(POSITIONS)[..., None, None] / THETA ** (np.arange(half) / half)
+    rotated = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)
+    return np.stack([rotated.real, rotated.imag], axis=-1).reshape(x.shape)
+
+
+def written_out(layer, x, scale):
+    """The definition with keys and values for each head, in float64."""
+    x = np.asarray(x, np.float64)
+    query = projected(layer.query, x)
+    if layer.query_up is not None:
+        query = projected(layer.query_up, normalised(layer.query_norm, query))
+    latent = normalised(layer.value_norm, projected(layer.value, x))[:, :, 0]
+    shared = np.repeat(turned(projected(layer.key, x)), 6, axis=2)
+    key = np.concatenate([projected(layer.key_up, latent), shared], axis=-1)
+    query = np.concatenate([query[..., :6], turned(query[..., 6:])], axis=-1)
+    logits = scale * np.einsum("btnh,bsnh->bnts", query, key)
+    weights = np.exp(logits) * np.tri(T)
+    weights /= weights.sum(-1, keepdims=True)
+    output = np.einsum("bnts,bsnh->btnh", weights, projected(layer.value_up, latent))
+    bias = layer.output.bias
+    added = 0.0 if bias is None else np.asarray(bias[...], np.float64)
+    return np.tensordot(output, np.asarray(layer.output.kernel[...], np.float64), 2) + added
+
+
+@each_case
+@pytest.mark.parametrize("way", ["_with_heads", "_with_latents"])
+def test_it_is_its_definition_in_either_order_of_the_products(settings, way, monkeypatch):
+    sublayer = made(config_of(settings))
+    layer = sublayer.attention
+    monkeypatch.setattr(
+        layer, "attend", lambda *a, **o: layer.projected_output(getattr(layer, way)(*a, **o))
+    )
+    actual = sublayer(stream(), Context(positions=POSITIONS, mask=causal()), None)
+    expected = written_out(layer, stream(), settings.scale or 10**-0.5)
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_few_queries_meet_the_latents_and_many_have_keys_and_values_of_their_own(monkeypatch):
+    layer, taken = made(config_of(replace(LATENT, rank=32))).attention, []
+    for way in ("_with_heads", "_with_latents"):
+        monkeypatch.setattr(layer, way, lambda query, *_, way=way, **__: taken.append(way) or query)
+    monkeypatch.setattr(layer, "projected_output", lambda output: output)
+    for length, num_keys in ((1, 1), (1, 50), (3, 50), (50, 50)):
+        arrays = [jnp.zeros((1, n, 1, 1)) for n in (length, num_keys, num_keys)]
+        layer.attend(*arrays, mask=Mask())
+    assert taken == ["_with_heads", "_with_latents", "_with_latents", "_with_heads"]
+
+
+def test_the_cache_holds_a_latent_and_a_rotated_key():
+    config = config_of()
+    model = structure_of(config).module(random_parameters(config))
+    cache = model.init_cache(CacheShape(1, capacity=9, chunk=1, storage="float32"))
+    numbers = sum(x.size for x in jax.tree.leaves(cache.layers))
+    assert numbers == config.num_layers * 9 * (LATENT.rank + LATENT.rope_dim)
+
+
+def test_yarn_raises_the_temperature_of_the_logits():
+    scaling = YaRN(40.0, original_max_length=16, mscale=1.0, mscale_all_dim=1.0)
+    config = config_of(position=RoPE(theta=THETA, scaling=scaling))
+    factor = (0.1 * np.log(40) + 1) ** 2
+    assert made(config).attention.scale == pytest.approx(factor * 10**-0.5)
+    assert made(config_of()).attention.scale == pytest.approx(10**-0.5)
+    given = config_of(replace(LATENT, scale=0.5), position=config.position)
+    assert made(given).attention.scale == 0.5
+
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3], [8, 9, 7, 9, 3]]
+
+
+def generated(engine, **changes):
+    decoding = GenerationConfig(max_new_tokens=6, **changes)
+    return new_tokens(engine, Prompts.of_rows(PROMPTS), decoding, row_keys(0, np.arange(3)))
+
+
+@pytest.mark.slow
+def test_generation_scores_each_token_as_the_whole_row_does():
+    config = config_of(replace(LATENT, rank=8), windows=(3, None))
+    parameters = random_parameters(config)
+    found = generated(Engine(config, structure_of(config), parameters))
+    for row, prompt in enumerate(PROMPTS):
+        whole = jnp.asarray([[*prompt, *found.tokens[row]]])
+        scores = jax.nn.log_softmax(structure_of(config).module(parameters)(whole)[0])
+        expected = [scores[len(prompt) - 1 + n, token] for n, token in enumerate(found.tokens[row])]
+        np.testing.assert_allclose(found.log_probs[row], expected, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_on_several_devices_it_is_what_it_is_on_one():
+    """The hidden states of whole rows, their gradients, and the tokens that follow prompts."""
+    sizes = {"model_dim": 24, "mlp_dim": 12, "vocab_size": 36, "num_heads": 4}
+    # As wide as this, whole rows have keys and values for each head, and single tokens do not.
+    config = config_of(replace(LATENT, rank=8), attention="blockwise", **sizes)
+    structure, parameters = structure_of(config), random_parameters(config)
+    inputs = tokens(6, 7)
+
+    @jax.jit
+    def run(parameters, inputs):
+        def total(parameters):
+            hidden = structure.module(parameters).hidden(inputs)
+            return jnp.sum(jnp.sin(hidden)), hidden
+
+        gradients, hidden = jax.grad(total, has_aux=True)(parameters)
+        return hidden, gradients
+
+    expected = run(parameters, inputs)
+    one = generated(Engine(config, structure, parameters))
+    mesh = make_mesh(MeshConfig(fsdp=3, tensor=2))
+    placed = jax.device_put(parameters, parameter_shardings(mesh, structure.axes, structure.shapes))
+    with jax.set_mesh(mesh):
+        actual = run(placed, jax.device_put(inputs, batch_sharding(mesh)))
+    several = generated(Engine(config, structure, placed, mesh))
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=2e-5 * max(1, np.abs(y).max()))
+    np.testing.assert_array_equal(several.tokens, one.tokens)
+    np.testing.assert_allclose(several.log_probs, one.log_probs, atol=1e-4)
+
+
+def test_dense_is_the_kernel_that_linear_multiplies_with():
+    random = np.random.default_rng(0)
+    kernel, a, b = (
+        jnp.asarray(random.normal(size=shape), jnp.float32)
+        for shape in ((4, 2, 3), (4, 2), (2, 2, 3))
+    )
+    matrix = kernel.reshape(4, 6).T
+    forms = {
+        "array": kernel,
+        "transposed": Transposed(matrix, (2, 3)),
+        "quantized": quantized(kernel, 1),
+        "part": Part(Transposed(matrix, (6,)), 1, (5,)),
+        "adapted": Adapted(kernel, a, b, None, 0.5),
+    }
+    for name, form in forms.items():
+        rows = linear(jnp.eye(4), form)
+        np.testing.assert_allclose(dense(form, (4,)), rows, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "field"),
+    [
+        (replace(LATENT, rope_dim=10), {}, "self_attention.rope_dim"),
+        (LATENT, {"num_kv_heads": 2}, "num_kv_heads = 2"),
+        (LATENT, {"position": RoPE(values=True)}, "values=False"),
+        (replace(LATENT, rope_dim=3), {}, "fraction"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings, changes, field):
+    with pytest.raises(ConfigError, match=field):
+        config_of(settings, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"rank": 0}, {"query_rank": 0}, {"scale": -1.0}])
+def test_settings_out_of_range_are_refused(changes):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        replace(LATENT, **changes)
+
+
+YARN = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 16}
+YARN |= {"mscale": 1.0, "mscale_all_dim": 0.7}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("version", ["v3 interleaved", "v3 halves", "v2"])
+@pytest.mark.parametrize("rope", [{"rope_type": "default"}, YARN], ids=["plain", "yarn"])
+@pytest.mark.parametrize("query_rank", [7, None])
+def test_outputs_and_gradients_are_those_of_transformers(version, rope, query_rank):
+    import torch
+    import transformers
+    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
+
+    name, module = ("V2", v2) if version == "v2" else ("V3", v3)
+    options = {"rope_interleave": version == "v3 interleaved"} if name == "V3" else {}
+    theirs = getattr(transformers, f"Deepseek{name}Config")(
+        hidden_size=24, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=query_rank,
+        kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=6, attention_bias=True,
+        rope_parameters={"rope_theta": THETA} | rope, max_position_embeddings=64, **options,
+    )  # fmt: skip
+    theirs._attn_implementation = "eager"
+    torch.manual_seed(0)
+    attention = getattr(module, f"Deepseek{name}Attention")(theirs, 0).eval()
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    positions = torch.tensor(np.asarray(POSITIONS))
+    x = torch.tensor(np.random.default_rng(1).normal(size=(2, T, 24)), dtype=torch.float32)
+    x.requires_grad_()
+    angles = getattr(module, f"Deepseek{name}RotaryEmbedding")(theirs)(x, positions)
+    blocked = torch.full((T, T), -torch.inf).triu(1)[None, None]
+    output = attention(x, position_embeddings=angles, attention_mask=blocked)[0]
+    cotangent = np.random.default_rng(2).normal(size=(2, T, 24)).astype(np.float32)
+    output.backward(torch.tensor(cotangent))
+
+    scaling = YaRN(40.0, 16, mscale=1.0, mscale_all_dim=0.7) if rope is YARN else NoScaling()
+    layout = "half" if version == "v3 halves" else "interleaved"
+    config = config_of(
+        replace(LATENT, rank=6, query_rank=query_rank, bias=True, norm=RMSNorm(eps=1e-6)),
+        model_dim=24, position=RoPE(theta=THETA, layout=layout, scaling=scaling),
+    )  # fmt: skip
+    sublayer = made(config)
+    graph, state = nnx.split(sublayer)
+    ours = {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(state)}
+
+    def arrays(take):
+        """Our parameters, from tensors or from their gradients."""
+        tensors = {k: take(v).numpy() for k, v in attention.named_parameters()}
+        heads = tensors.pop("kv_b_proj.weight").T.reshape(6, 6, 12)
+        tensors["key_up.weight"] = heads[..., :6].reshape(6, -1).T
+        tensors["value_up.weight"] = heads[..., 6:].reshape(6, -1).T
+        for leaf in ("weight", "bias"):
+            both = tensors.pop(f"kv_a_proj_with_mqa.{leaf}")
+            tensors |= {f"value.{leaf}": both[:6], f"key.{leaf}": both[6:]}
+        names = {
+            "q_proj": "query", "q_a_proj": "query", "q_a_layernorm": "query_norm",
+            "q_b_proj": "query_up", "kv_a_layernorm": "value_norm", "o_proj": "output",
+        }  # fmt: skip
+        found = {}
+        for path, tensor in tensors.items():
+            part, leaf = path.split(".")
+            own = f"attention.{names.get(part, part)}"
+            if leaf == "weight":
+                leaf = "kernel" if f"{own}.kernel" in ours else "scale"
+                tensor = tensor.T
+            found[f"{own}.{leaf}"] = tensor.reshape(ours[f"{own}.{leaf}"].shape)
+        return found
+
+    def run(parameters, x):
+        flat = [
+            (path, leaf.replace(parameters[".".join(map(str, path))]))
+            for path, leaf in nnx.to_flat_state(state)
+        ]
+        sublayer = nnx.merge(graph, nnx.from_flat_state(flat))
+        return sublayer(x, Context(positions=POSITIONS, mask=causal()), None)
+
+    mine, pull = jax.vjp(run, arrays(torch.Tensor.detach), jnp.asarray(x.detach().numpy()))
+    np.testing.assert_allclose(mine, output.detach().numpy(), atol=2e-5)
+    gradients, of_x = pull(jnp.asarray(cotangent))
+    expected = arrays(lambda parameter: parameter.grad)
+    assert gradients.keys() == expected.keys() == ours.keys()
+    for path, gradient in (gradients | {"x": of_x}).items():
+        wanted = x.grad.numpy() if path == "x" else expected[path]
+        scale = max(1.0, np.abs(wanted).max())
+        np.testing.assert_allclose(gradient, wanted, atol=2e-5 * scale, err_msg=path)
