@@ -1,10 +1,11 @@
 """Tokens per second of generation, next to transformers + PyTorch, and the share of bandwidth.
 
-A Llama of 1.1 billion random weights (the shape of TinyLlama) reads a prompt and adds tokens,
+A Llama of random weights (1.1 billion, the shape of TinyLlama) reads a prompt and adds tokens,
 greedily. Each contender runs in its own process, in turn. Needs the test requirements.
 
     python benchmarks/generate.py --output benchmarks/results/NAME.json            # two CPU cores
-    python benchmarks/generate.py --static --new 256                               # one GPU
+    python benchmarks/generate.py --static --new 128 --int8                        # one GPU
+    python benchmarks/generate.py --shape 8b --only jaxformer --int8 --batches 1   # one GPU
 """
 
 import argparse
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from harness import alternate, machine, seconds, speed_ratio, write
+from shapes import SHAPES
 
 
 def main() -> None:
@@ -26,7 +28,10 @@ def main() -> None:
     options.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     options.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
     options.add_argument("--new", type=int, default=32, help="tokens to add")
-    options.add_argument("--layers", type=int, default=22, help="of the model")
+    options.add_argument("--shape", choices=SHAPES, default="tinyllama")
+    options.add_argument("--layers", type=int, help="of the model; all of the shape's by default")
+    options.add_argument("--int8", action="store_true", help="also jaxformer with int8 weights")
+    options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--rounds", type=int, default=2, help="turns of each contender")
     options.add_argument(
         "--static", action="store_true", help="PyTorch with a static cache, compiled"
@@ -34,15 +39,25 @@ def main() -> None:
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
 
+    shape = SHAPES[arguments.shape]
+    if arguments.layers is not None:
+        shape = shape | {"num_layers": arguments.layers}
     bandwidth = copy_bandwidth()
     print(f"copying moves {bandwidth / 1e9:.1f} GB/s")
     results = []
     for dtype in arguments.dtypes:
         for batch in arguments.batches:
-            sizes = (arguments.layers, batch, arguments.prompt, arguments.new)
+            sizes = (shape, batch, arguments.prompt, arguments.new)
             contenders = {
                 "jaxformer": ("our_generate:decode", *sizes, dtype),
                 "PyTorch": ("torch_generate:decode", *sizes, dtype, arguments.static),
+            }
+            if arguments.int8:
+                contenders["jaxformer int8"] = ("our_generate:decode", *sizes, dtype, "int8")
+            contenders = {
+                name: target
+                for name, target in contenders.items()
+                if not arguments.only or any(part in name for part in arguments.only)
             }
             rows = alternate(contenders, arguments.rounds)
             prefills = alternate(
@@ -64,7 +79,8 @@ def main() -> None:
 
 def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: float) -> dict:
     """Prints the table and returns the report."""
-    layers, batch, prompt, new = sizes
+    shape, batch, prompt, new = sizes
+    reference = "PyTorch" if "PyTorch" in rows else "jaxformer"
     print(f"{dtype}, {batch} x {prompt} + {new}   first token   prefill   decode      bandwidth")
     decodes = {
         name: [
@@ -78,8 +94,8 @@ def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: f
         row["first_token_seconds"] = statistics.median(first)
         row["prefill_tokens_per_second"] = batch * prompt / row["first_token_seconds"]
         row["decode_tokens_per_second"] = batch * (new - 1) / statistics.median(decode)
-        row["decode_ratio"] = speed_ratio(decode, decodes["PyTorch"])
-        row["prefill_ratio"] = speed_ratio(first, prefills["PyTorch"]["seconds"])
+        row["decode_ratio"] = speed_ratio(decode, decodes[reference])
+        row["prefill_ratio"] = speed_ratio(first, prefills[reference]["seconds"])
         read = row["bytes_per_step"] * (new - 1) / statistics.median(decode)
         row["share_of_bandwidth"] = read / bandwidth
         print(
@@ -89,7 +105,7 @@ def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: f
         )
     return {
         "dtype": dtype,
-        "layers": layers,
+        "shape": shape,
         "batch": batch,
         "prompt": prompt,
         "new": new,

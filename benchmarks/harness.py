@@ -61,7 +61,7 @@ def seconds(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def alternate(contenders: dict[str, tuple], rounds: int) -> dict[str, dict]:
+def alternate(contenders: dict[str, tuple], rounds: int, apart: bool = False) -> dict[str, dict]:
     """Lets each contender take three steps a round; a round that a busy machine slows, slows all.
 
     The first step of a turn does not count: while a process waits, the system may take its memory
@@ -70,10 +70,15 @@ def alternate(contenders: dict[str, tuple], rounds: int) -> dict[str, dict]:
     Args:
         contenders: Name -> (target, *arguments), see `Contender`.
         rounds: Turns of each, after one that does not count.
+        apart: Let one contender take all its turns before the next one starts, where memory holds
+            but one.
 
     Returns:
         Name -> its facts and "seconds", the mean of the counted steps of each round.
     """
+    if apart:
+        each = (alternate({name: target}, rounds) for name, target in contenders.items())
+        return {name: row for rows in each for name, row in rows.items()}
     # On a GPU the processes share the memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     started = {name: Contender(*target) for name, target in contenders.items()}

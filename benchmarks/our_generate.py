@@ -8,22 +8,21 @@ import numpy as np
 from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.engine import Engine, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts
-from jaxformer.models import AbstractModel, LanguageModel
-from jaxformer.zoo.common.llama_like import llama
+from jaxformer.models import AbstractModel, DecoderConfig
 
 
 def decode(
-    layers: int, batch: int, prompt: int, new: int, dtype: str
+    shape: dict, batch: int, prompt: int, new: int, dtype: str, weights: str | None = None
 ) -> tuple[Callable[[], None], dict]:
-    """Reads a prompt and adds tokens."""
-    heads = (LanguageModel(),)
-    config = llama(layers, 2048, 32, 5632, num_kv_heads=4, heads=heads, compute_dtype=dtype)
+    """Reads a prompt and adds tokens; `weights` is "int8" or None."""
+    config = DecoderConfig(**shape, compute_dtype=dtype)
     abstract_model = AbstractModel(config.build)
     parameters = {
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
         for n, (name, shape) in enumerate(abstract_model.shapes.items())
     }
-    engine = Engine(config, abstract_model, parameters)
+    engine = Engine(config, abstract_model, parameters, weights=weights)
+    del parameters
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
     prompts = Prompts(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
     keys, sampling = row_keys(0, np.arange(batch)), SamplingParams((), False, ())
@@ -32,17 +31,25 @@ def decode(
         state = engine.decode(sampling, engine.prefill(prompts, new, keys=keys), new)
         jax.block_until_ready(state.history.tokens)
 
-    weights = sum(
+    size = sum(
         num_bytes(x) for name, x in engine.weights.parameters.items() if "embedding" not in name
     )
     width = np.dtype(jax.numpy.dtype(dtype)).itemsize
-    cache = 2 * layers * config.kv_heads * config.head_width * width * (prompt + new / 2) * batch
-    return run, {"bytes_per_step": weights + cache}
+    cache = (
+        2
+        * config.num_layers
+        * config.kv_heads
+        * config.head_width
+        * width
+        * (prompt + new / 2)
+        * batch
+    )
+    return run, {"bytes_per_step": size + cache}
 
 
 def prefill(
-    layers: int, batch: int, prompt: int, new: int, dtype: str
+    shape: dict, batch: int, prompt: int, new: int, dtype: str, weights: str | None = None
 ) -> tuple[Callable[[], None], dict]:
     """Reads a prompt and adds one token."""
     del new
-    return decode(layers, batch, prompt, 1, dtype)
+    return decode(shape, batch, prompt, 1, dtype, weights)

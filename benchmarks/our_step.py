@@ -15,8 +15,17 @@ from jaxformer.training.step import TrainProgram
 
 
 def step(shape: dict, batch: int, length: int, options: dict) -> Callable[[], None]:
-    """Prepares a step; `options` are of DecoderConfig, but `loss_chunk`."""
-    loss_chunk = options.pop("loss_chunk", None)
+    """Prepares a step.
+
+    Args:
+        shape: The model.
+        batch: Rows.
+        length: Tokens of a row.
+        options: Fields of DecoderConfig, and: loss_chunk of TrainConfig; documents, the number
+            that a row is packed of.
+    """
+    documents = options.pop("documents", None)
+    train = TrainConfig(loss_chunk=options.pop("loss_chunk", None))
     model = DecoderConfig(**shape, **options)
     tokens = random_tokens(shape, batch, length)
     arrays = {
@@ -24,7 +33,18 @@ def step(shape: dict, batch: int, length: int, options: dict) -> Callable[[], No
         "targets": tokens[:, 1:],
         "weights": np.ones((batch, length), np.float32),
     }
-    return training_step(model, TrainConfig(loss_chunk=loss_chunk), arrays, 1e-3)
+    if documents is not None:
+        arrays["segments"], arrays["positions"] = packed(batch, length, documents)
+    return training_step(model, train, arrays, 1e-3)
+
+
+def packed(batch: int, length: int, documents: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of documents of random lengths, and the positions in them, `[batch, length]`."""
+    random = np.random.default_rng(0)
+    cuts = [np.sort(random.choice(length - 1, documents - 1, replace=False)) for _ in range(batch)]
+    segments = np.stack([np.searchsorted(cut, np.arange(length)) for cut in cuts])
+    starts = np.stack([np.append(0, cut + 1)[row] for cut, row in zip(cuts, segments, strict=True)])
+    return (segments + 1).astype(np.int32), (np.arange(length) - starts).astype(np.int32)
 
 
 def training_step(

@@ -1,4 +1,4 @@
-"""The models and batches that the contenders of train_step.py have in common."""
+"""The models and batches that the contenders have in common."""
 
 import numpy as np
 
@@ -11,6 +11,36 @@ SHAPES = {
         "num_heads": 8,
         "num_kv_heads": 4,
         "mlp_dim": 1408,
+        "tie_embeddings": False,
+    },
+    # TinyLlama, 1.1B parameters: for generation.
+    "tinyllama": {
+        "vocab_size": 32000,
+        "num_layers": 22,
+        "model_dim": 2048,
+        "num_heads": 32,
+        "num_kv_heads": 4,
+        "mlp_dim": 5632,
+        "tie_embeddings": False,
+    },
+    # Llama 3 8B.
+    "8b": {
+        "vocab_size": 128256,
+        "num_layers": 32,
+        "model_dim": 4096,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "mlp_dim": 14336,
+        "tie_embeddings": False,
+    },
+    # Eight of its layers, with a quarter of its vocabulary: what one GPU trains.
+    "8b_layers": {
+        "vocab_size": 32064,
+        "num_layers": 8,
+        "model_dim": 4096,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "mlp_dim": 14336,
         "tie_embeddings": False,
     },
     # Llama 3.2 1B: for one GPU.

@@ -7,17 +7,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def decode(
-    layers: int, batch: int, prompt: int, new: int, dtype: str, static: bool
+    shape: dict, batch: int, prompt: int, new: int, dtype: str, static: bool
 ) -> tuple[Callable[[], None], dict]:
     """Reads a prompt and adds tokens."""
     config = LlamaConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        tie_word_embeddings=False,
+        vocab_size=shape["vocab_size"],
+        hidden_size=shape["model_dim"],
+        intermediate_size=shape["mlp_dim"],
+        num_hidden_layers=shape["num_layers"],
+        num_attention_heads=shape["num_heads"],
+        num_key_value_heads=shape["num_kv_heads"],
+        tie_word_embeddings=shape["tie_embeddings"],
         eos_token_id=None,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,13 +43,14 @@ def decode(
 
     embedding = model.model.embed_tokens.weight
     weights = sum(x.numel() * x.element_size() for x in model.parameters() if x is not embedding)
-    cache = 2 * layers * 4 * 64 * embedding.element_size() * (prompt + new / 2) * batch
+    cache = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    cache *= embedding.element_size() * (prompt + new / 2) * batch
     return run, {"bytes_per_step": weights + cache}
 
 
 def prefill(
-    layers: int, batch: int, prompt: int, new: int, dtype: str, static: bool
+    shape: dict, batch: int, prompt: int, new: int, dtype: str, static: bool
 ) -> tuple[Callable[[], None], dict]:
     """Reads a prompt and adds one token."""
     del new
-    return decode(layers, batch, prompt, 1, dtype, static)
+    return decode(shape, batch, prompt, 1, dtype, static)

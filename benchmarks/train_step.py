@@ -5,8 +5,8 @@ norm, each in its own process, in turn; every round gives a ratio, so a busy mac
 all of them. Needs the test requirements.
 
     python benchmarks/train_step.py --output benchmarks/results/NAME.json            # two CPU cores
-    python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --compile \
-        --only "jaxformer bfloat16" "PyTorch bfloat16"                               # one GPU
+    python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --compile --apart \
+        --only "jaxformer bfloat16" documents "PyTorch bfloat16"                     # one GPU
 """
 
 import argparse
@@ -29,12 +29,16 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=8, help="sequences per step")
     options.add_argument("--length", type=int, default=512, help="tokens per sequence")
     options.add_argument("--rounds", type=int, default=5, help="turns of each contender")
+    options.add_argument("--documents", type=int, default=8, help="of a packed row")
+    options.add_argument(
+        "--apart", action="store_true", help="one contender after the other, each with all memory"
+    )
     options.add_argument("--compile", action="store_true", help="run PyTorch by torch.compile")
     options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
 
-    rows = alternate(contenders(arguments), arguments.rounds)
+    rows = alternate(contenders(arguments), arguments.rounds, apart=arguments.apart)
     report = summarise(rows, arguments)
     write(arguments.output, report)
 
@@ -43,13 +47,19 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
     """Name -> what `harness.Contender` takes; the products measure the machine's peak."""
     problem = (SHAPES[arguments.shape], arguments.batch, arguments.length)
     # Large vocabularies do not want all logits at once.
-    ours = {"scan_layers": False, "loss_chunk": 512 if arguments.shape == "1b" else None}
+    ours = {"scan_layers": False, "loss_chunk": None if arguments.shape == "32m" else 512}
+    half = ours | {"compute_dtype": "bfloat16"}
     rivals = {
         f"PyTorch {dtype}": ("torch_step:step", *problem, dtype, arguments.compile)
         for dtype in ("bfloat16", "float32")
     }
     steps = {
-        "jaxformer bfloat16": ("our_step:step", *problem, ours | {"compute_dtype": "bfloat16"}),
+        "jaxformer bfloat16": ("our_step:step", *problem, half),
+        "jaxformer documents bfloat16": (
+            "our_step:step",
+            *problem,
+            half | {"documents": arguments.documents},
+        ),
         "jaxformer float32": ("our_step:step", *problem, ours | {"compute_dtype": "float32"}),
         "plain JAX bfloat16": ("plain_jax:step", *problem),
     }
@@ -72,7 +82,7 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     peak = {dtype: row["flops"] / min(row["seconds"]) for dtype, row in products.items()}
     found = machine()
     sheet = PEAKS.get(found["device"].removeprefix("1 x "))
-    print(f"{'':20s}  tokens/s  of {REFERENCE}  of matmul peak  of data sheet  first step")
+    print(f"{'':28s}  tokens/s  of {REFERENCE}  of matmul peak  of data sheet  first step")
     for name, row in rows.items():
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
         row["peak_share"] = share = rate * flops / peak[name.split()[-1]]
@@ -83,12 +93,13 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
         ratio = f"{row['ratio']:.2f}x" if "ratio" in row else ""
         of_sheet = f"{row['data_sheet_share']:.1%}" if sheet else ""
         first = row["first_step_seconds"]
-        print(f"{name:20s} {rate:9.0f} {ratio:>20s} {share:15.1%} {of_sheet:>14s} {first:9.1f} s")
+        print(f"{name:28s} {rate:9.0f} {ratio:>20s} {share:15.1%} {of_sheet:>14s} {first:9.1f} s")
     return {
         "machine": found,
         "shape": shape,
         "batch": arguments.batch,
         "length": arguments.length,
+        "documents": arguments.documents,
         "causal_flops_per_token": flops,
         "matmul_peak_flops": peak,
         "rows": rows,

@@ -337,7 +337,7 @@ def _contract_transposed(x, kernel, contract):
     batch = x.shape[: x.ndim - contract]
     rows = x.reshape(math.prod(batch), -1)
     dimensions = (((1,), (1,)), ((), ()))
-    if kernel.matrix.dtype == jnp.int8:
+    if kernel.matrix.dtype == jnp.int8 and platform() == "cpu":
         # XLA's CPU backend would first write the kernel in another dtype. Two operands in int8 it
         # multiplies twice as fast as two in bfloat16.
         rounded = quantized(rows, 1, layers=1)

@@ -83,7 +83,7 @@ class Engine:
             config.build,
             config.compute_dtype,
             joined=alone,
-            transposed=alone and platform() in (["cpu"] if int8 else ["cpu", "gpu"]),
+            transposed=alone and platform() in ("cpu", "gpu"),
             int8=int8,
         )
         self._model, module = model, partial(_module, model)

@@ -234,10 +234,91 @@ def test_cudnn_is_asked_for_what_the_mask_means(xla_for_cudnn, mask, lengths, ca
     assert set(xla_for_cudnn) == {call}
 
 
+def packed(*lengths, padding=0):
+    """Rows of documents of these lengths, one after another, with padding before and after."""
+    ids = np.zeros((BATCH, 2 * padding + sum(lengths)), np.int32)
+    for row in range(BATCH):
+        # The second row has half as many documents.
+        numbers = 3 + np.arange(len(lengths)) // (1 + row)
+        ids[row, padding : padding + sum(lengths)] = np.repeat(numbers, lengths)
+    return Segments(jnp.asarray(ids), jnp.asarray(ids))
+
+
+@pytest.fixture
+def xla_for_packed_cudnn(monkeypatch):
+    """XLA in the place of cuDNN's kernel for documents, which leaves padding undefined."""
+    module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    calls = []
+
+    def stand_in(query, key, value, *, q_seqlen, kv_seqlen, q_offsets, kv_offsets, **options):
+        assert q_seqlen is kv_seqlen
+        assert q_offsets is kv_offsets
+        most = q_seqlen.shape[1]
+        assert q_offsets.shape == (BATCH, most + 1)
+        index = jnp.arange(query.shape[1])[None, :, None]
+        start, size = q_offsets[:, None, :most], q_seqlen[:, None]
+        is_of = (start >= 0) & (index >= start) & (index < start + size)
+        ids = jnp.sum(is_of * jnp.arange(1, most + 1)[None, None], axis=2)
+        mask = Segments(ids, ids)
+        window = options["sliding_window_length"]
+        if options["mask_type"] is module.MaskType.CAUSAL:
+            mask = mask & causal()
+        if window is not None:
+            mask = mask & Band(before=window - 1)
+        calls.append((most, window))
+        y = attention_reference.attend(query, key, value, request_for(mask, options["scale"]))
+        return jnp.where((ids > 0)[:, :, None, None], y, jnp.nan)
+
+    monkeypatch.setattr(module, "dot_product_attention", stand_in)
+    monkeypatch.setattr(attention_cudnn, "_compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(attention_cudnn, "_FEW_DOCUMENTS", 2)
+    monkeypatch.setattr(attention_cudnn, "_MANY_DOCUMENTS", 4)
+    return calls
+
+
+_AGAIN = Segments(jnp.array([[1, 1, 2, 2, 1, 1]] * BATCH), jnp.array([[1, 1, 2, 2, 1, 1]] * BATCH))
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        packed(6),
+        packed(3, 1, padding=2),
+        packed(1, 2, 1, 2, padding=1),
+        packed(1, 1, 1, 1, 1, 3),
+        _AGAIN,
+        Segments(_AGAIN.query, _AGAIN.key[:, ::-1]),
+        Segments(jnp.zeros((BATCH, 4), int), jnp.zeros((BATCH, 4), int)),
+    ],
+)
+@pytest.mark.parametrize(
+    "other", [Mask(), pytest.param(causal(), marks=pytest.mark.more), sliding_window(2)]
+)
+def test_cudnn_gets_the_documents_of_rows(xla_for_packed_cudnn, xla_for_cudnn, documents, other):
+    def attend(*arguments):
+        return attention_cudnn.attend(*arguments)
+
+    length = documents.query.shape[1]
+    assert_equal_to_reference(attend, arrays(length, length), request_for(documents & other))
+    assert {most for most, _ in xla_for_packed_cudnn} == {2, 4}
+    assert all(given for _, _, given in xla_for_cudnn)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
 @pytest.mark.parametrize(
-    "mask", [None, causal(), sliding_window(70), causal() & key_padding(256), documents(256, 256)]
+    "mask",
+    [
+        None,
+        causal(),
+        sliding_window(70),
+        causal() & key_padding(256),
+        documents(256, 256),
+        causal() & packed(100, 1, 55, 40, padding=30),
+        sliding_window(9) & packed(*[8] * 32),
+        packed(*[2] * 128),
+        causal() & Segments(documents(256, 256).query, documents(256, 256).key[:, ::-1]),
+    ],
 )
 def test_cudnn_on_a_gpu(mask):
     inputs = arrays(256, 256, width=64, dtype=jnp.bfloat16)

@@ -1,10 +1,12 @@
 """cuDNN's fused attention on NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
-cuDNN supports full attention, causal attention and sliding windows natively, and skips masked
-blocks. Other masks are passed as a boolean array, which takes O(T S) memory per batch row and skips
-no blocks. Derivatives other than the gradient are computed by blockwise.
+cuDNN supports full attention, causal attention, sliding windows and, from Hopper on, packed
+documents natively, and skips masked blocks. Other masks are passed as a boolean array, which takes
+O(T S) memory per batch row and skips no blocks. Derivatives other than the gradient are computed by
+blockwise.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -16,7 +18,10 @@ from jaxformer.functional.arrays import platform
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.derivatives import with_gradient_of
-from jaxformer.functional.masks import All, Band, Mask, causal, terms_of
+from jaxformer.functional.masks import All, Band, Mask, Segments, causal, terms_of
+
+_FEW_DOCUMENTS, _MANY_DOCUMENTS = 16, 64
+"""Numbers of documents of a row for which there are kernels, which start work for all of them."""
 
 
 def unsupported(query, key, value, request: Request) -> str | None:
@@ -48,25 +53,147 @@ def unsupported(query, key, value, request: Request) -> str | None:
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
     """Computes `attention` with cuDNN."""
-    pairs = (query.shape[1], key.shape[1])
-    known, rest = _split(request.mask, *pairs)
-    given = rest.values(*pairs)[:, None] if terms_of(rest) else None
-
-    def fused(query, key, value, given, _):
-        return jax.nn.dot_product_attention(
-            query, key, value, mask=given, scale=request.scale, implementation="cudnn", **known
-        )
-
-    def plain(query, key, value, _, request):
-        return blockwise.attend(query, key, value, request)
-
     named = partial(saveable, "attention_context")
-    output_BTNH = with_gradient_of(fused, plain, named)(query, key, value, given, request)
-    if given is None:
-        return output_BTNH
+    return with_gradient_of(_attend, blockwise.attend, named)(query, key, value, request)
+
+
+def _attend(query, key, value, request):
+    lengths = query.shape[1], key.shape[1]
+    known, rest = _split(request.mask, *lengths)
+    if not terms_of(rest):
+        return _kernel(query, key, value, None, request.scale, known)
+    if _documents(request.mask, *lengths)[1] is not None and _takes_documents(query):
+        return _attend_to_documents(query, key, value, request)
+    return _attend_by_array(query, key, value, request)
+
+
+@jax.custom_vjp
+def _attend_to_documents(query, key, value, request):
+    """Runs the kernel for as many documents as the fullest row has."""
+    index, kernels = _kernels_for(query, key, request)
+    return jax.lax.switch(index, kernels, query, key, value, request)
+
+
+def _keep_arguments(*arguments):
+    return _attend_to_documents(*arguments), arguments
+
+
+def _attend_again(arguments, cotangent):
+    # Whatever a branch keeps for its gradient, all branches would allocate.
+    def gradients(attend, query, key, value, request, cotangent):
+        pull = jax.vjp(lambda *arrays: attend(*arrays, request), query, key, value)[1]
+        return pull(cotangent)
+
+    query, key, _, request = arguments
+    index, kernels = _kernels_for(query, key, request)
+    branches = [partial(gradients, attend) for attend in kernels]
+    return *jax.lax.switch(index, branches, *arguments, cotangent), None
+
+
+_attend_to_documents.defvjp(_keep_arguments, _attend_again)
+
+
+def _kernels_for(query, key, request) -> tuple[jax.Array, list[Callable]]:
+    """The kernels for few, many and any documents, and the index of the one for a request."""
+    limits = _FEW_DOCUMENTS, _MANY_DOCUMENTS
+    kernels = [partial(_attend_within_documents, most) for most in limits]
+    _, documents = _documents(request.mask, query.shape[1], key.shape[1])
+    index = jnp.sum(_most_consecutive(documents) > jnp.array(limits))
+    return index, [*kernels, _attend_by_array]
+
+
+def _attend_by_array(query, key, value, request):
+    """Passes what cuDNN cannot express of the mask as a boolean array."""
+    lengths = query.shape[1], key.shape[1]
+    known, rest = _split(request.mask, *lengths)
+    given = rest.values(*lengths)[:, None]
+    output_BTNH = _kernel(query, key, value, given, request.scale, known)
     # For a query without allowed keys, cuDNN returns a mean of the values.
-    attends_BT = jnp.any(request.mask.values(*pairs), axis=-1)
-    return jnp.where(attends_BT[:, :, None, None], output_BTNH, jnp.zeros((), output_BTNH.dtype))
+    attends_BT = jnp.any(request.mask.values(*lengths), axis=-1)
+    return _where(attends_BT, output_BTNH)
+
+
+def _kernel(query, key, value, mask, scale, known):
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=mask, scale=scale, implementation="cudnn", **known
+    )
+
+
+def _attend_within_documents(most, query, key, value, request):
+    """Passes the offsets and lengths of the documents of each row, of up to `most` documents."""
+    # `jax.nn` has no public argument for them.
+    from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
+
+    known, documents = _documents(request.mask, query.shape[1], key.shape[1])
+    if jax.__version_info__ < (0, 12):
+        # Its offsets of the keys are those of as many heads as the queries have.
+        groups = query.shape[2] // key.shape[2]
+        key, value = (jnp.repeat(x, groups, axis=2) for x in (key, value))
+    # The kernel neither reads nor writes padding, whose results and gradients are undefined.
+    real_BT = documents.query > 0
+    query, key, value = (_where(real_BT, x) for x in (query, key, value))
+    offsets, lengths = _extents(documents.query, most)
+    window = known.get("local_window_size")
+    output_BTNH = dot_product_attention(
+        query,
+        key,
+        value,
+        q_seqlen=lengths,
+        kv_seqlen=lengths,
+        q_offsets=offsets,
+        kv_offsets=offsets,
+        scale=request.scale,
+        mask_type=MaskType.CAUSAL if known["is_causal"] else MaskType.NO_MASK,
+        sliding_window_length=None if window is None else window[0] + 1,
+    )
+    return _where(real_BT, output_BTNH)
+
+
+def _where(rows_BT: jax.Array, x_BTNH: jax.Array) -> jax.Array:
+    """Zeros, with zero gradients, outside of the given rows."""
+    return jnp.where(rows_BT[:, :, None, None], x_BTNH, jnp.zeros((), x_BTNH.dtype))
+
+
+def _takes_documents(query: jax.Array) -> bool:
+    """Whether cuDNN takes offsets of documents: its int32 offsets count numbers, not tokens."""
+    return _compute_capability() >= (9, 0) and query.size < 1 << 31
+
+
+def _documents(mask: Mask, query_length: int, key_length: int) -> tuple[dict, Segments | None]:
+    """Splits a mask of packed documents, if it is one, into keyword arguments and the documents."""
+    terms = terms_of(mask)
+    found = [term for term in terms if isinstance(term, Segments)]
+    others = All(tuple(term for term in terms if not isinstance(term, Segments)))
+    known, rest = _split(others, query_length, key_length)
+    if len(found) != 1 or terms_of(rest) or found[0].query.shape != found[0].key.shape:
+        return {}, None
+    return known, found[0]
+
+
+def _starts(ids_BT: jax.Array) -> jax.Array:
+    before = jnp.pad(ids_BT[:, :-1], ((0, 0), (1, 0)))
+    return (ids_BT != before) & (ids_BT > 0)
+
+
+def _most_consecutive(documents: Segments) -> jax.Array:
+    """The most documents of a row; too many unless those of queries and keys are consecutive."""
+    ids_BT = documents.query
+    starts_BT = _starts(ids_BT)
+    before = jnp.pad(jax.lax.cummax(ids_BT, axis=1)[:, :-1], ((0, 0), (1, 0)))
+    ascending = jnp.all(~starts_BT | (ids_BT > before))
+    most = jnp.max(jnp.sum(starts_BT, axis=1))
+    return jnp.where(ascending & jnp.all(ids_BT == documents.key), most, _MANY_DOCUMENTS + 1)
+
+
+def _extents(ids_BT: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
+    """The offsets `[B, most + 1]` and the lengths `[B, most]` of documents; -1 where none is."""
+    starts_BT = _starts(ids_BT)
+    order_BT = jnp.where(ids_BT > 0, jnp.cumsum(starts_BT, axis=1) - 1, -1)
+    is_of_BTM = order_BT[:, :, None] == jnp.arange(most + 1)[None, None]
+    lengths = jnp.sum(is_of_BTM, axis=1, dtype=jnp.int32)
+    offsets = jnp.argmax(is_of_BTM, axis=1).astype(jnp.int32)
+    exists = lengths > 0
+    return jnp.where(exists, offsets, -1), jnp.where(exists, lengths, -1)[:, :most]
 
 
 def _compute_capability() -> tuple[int, int]:
