@@ -17,7 +17,7 @@ from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.pretrained.checkpoint import Checkpoint, Shardings
 from jaxformer.pretrained.model import described_by
 from jaxformer.pretrained.reader import open_folder
-from jaxformer.zoo.folders import image_class, read_folder
+from jaxformer.zoo.folders import image_class, read_folder, sound_class
 
 
 class FolderCheckpoint(Checkpoint):
@@ -32,6 +32,7 @@ class FolderCheckpoint(Checkpoint):
         weights: bool = True,
         may_lack_parts: bool = False,
         images_alone: bool = False,
+        sounds_alone: bool = False,
         architecture: str | None = None,
         strict: bool = False,
         fields: Mapping[str, Any] | None = None,
@@ -39,6 +40,8 @@ class FolderCheckpoint(Checkpoint):
         self.folder, self.home = folder, home
         if images_alone and architecture is None:
             architecture = image_class(home)
+        if sounds_alone and architecture is None:
+            architecture = sound_class(home)
         if not weights:
             self._describe_as(read_folder(home, strict, architecture))
             return

@@ -16,6 +16,7 @@ from jaxformer.config.experiment import Config, validate
 from jaxformer.config.loggers import check_loggers
 from jaxformer.data import Datasets
 from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.sounds.labelled import LabelledClips
 from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.sharding import MESH_AXES
@@ -139,6 +140,11 @@ def _alone(config: Config) -> Config:
     if isinstance(data, SpeechToText) and not data.prefix:
         raise ConfigError(
             "data.prefix = (): must be the first tokens of every transcript; set them, or name a "
+            "checkpoint with --init-from DIR"
+        )
+    if isinstance(data, LabelledClips) and data.form is None:
+        raise ConfigError(
+            "data.form = None: set how sounds are read, such as WaveformFeatures, or name a "
             "checkpoint with --init-from DIR"
         )
     if isinstance(data, Images) and data.form_is_open:

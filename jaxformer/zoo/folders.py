@@ -4,7 +4,8 @@ from pathlib import Path
 
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.models import DualEncoderConfig
+from jaxformer.models import CompositeConfig, DualEncoderConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.text_parts import text_model_only
 
@@ -84,8 +85,17 @@ def read_folder(
 
 def image_class(folder: Path) -> str | None:
     """Returns the image classifier of a dual encoder's checkpoint."""
+    return _class_ending(folder, DualEncoderConfig, "ForImageClassification")
+
+
+def sound_class(folder: Path) -> str | None:
+    """Returns the classifier of sounds of an encoder-decoder's checkpoint (Whisper)."""
+    return _class_ending(folder, CompositeConfig, "ForAudioClassification")
+
+
+def _class_ending(folder: Path, kind: type[ModelConfig], ending: str) -> str | None:
     checkpoint = read_folder(folder)
-    if not isinstance(checkpoint.config, DualEncoderConfig):
+    if not isinstance(checkpoint.config, kind):
         return None
     named = (each.name for each in checkpoint.model_format.architectures)
-    return next((name for name in named if name.endswith("ForImageClassification")), None)
+    return next((name for name in named if name.endswith(ending)), None)

@@ -236,11 +236,12 @@ _DECODER = WeightMap(
 
 
 def _weight_map(config: CompositeConfig | SpectrogramConfig) -> WeightMap:
-    if not config.parts:
-        return _ENCODER
-    sides = zip(_SIDES, (_ENCODER, _DECODER), strict=True)
-    encoder, decoder = (own.within(side, lambda name: name) for side, own in sides)
-    return encoder | decoder
+    encoder, decoder = (
+        own.within(side, lambda name: name)
+        for side, own in zip(_SIDES, (_ENCODER, _DECODER), strict=True)
+    )
+    # A classifier names the decoder's tensors as well: files of other classes have them.
+    return (encoder if config.parts else _ENCODER) | decoder
 
 
 FORMATS = (

@@ -10,10 +10,12 @@ from speech_tokenizers import LETTERS, VOCABULARY, save_speaker
 
 import jaxformer
 from jaxformer.cli.main import main
+from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech import frames
 from jaxformer.generation.speech.ctc import Interval
-from jaxformer.generation.speech.frames import WaveformFeatures, frame_log_probs
+from jaxformer.generation.speech.features import waveform_features_of
+from jaxformer.generation.speech.frames import frame_log_probs
 from jaxformer.generation.speech.transcripts import words_of
 from jaxformer.pretrained.auto import load
 
@@ -51,7 +53,7 @@ def test_the_text_is_that_of_transformers(folder, model):
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
 def test_padding_to_few_sizes_changes_nothing(kind, tmp_path):
     model = load(save_speaker(tmp_path, kind))
-    features, wave = WaveformFeatures.of(model), noise(1001)
+    features, wave = waveform_features_of(model), noise(1001)
     found = frame_log_probs(model, wave, features)
     exact = jaxformer.forward(model, {"input_values": features(wave)[None]})["logits"][0]
     exact = exact - np.log(np.exp(exact).sum(axis=1, keepdims=True))

@@ -43,7 +43,8 @@ class Predict(PredictionConfig, ModelChoice):
     org/name@revision.
     """
     input: Path
-    """The input table: .csv, .tsv, .jsonl or .parquet; for an image model, a folder of images."""
+    """The input table: .csv, .tsv, .jsonl or .parquet; for a model of images or sounds also a
+    folder of them."""
     output: Path
     """The output table: .csv, .tsv, .jsonl or .parquet. Lists are JSON in .csv and .tsv."""
     header: bool = True
@@ -111,7 +112,8 @@ def _report(table: PredictedTable, predictor: Predictor, total: int) -> str:
     if predictor.cut:
         length = predictor.reader.max_length
         lines.append(
-            f"{predictor.cut:,} of {predictor.count:,} rows were longer than {length} tokens and "
+            f"{predictor.cut:,} of {predictor.count:,} rows were longer than {length:,} "
+            f"{predictor.reader.unit} and "
             "were truncated"
         )
     return "\n".join(lines)

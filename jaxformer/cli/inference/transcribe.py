@@ -17,8 +17,8 @@ from jaxformer.data.sound import read_sound, sound_length
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
-from jaxformer.generation.speech.features import log_mel_of
-from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
+from jaxformer.generation.speech.features import log_mel_of, waveform_features_of
+from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.subtitles import (
     FORMATS,
     TIMED,
@@ -113,7 +113,7 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
             f"transcribe: {wanted.folder} does not write what it hears: name a Whisper, or a model "
             "with a CTC head"
         )
-    features = WaveformFeatures.of(model) if writes_labels(model) else log_mel_of(model)
+    features = waveform_features_of(model) if writes_labels(model) else log_mel_of(model)
     rate = features.sampling_rate
     options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
     if writes_labels(model):

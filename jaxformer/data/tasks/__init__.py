@@ -12,7 +12,8 @@ from jaxformer.data.tasks.images.text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.sounds.clips import Clips
-from jaxformer.data.tasks.sounds.features import LogMel
+from jaxformer.data.tasks.sounds.features import FilterBanks, LogMel, WaveformFeatures
+from jaxformer.data.tasks.sounds.labelled import LabelledClips
 from jaxformer.data.tasks.sounds.masked import MaskedSounds
 from jaxformer.data.tasks.sounds.speech_to_text import ErrorRates, SpeechToText
 from jaxformer.data.tasks.sounds.spelling import Spelling
@@ -39,6 +40,7 @@ __all__ = [
     "ConllU",
     "Digits",
     "ErrorRates",
+    "FilterBanks",
     "Fit",
     "Glue",
     "HorizontalFlip",
@@ -48,6 +50,7 @@ __all__ = [
     "ImageTextPairs",
     "Images",
     "LabelSet",
+    "LabelledClips",
     "LabelledText",
     "LocalePairs",
     "LogMel",
@@ -68,4 +71,5 @@ __all__ = [
     "TagSource",
     "TagTable",
     "TaggedText",
+    "WaveformFeatures",
 ]

@@ -23,8 +23,8 @@ from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.config import (
     SpeechGenerationConfig,
 )
-from jaxformer.generation.speech.features import log_mel_of
-from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
+from jaxformer.generation.speech.features import log_mel_of, waveform_features_of
+from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.transcripts import label_options, transcribe_labels
 from jaxformer.generation.speech.windows import Progress, Thresholds, Timing, Transcriber
 from jaxformer.io.model_files import GENERATION
@@ -97,7 +97,7 @@ def transcribe(
     if writes_labels(pretrained):
         check_choice("timestamps", timestamps, get_args(Timing))
         own = label_options({"language": language, "task": task, "prompt": prompt} | options)
-        rate = WaveformFeatures.of(pretrained).sampling_rate
+        rate = waveform_features_of(pretrained).sampling_rate
         waveform = _checked(waveform, sampling_rate, rate)
         return transcribe_labels(
             pretrained, waveform, timestamps=timestamps, progress=progress, **own

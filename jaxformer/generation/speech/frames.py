@@ -1,17 +1,14 @@
 """The scores of the frames of a sound, from a model with a CTC head."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxformer.checks import at_least
-from jaxformer.data.tasks.sounds.features import preprocessor_settings
+from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.audio import normalize_waveform
 from jaxformer.models import CTC, AbstractModel, WaveformConfig
 from jaxformer.pretrained.model import Pretrained
 
@@ -19,7 +16,6 @@ WINDOW, OVERLAP = 30.0, 5.0
 """The seconds of a window of a long sound, and those that it shares with each neighbour."""
 _PADDED = 2.5
 """Sounds are padded to a multiple of these seconds, so that few programs are compiled."""
-_EPS = 1e-7
 
 
 def writes_labels(pretrained: Pretrained) -> bool:
@@ -27,38 +23,6 @@ def writes_labels(pretrained: Pretrained) -> bool:
     heads = pretrained.config.heads
     waveform = isinstance(pretrained.config, WaveformConfig)
     return waveform and any(isinstance(head, CTC) for head in heads)
-
-
-@dataclass(frozen=True)
-class WaveformFeatures:
-    """How a model reads a waveform, as preprocessor_config.json says."""
-
-    sampling_rate: int = 16_000
-    """Samples per second."""
-    normalize: bool = True
-    """Whether each sound has mean 0 and variance 1."""
-
-    @classmethod
-    def of(cls, pretrained: Pretrained) -> "WaveformFeatures":
-        """Returns the settings of a checkpoint; DataError if they are invalid."""
-        name, values = preprocessor_settings(pretrained.folder)
-        return cls.read(name, values)
-
-    @classmethod
-    def read(cls, name: str, values: Mapping[str, Any]) -> "WaveformFeatures":
-        """Returns the settings in the values of a file with this name."""
-        rate, normalize = values.get("sampling_rate", 16_000), values.get("do_normalize", True)
-        if not at_least(1).allows(rate):
-            raise DataError(f"{name}: sampling_rate = {rate!r}: must be an integer of at least 1")
-        if not isinstance(normalize, bool):
-            raise DataError(f"{name}: do_normalize = {normalize!r}: must be true or false")
-        return cls(rate, normalize)
-
-    def __call__(self, waveform: np.ndarray) -> np.ndarray:
-        """Returns a waveform float32 `[S]` as the model reads it."""
-        if not self.normalize:
-            return waveform
-        return np.asarray(normalize_waveform(waveform[None], eps=_EPS))[0]
 
 
 def frame_log_probs(

@@ -8,11 +8,8 @@ import numpy as np
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.generation.speech.ctc import Interval, align, best_path, prefix_beams
-from jaxformer.generation.speech.frames import (
-    WaveformFeatures,
-    check_writes_labels,
-    frame_log_probs,
-)
+from jaxformer.generation.speech.features import waveform_features_of
+from jaxformer.generation.speech.frames import check_writes_labels, frame_log_probs
 from jaxformer.pretrained.model import Pretrained
 
 Timing = Literal["none", "segments", "words"]
@@ -47,7 +44,7 @@ def transcribe_labels(
         DataError: The sound is shorter than a frame, or the folder has no tokenizer.
     """
     check_writes_labels(pretrained)
-    features = WaveformFeatures.of(pretrained)
+    features = waveform_features_of(pretrained)
     tokenizer = pretrained.prompt_encoder.tokenizer
     blank = pretrained.model.heads["ctc"].blank
     log_probs = frame_log_probs(pretrained, waveform, features, progress)

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.generation.speech.ctc import align, alignment_path, best_path, occupancy
-from jaxformer.generation.speech.frames import WaveformFeatures, frame_log_probs
+from jaxformer.generation.speech.features import waveform_features_of
+from jaxformer.generation.speech.frames import frame_log_probs
 from jaxformer.generation.speech.transcripts import words_of
 from jaxformer.lab.drawing import canvas
 from jaxformer.lab.speech.sound import Sound, shown_text
@@ -47,7 +48,7 @@ def labelled(pretrained: Pretrained, sound: Sound, text: str | None = None) -> L
         DataError: The sound is shorter than a frame, or the text has unknown characters or more
             labels than the frames can hold.
     """
-    features = WaveformFeatures.of(pretrained)
+    features = waveform_features_of(pretrained)
     tokenizer = pretrained.prompt_encoder.tokenizer
     blank = pretrained.model.heads["ctc"].blank
     log_probs = frame_log_probs(pretrained, sound.waveform, features)

@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.generation.inputs import reads_sound
-from jaxformer.generation.speech.features import filter_banks_of, log_mel_of
-from jaxformer.generation.speech.frames import WaveformFeatures, writes_labels
+from jaxformer.generation.speech.features import filter_banks_of, log_mel_of, waveform_features_of
+from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.lab.attention.report import write_maps
 from jaxformer.lab.drawing import save
@@ -96,7 +96,7 @@ class SpeechReport:
 
     def _waveform(self) -> None:
         pretrained, config = self._pretrained, self._pretrained.config
-        features = WaveformFeatures.of(pretrained)
+        features = waveform_features_of(pretrained)
         found = labelled(pretrained, self._sound, self._text) if writes_labels(pretrained) else None
         words = [] if found is None else found.words
         about = "A log-mel spectrogram for the eye; the model reads the waveform"
@@ -214,7 +214,7 @@ def sampling_rate_of(pretrained: Pretrained) -> int:
     if reads_sound(pretrained) and config.is_encoder_decoder:
         return log_mel_of(pretrained).sampling_rate
     if isinstance(config, WaveformConfig):
-        return WaveformFeatures.of(pretrained).sampling_rate
+        return waveform_features_of(pretrained).sampling_rate
     if isinstance(config, SpectrogramPatchesConfig):
         return filter_banks_of(pretrained).sampling_rate
     raise ConfigError(

@@ -8,8 +8,11 @@ from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig, kept_files
 from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.checks import at_least, check_argument, check_types, optional
 from jaxformer.config.experiment import Config
+from jaxformer.data.base import Data
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tasks.images.labelled import Images
+from jaxformer.data.tasks.sounds.features import form_of
+from jaxformer.data.tasks.sounds.labelled import LabelledClips
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.model_files import is_hf_checkpoint
@@ -26,6 +29,7 @@ from jaxformer.pretrained.prediction.image_reader import (
 from jaxformer.pretrained.prediction.predictor import Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Reader
 from jaxformer.pretrained.prediction.run_reader import RunReader
+from jaxformer.pretrained.prediction.sound_reader import SoundReader
 from jaxformer.pretrained.prediction.tags import TagPredictor
 from jaxformer.pretrained.prediction.texts import EmbeddingPredictor, Pooling, RowPredictor
 
@@ -84,7 +88,8 @@ def open_predictor(
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):
-        reader = _hf_reader(pretrained, config.max_length)
+        name = None if head is None else head.name
+        reader = _hf_reader(pretrained, name, config.max_length)
         labels = ()
         text = None
     else:
@@ -92,7 +97,7 @@ def open_predictor(
         run, kept = RunConfig(home).config, kept_files(home)
         reader = _run_reader(kept, run, pretrained, head, config.max_length)
         labels = load_labels(kept)
-        text = getattr(run.data, "text", None)
+        text = _columns_of(run.data)
     labels = labels or label_names(pretrained)
     text = config.text or text
     subject = Subject(pretrained, reader, text, config.batch_size)
@@ -128,14 +133,12 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     return head
 
 
-def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
+def _hf_reader(pretrained: Pretrained, name: str | None, max_length: int | None) -> Reader:
+    form = form_of(pretrained.config, pretrained.folder)
+    if form is not None:
+        return SoundReader(form, name, max_length)
     if "images" in pretrained.config.required:
         return HFImageReader(pretrained)
-    if "spectrograms" in pretrained.config.required:
-        raise ConfigError(
-            f"{pretrained.folder} reads sound, and predict reads texts and images: compute its "
-            'scores by jaxformer.forward(model, {"input_features": spectrograms})'
-        )
     return HFReader(pretrained, max_length)
 
 
@@ -149,9 +152,18 @@ def _run_reader(
     if isinstance(data, Images):
         untrained = imported and run.init_from is None
         return HFImageReader(pretrained) if untrained else RunImageReader(data, name)
+    if isinstance(data, LabelledClips):
+        return SoundReader(data.form, name, max_length or data.longest)
     if data.head == "language_model" and imported:
         return HFReader(pretrained, max_length)
     return RunReader(data, load_tokenizer(home), pretrained.config, name, max_length)
+
+
+def _columns_of(data: Data) -> tuple[str, ...] | None:
+    """Returns the columns that a run reads; None: they are recognised by their names."""
+    if isinstance(data, LabelledClips):
+        return None if data.audio is None else (data.audio,)
+    return getattr(data, "text", None)
 
 
 def label_names(pretrained: Pretrained) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Reads images for a model: scaled, cut and normalised."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,22 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data.files.record import table_row
-from jaxformer.data.files.tables import read_records
 from jaxformer.data.files.text_columns import IMAGE_COLUMNS
 from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR, open_image, scaled_pixels
 from jaxformer.data.tasks.images.sources import image_names
 from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
-from jaxformer.io.paths import AnyPath, any_path, is_remote
 from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.prediction.file_reader import FileReader
 from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
-from jaxformer.pretrained.prediction.reader import Arrays, Reader
+from jaxformer.pretrained.prediction.reader import Arrays
 
-FILE = "file"
-"""The column with the path of an image."""
 _SCORES = ("logits", "image_embeds", "pooler_output")
 
 
@@ -37,33 +32,19 @@ class Pixels(NamedTuple):
     """Always False, because images are scaled rather than cut off."""
 
 
-class ImageReader(Reader):
+class ImageReader(FileReader):
     """Reads the images of a folder, or the image files named in a column of a table."""
 
     max_length = chunk = 1
     columns = IMAGE_COLUMNS
-    _folder: AnyPath | None = None
+    kind = "images"
 
-    def records(self, path, header):
-        """Yields a row with the file of each image in a folder, or the rows of a table."""
-        if not path.is_dir():
-            self._folder = path.parent
-            return read_records(path, header)
-        names = image_names(path)
-        if not names:
-            raise DataError(f"{path} holds no images")
-        rows = ({FILE: str(path / name)} for name in names)
-        return (table_row(path, number, row) for number, row in enumerate(rows, start=1))
+    def found_in(self, folder):
+        return image_names(folder)
 
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Pixels]:
         """Returns the pixels of the images in files, whose paths may be relative to the table's."""
-        return [Pixels(self.pixels(self._found(file))) for (file,) in rows]
-
-    def _found(self, name: str) -> AnyPath:
-        file = any_path(os.path.expanduser(name), "image")
-        if self._folder is None or is_remote(file):
-            return file
-        return beside if (beside := self._folder / name).is_file() else file
+        return [Pixels(self.pixels(self.file(name))) for (name,) in rows]
 
     def pixels(self, file: Path) -> np.ndarray:
         """Returns an image as the model reads it, float32 [height, width, channels]."""

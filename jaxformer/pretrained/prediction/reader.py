@@ -42,11 +42,13 @@ class Reader(abc.ABC):
     Attributes:
         max_length: The maximum number of tokens of a row; longer ones are cut.
         chunk: How many batches are read together, so that similar lengths share a batch.
+        unit: What `max_length` counts, for messages.
         columns: The columns, or pairs of columns, that are recognised by their names.
     """
 
     max_length: int
     chunk = 16
+    unit = "tokens"
     columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
 
     @abc.abstractmethod

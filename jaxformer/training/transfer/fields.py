@@ -11,6 +11,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.data import TokenizerFile, TrainTokenizer
 from jaxformer.data.tasks.images.labelled import FORM, Images
 from jaxformer.data.tasks.sounds.features import LogMel
+from jaxformer.data.tasks.sounds.labelled import LabelledClips
 from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
@@ -30,7 +31,7 @@ from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.transfer.image_form import with_form
 from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import open_named
-from jaxformer.training.transfer.sound_form import with_transcripts
+from jaxformer.training.transfer.sound_form import with_sound_form, with_transcripts
 
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the maximum number of tokens of a model."""
@@ -51,6 +52,7 @@ def from_origin(
             "init_from",
             may_lack_parts=True,
             images_alone=config.data.images_alone,
+            sounds_alone=isinstance(config.data, LabelledClips),
         )
     except ConfigError:
         if folder is None or not saved_steps(folder / CHECKPOINTS):
@@ -63,6 +65,8 @@ def from_origin(
         config = replace(config, init_from=str(source))
     config = _with_objective(_with_tokenizer(config, origin, began), origin)
     open_length = getattr(config.data, "sequence_length", 0) is None
+    if isinstance(config.data, LabelledClips) and config.data.form is None:
+        config = with_sound_form(config, origin)
     taught = head_class(config.data.head)
     model_is_open, count = config.model is None, None
     if taught is not None and taught.named_labels:
@@ -134,7 +138,7 @@ def _continued(config: Config, began: Config) -> Config | None:
     """Returns the experiment with the fields of its run, whose original checkpoint is gone."""
     if began.init_from != config.init_from:
         return None
-    left_open = {"sequence_length": None, "label_order": (), "objective": None}
+    left_open = {"sequence_length": None, "label_order": (), "objective": None, "form": None}
     left_open |= {"prefix": (), "features": LogMel()}
     left_open |= dict.fromkeys(FORM)
     data = {

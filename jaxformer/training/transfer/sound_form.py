@@ -3,13 +3,32 @@
 from dataclasses import replace
 
 from jaxformer.config.experiment import Config
-from jaxformer.data.tasks.sounds.features import LogMel, preprocessor_settings
+from jaxformer.data.tasks.sounds.features import LogMel, form_of
 from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.tokens import SpeechTokens
 from jaxformer.models import SpectrogramConfig
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.pretrained.model import Pretrained
+
+
+def with_sound_form(config: Config, origin: Checkpoint) -> Config:
+    """Returns the experiment with labelled sounds read as its checkpoint reads them.
+
+    Raises:
+        ConfigError: The checkpoint is not an encoder of sounds, or its settings are invalid.
+    """
+    try:
+        form = form_of(origin.model, origin.home)
+    except DataError as error:
+        raise ConfigError(f"--init-from: {error}") from error
+    if form is None:
+        raise ConfigError(
+            f"{type(config.data).__name__} contains sounds to be labelled, which "
+            f"{type(origin.model).__name__} of {config.init_from} does not read: name a folder of "
+            "a wav2vec 2.0, a HuBERT, an Audio Spectrogram Transformer or a Whisper"
+        )
+    return replace(config, data=replace(config.data, form=form))
 
 
 def with_transcripts(config: Config, origin: Checkpoint) -> Config:
@@ -26,8 +45,7 @@ def with_transcripts(config: Config, origin: Checkpoint) -> Config:
             f"{type(model).__name__} of {config.init_from} does not write: name a Whisper"
         )
     try:
-        name, values = preprocessor_settings(origin.home)
-        features = LogMel.read(name, values, encoder.num_mel_bins, encoder.num_frames)
+        features: LogMel = form_of(encoder, origin.home)
     except DataError as error:
         raise ConfigError(f"--init-from: {error}") from error
     return replace(config, data=replace(data, features=features, prefix=_prefix(data, origin)))

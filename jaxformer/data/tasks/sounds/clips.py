@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from jaxformer.data.buckets import BucketedDataset, SizedExamples
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sequences import padded
+from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.data.tasks.sounds.spelling import LIKE_LIBRISPEECH, Spelling
 from jaxformer.data.tasks.sounds.table import Clip, ClipTable
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -68,6 +69,11 @@ class Clips(ClipTable):
         )
 
     @property
+    def form(self) -> WaveformFeatures:
+        """How sounds are read."""
+        return WaveformFeatures(self.sampling_rate, self.normalize)
+
+    @property
     def lengths(self) -> dict[str, int]:
         samples = round(self.max_seconds * self.sampling_rate)
         return {"inputs": samples, "targets": self.max_characters}
@@ -110,7 +116,7 @@ class Clips(ClipTable):
     def prepare(self, folder):
         """Keeps how sounds are read beside the tokenizer, and says how much is padding."""
         found = super().prepare(folder)
-        keep_preprocessor(folder, waveform_preprocessor(self.sampling_rate, self.normalize))
+        keep_preprocessor(folder, self.form.preprocessor())
         seconds = ", ".join(f"{x / self.sampling_rate:.1f}" for x in found.train.lengths)
         padding = f"{found.train.padding:.0%} padding, in lengths of {seconds} seconds"
         lines = [
@@ -146,11 +152,8 @@ class ClipExamples(SizedExamples):
         del rng
         config, clip, labels = self._config, self.clips[index], self._labels[index]
         waveform = read_sound(clip.file, config.sampling_rate)[:length]
-        if config.normalize:
-            waveform = normalized(waveform)
         return {
-            "waveforms": padded(waveform.astype(np.float32), length, 0.0),
-            "num_samples": np.int32(len(waveform)),
+            **config.form.arrays(waveform, length),
             "transcript": padded(labels, config.max_characters, self._tokenizer.pad_id),
             "transcript_length": np.int32(len(labels)),
             "transcript_weights": np.float32(1),
@@ -164,28 +167,6 @@ class ClipExamples(SizedExamples):
         pairs = [(self._tokenizer.decode(x[x != pad]), self.clips[row].text) for row, x in rows]
         predictions, references = zip(*pairs, strict=True)
         return transcript_scores([" ".join(x.split()) for x in predictions], references)
-
-
-_EPS = 1e-7
-"""Added to the variance, as in transformers."""
-
-
-def normalized(waveform: np.ndarray) -> np.ndarray:
-    """Scales a waveform `[S]` to mean 0 and variance 1."""
-    return (waveform - waveform.mean()) / np.sqrt(waveform.var() + _EPS)
-
-
-def waveform_preprocessor(sampling_rate: int, normalize: bool) -> dict[str, Any]:
-    """Returns the preprocessor_config.json of a model that reads waveforms."""
-    return {
-        "do_normalize": normalize,
-        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
-        "feature_size": 1,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
-        "sampling_rate": sampling_rate,
-    }
 
 
 def _is_known(tokenizer: Tokenizer, character: str) -> bool:

@@ -1,35 +1,144 @@
-"""From a waveform to the spectrogram of a model, as preprocessor_config.json says."""
+"""From a waveform to what a model reads, as preprocessor_config.json says."""
 
+# long: the forms in which models read sounds, each with its file
+
+import abc
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from jaxformer.checks import FINITE, POSITIVE, at_least, check_fields, check_types
+from jaxformer.data.dataset import Batch
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
+from jaxformer.data.tasks.sequences import padded
 from jaxformer.errors import DataError
 from jaxformer.functional.audio import compressed, kaldi_filter_banks, log_mel, log_mel_power
 from jaxformer.io.model_files import read_object
+from jaxformer.models import SpectrogramConfig, SpectrogramPatchesConfig, WaveformConfig
+from jaxformer.models.model import ModelConfig
 
 _PROCESSOR, _SECTION = "processor_config.json", "feature_extractor"
 """The file of a processor of sounds and texts, and its field with the settings for sounds."""
 _USUAL = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 _NORMALISATION = {"mean": (-4.2677393, FINITE), "std": (4.5689974, POSITIVE)}
 """The settings of AST, with those of AudioSet."""
+_EPS = 1e-7
+"""Added to the variance of a waveform, as in transformers."""
+
+
+class SoundForm(abc.ABC):
+    """How a model reads sounds; subclasses are frozen dataclasses."""
+
+    array: ClassVar[str]
+    """The name of a sound in a batch: "waveforms", "spectrograms" or "images"."""
+
+    sampling_rate: int
+    """Samples per second."""
+
+    @property
+    def longest(self) -> int | None:
+        """The samples of a window, to which all sounds are padded; None: sounds have any length."""
+        return None
+
+    @property
+    def shortest(self) -> int:
+        """The least number of samples of a sound."""
+        return 1
+
+    @abc.abstractmethod
+    def arrays(self, waveform: np.ndarray, length: int) -> Batch:
+        """Returns the arrays of a waveform float32 `[S]`; `length`: the samples of a batch."""
+
+    @abc.abstractmethod
+    def preprocessor(self) -> dict[str, Any]:
+        """Returns the preprocessor_config.json that reads sounds in the same way."""
 
 
 @dataclass(frozen=True)
-class LogMel:
+class WaveformFeatures(SoundForm):
+    """How wav2vec 2.0 and HuBERT read a waveform."""
+
+    array: ClassVar[str] = "waveforms"
+
+    sampling_rate: int = 16_000
+    """Samples per second."""
+    normalize: bool = True
+    """Whether each sound has mean 0 and variance 1."""
+    min_samples: int = 400
+    """The samples of a frame; a shorter sound has none."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(self, "features", sampling_rate=at_least(1), min_samples=at_least(1))
+
+    @classmethod
+    def read(
+        cls, name: str, values: Mapping[str, Any], min_samples: int = 400
+    ) -> "WaveformFeatures":
+        """Returns the settings in the values of a file with this name.
+
+        Raises:
+            DataError: They are invalid.
+        """
+        rate, normalize = values.get("sampling_rate", 16_000), values.get("do_normalize", True)
+        if not at_least(1).allows(rate):
+            raise DataError(f"{name}: sampling_rate = {rate!r}: must be an integer of at least 1")
+        if values.get("feature_size", 1) != 1:
+            raise DataError(
+                f"{name}: feature_size = {values['feature_size']!r}: must be 1, since the model "
+                "reads waveforms: copy the file of the checkpoint"
+            )
+        if not isinstance(normalize, bool):
+            raise DataError(f"{name}: do_normalize = {normalize!r}: must be true or false")
+        return cls(rate, normalize, min_samples)
+
+    @property
+    def shortest(self):
+        return self.min_samples
+
+    def __call__(self, waveform: np.ndarray) -> np.ndarray:
+        """Returns a waveform float32 `[S]` as the model reads it."""
+        return normalized(waveform) if self.normalize else waveform
+
+    def arrays(self, waveform, length):
+        """Returns "waveforms" `[length]`, padded with zeros, and "num_samples"."""
+        return {
+            "waveforms": padded(self(waveform).astype(np.float32), length, 0.0),
+            "num_samples": np.int32(len(waveform)),
+        }
+
+    def preprocessor(self):
+        return {
+            "do_normalize": self.normalize,
+            "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+            "feature_size": 1,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "return_attention_mask": True,
+            "sampling_rate": self.sampling_rate,
+        }
+
+
+def normalized(waveform: np.ndarray) -> np.ndarray:
+    """Scales a waveform `[S]` to mean 0 and variance 1."""
+    return (waveform - waveform.mean()) / np.sqrt(waveform.var() + _EPS)
+
+
+@dataclass(frozen=True)
+class LogMel(SoundForm):
     """How Whisper reads a waveform: windows of log-mel spectrograms.
 
     References:
         Radford et al., 2022 (https://arxiv.org/abs/2212.04356), section 2.2.
     """
+
+    array: ClassVar[str] = "spectrograms"
 
     sampling_rate: int = 16_000
     """Samples per second."""
@@ -44,7 +153,8 @@ class LogMel:
 
     def __post_init__(self):
         check_types(self)
-        check_fields(self, "features", **dict.fromkeys(self.__dataclass_fields__, at_least(1)))
+        names = (each.name for each in fields(self))
+        check_fields(self, "features", **dict.fromkeys(names, at_least(1)))
 
     @classmethod
     def read(
@@ -95,8 +205,16 @@ class LogMel:
         """The time of a window."""
         return self.num_samples / self.sampling_rate
 
-    def preprocessor(self) -> dict[str, Any]:
-        """Returns the preprocessor_config.json that reads sounds in the same way."""
+    @property
+    def longest(self):
+        return self.num_samples
+
+    def arrays(self, waveform, length):
+        """Returns "spectrograms" `[T, M]`, a window."""
+        del length
+        return {"spectrograms": self.spectrogram(waveform[: self.num_samples])}
+
+    def preprocessor(self):
         return {
             "chunk_length": int(self.seconds) if self.seconds.is_integer() else self.seconds,
             "feature_extractor_type": "WhisperFeatureExtractor",
@@ -124,15 +242,15 @@ class LogMel:
             float32 `[T, M]`.
         """
         if len(waveform) <= self.num_samples:
-            padded = np.pad(waveform, (0, self.num_samples - len(waveform)))
-            return np.asarray(_log_mel(self, padded))
+            whole = np.pad(waveform, (0, self.num_samples - len(waveform)))
+            return np.asarray(_log_mel(self, whole))
         half = self.fft_length // 2
         total = len(waveform) // self.hop
         window = (self.num_frames - 1) * self.hop + self.fft_length
-        padded = np.pad(waveform, half, mode="reflect")
+        reflected = np.pad(waveform, half, mode="reflect")
         parts = []
         for start in range(0, total, self.num_frames):
-            part = padded[start * self.hop :][:window]
+            part = reflected[start * self.hop :][:window]
             parts.append(np.asarray(_log_mel_power(self, np.pad(part, (0, window - len(part))))))
         log_power = np.concatenate(parts)[:total]
         return np.asarray(compressed(log_power, log_power.max()))
@@ -149,19 +267,27 @@ class LogMel:
 
 
 @dataclass(frozen=True)
-class FilterBanks:
+class FilterBanks(SoundForm):
     """How an Audio Spectrogram Transformer reads a waveform."""
 
-    sampling_rate: int
+    array: ClassVar[str] = "images"
+
+    sampling_rate: int = 16_000
     """Samples per second."""
-    num_mel_bins: int
+    num_mel_bins: int = 128
     """Frequencies."""
-    num_frames: int
+    num_frames: int = 1024
     """Frames, 10 ms apart; longer sounds are cut, and shorter ones padded."""
-    mean: float
+    mean: float = _NORMALISATION["mean"][0]
     """The mean of the log filter banks of the training data; 0 if they are not normalised."""
-    std: float
+    std: float = _NORMALISATION["std"][0]
     """Their standard deviation; 0.5 if they are not normalised."""
+
+    def __post_init__(self):
+        check_types(self)
+        sizes = dict.fromkeys(("num_mel_bins", "num_frames"), at_least(1))
+        numbers = {"mean": FINITE, "std": POSITIVE, "sampling_rate": at_least(100)}
+        check_fields(self, "features", **sizes, **numbers)
 
     @classmethod
     def read(
@@ -183,7 +309,14 @@ class FilterBanks:
         for key, (_, rule) in numbers.items():
             if not rule.allows(found[key]):
                 raise DataError(f"{name}: {key} = {found[key]!r}: must be {rule.expected}")
-        rate, mean, std = found.values()
+        sizes = {"num_mel_bins": num_mel_bins, "max_length": num_frames}
+        for key, wanted in sizes.items():
+            if values.get(key, wanted) != wanted:
+                raise DataError(
+                    f"{name}: {key} = {values[key]!r}: must be {wanted}, as the model has it: copy "
+                    "the file of the checkpoint"
+                )
+        rate, mean, std = found["sampling_rate"], float(found["mean"]), float(found["std"])
         if not values.get("do_normalize", True):
             mean, std = 0.0, 0.5  # the filter banks are divided by twice the deviation
         return cls(rate, num_mel_bins, num_frames, mean, std)
@@ -197,6 +330,35 @@ class FilterBanks:
     def frame_length(self) -> int:
         """Samples of a frame."""
         return self.sampling_rate * 25 // 1000
+
+    @property
+    def longest(self):
+        return (self.num_frames - 1) * self.hop + self.frame_length
+
+    @property
+    def shortest(self):
+        return self.frame_length
+
+    def arrays(self, waveform, length):
+        """Returns "images" `[M, T, 1]`, whose rows are frequencies."""
+        del length
+        return {"images": self.spectrogram(waveform).T[..., None]}
+
+    def preprocessor(self):
+        plain = (self.mean, self.std) == (0.0, 0.5)
+        usual = {name: usual for name, (usual, _) in _NORMALISATION.items()}
+        return {
+            "do_normalize": not plain,
+            "feature_extractor_type": "ASTFeatureExtractor",
+            "feature_size": 1,
+            "max_length": self.num_frames,
+            **(usual if plain else {"mean": self.mean, "std": self.std}),
+            "num_mel_bins": self.num_mel_bins,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "return_attention_mask": False,
+            "sampling_rate": self.sampling_rate,
+        }
 
     def frames_of(self, samples: int) -> int:
         """Returns how many frames are wholly within a sound."""
@@ -219,10 +381,9 @@ class FilterBanks:
                 f"waveform has {len(waveform)} samples: must have at least {self.frame_length}, "
                 "those of a frame"
             )
-        most = (self.num_frames - 1) * self.hop + self.frame_length
-        own = waveform[:most]
-        padded = np.pad(own, (0, most - len(own)))[None]
-        return np.asarray(_filter_banks(self, padded, np.array([len(own)], np.int32)))[0]
+        own = waveform[: self.longest]
+        whole = np.pad(own, (0, self.longest - len(own)))[None]
+        return np.asarray(_filter_banks(self, whole, np.array([len(own)], np.int32)))[0]
 
 
 # Compiled once for all sounds of a model.
@@ -248,6 +409,23 @@ def _filter_banks(features: FilterBanks, waveforms: jax.Array, lengths: jax.Arra
         mean=features.mean,
         std=features.std,
     )
+
+
+def form_of(model: ModelConfig, folder: str | os.PathLike | None) -> SoundForm | None:
+    """Returns how an encoder reads sounds, as the files in its folder say; None: it reads none.
+
+    Raises:
+        DataError: The settings are invalid, or do not fit the model.
+    """
+    name, values = preprocessor_settings(folder)
+    match model:
+        case WaveformConfig():
+            return WaveformFeatures.read(name, values, model.features.min_samples)
+        case SpectrogramConfig():
+            return LogMel.read(name, values, model.num_mel_bins, model.num_frames)
+        case SpectrogramPatchesConfig():
+            return FilterBanks.read(name, values, *model.image_size)
+    return None
 
 
 def preprocessor_settings(folder: str | os.PathLike | None) -> tuple[str, Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from jaxformer.data.sound import read_sound, sound_length
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.images.sources import NamedImages, file_of
 from jaxformer.data.tasks.sequences import padded
-from jaxformer.data.tasks.sounds.clips import normalized, waveform_preprocessor
+from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.data.tasks.sounds.table import AUDIO_COLUMNS
 from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, any_path
@@ -121,6 +121,11 @@ class MaskedSounds(RowData[Recording]):
         return round(seconds * self.sampling_rate)
 
     @property
+    def form(self) -> WaveformFeatures:
+        """How sounds are read."""
+        return WaveformFeatures(self.sampling_rate, self.normalize)
+
+    @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self._samples(self.max_seconds)}
 
@@ -135,7 +140,7 @@ class MaskedSounds(RowData[Recording]):
         """Returns the sounds of a folder or a table; one that cannot be opened is a bad row."""
         place = any_path(source, "data.train")
         if is_folder(place):
-            files = sorted(f for f in place.rglob("*") if f.suffix.lower() in ENDINGS)
+            files = [place / name for name in sound_names(place)]
             if not files:
                 raise DataError(f"{place} has no sounds: expected {', '.join(sorted(ENDINGS))}")
 
@@ -172,7 +177,7 @@ class MaskedSounds(RowData[Recording]):
     def prepare(self, folder):
         """Finds the sounds, and keeps how they are read for the exports of the run."""
         train, validation = self.split()
-        keep_preprocessor(folder, waveform_preprocessor(self.sampling_rate, self.normalize))
+        keep_preprocessor(folder, self.form.preprocessor())
         found = Datasets(
             self.dataset(MaskedSoundExamples(self, train), "train"),
             self.dataset(MaskedSoundExamples(self, validation), "validation"),
@@ -185,6 +190,12 @@ class MaskedSounds(RowData[Recording]):
         del tokenizer, labels
         rows = self.validation_rows()
         return None if rows is None else MaskedSoundExamples(self, rows)
+
+
+def sound_names(folder: AnyPath) -> list[str]:
+    """Returns the names of the sounds in a folder and in the folders within, sorted."""
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
+    return [str(file.relative_to(folder)) for file in files]
 
 
 class MaskedSoundExamples(SizedExamples):
@@ -206,8 +217,6 @@ class MaskedSoundExamples(SizedExamples):
         waveform = read_sound(self.recordings[index].file, config.sampling_rate)
         start = int(rng.integers(max(len(waveform) - size, 0) + 1))
         waveform = waveform[start : start + size]
-        if config.normalize:
-            waveform = normalized(waveform)
         frames = config.features.num_frames(length)
         masked = masked_spans(
             rng,
@@ -218,8 +227,7 @@ class MaskedSoundExamples(SizedExamples):
         )
         masked = padded(masked, frames, False)
         return {
-            "waveforms": padded(waveform.astype(np.float32), length, 0.0),
-            "num_samples": np.int32(len(waveform)),
+            **config.form.arrays(waveform, length),
             "masked": masked,
             "negatives": sampled_negatives(rng, masked, config.num_negatives),
         }

@@ -70,20 +70,37 @@ class ClipTable(TaskData[Clip]):
     @property
     @abc.abstractmethod
     def max_seconds(self) -> float:
-        """A longer clip cannot be used."""
+        """The longest clip that is read whole."""
 
     @abc.abstractmethod
     def value(self, record: Record, column: str) -> str:
         """Returns the text or the label of a row."""
 
     def usable(
-        self, rows: Sequence[Clip], encode: Callable[[Sequence[Clip]], list[np.ndarray]]
+        self,
+        rows: Sequence[Clip],
+        encode: Callable[[Sequence[Clip]], Sequence[np.ndarray]],
+        what: str = "transcripts",
     ) -> tuple[list[Clip], list[np.ndarray]]:
-        """Returns the clips whose texts can be encoded, and their tokens; others are bad rows."""
+        """Returns the clips whose texts can be encoded, and their tokens; others are bad rows.
+
+        Args:
+            rows: The clips.
+            encode: From clips to the tokens, or the number of the label, of each.
+            what: What is encoded, for messages.
+        """
         bad = BadRows(self.on_bad_row)
         kept = list(each(encode, rows, bad))
-        bad.finish("transcripts", len(rows))
+        bad.finish(what, len(rows))
         return [clip for clip, _ in kept], [ids for _, ids in kept]
+
+    def check_length(self, where: str, samples: int) -> None:
+        """Raises DataError for a clip whose length cannot be used."""
+        if samples > round(self.max_seconds * self.sampling_rate):
+            raise DataError(
+                f"{where}: {samples / self.sampling_rate:,.1f} seconds, more than "
+                f"{self.longer.format(self.max_seconds)}"
+            )
 
     def side_of(self, row: Clip) -> str:
         return row.text
@@ -107,11 +124,7 @@ class ClipTable(TaskData[Clip]):
             text = self.value(record, columns[self.other[0]])
             file, name = file_of(record, columns["audio"], named)
             samples = sound_length(file, self.sampling_rate)
-            if samples > round(self.max_seconds * self.sampling_rate):
-                raise DataError(
-                    f"{record.where}: {samples / self.sampling_rate:,.1f} seconds, more than "
-                    f"{self.longer.format(self.max_seconds)}"
-                )
+            self.check_length(record.where, samples)
             return Clip(record.where, file, name, text, samples)
 
         return read_rows(source, row, self.on_bad_row, partial(table_records, source))

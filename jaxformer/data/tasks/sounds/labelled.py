@@ -1,0 +1,162 @@
+"""Clips with a label each, from a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from jaxformer.checks import POSITIVE, at_least, check_fields
+from jaxformer.data.base import Datasets
+from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.labels import Classes, in_order, save_labels
+from jaxformer.data.sound import read_sound
+from jaxformer.data.tasks.images.pixels import keep_preprocessor
+from jaxformer.data.tasks.records import label_of
+from jaxformer.data.tasks.sounds.features import SoundForm
+from jaxformer.data.tasks.sounds.table import Clip, ClipTable
+from jaxformer.errors import DataError
+
+LABEL_COLUMNS = (("label",), ("labels",), ("class",), ("category",), ("intent",), ("genre",))
+"""The columns with the label of a clip."""
+
+
+@dataclass(frozen=True)
+class LabelledClips(ClipTable):
+    """Clips with one label each.
+
+    A row of a batch has "waveforms" float32 [S] and "num_samples" int32, "spectrograms" float32
+    [frames, M] or "images" float32 [M, frames, 1], as the model reads sounds; "label" int32; and
+    "label_weights" float32. In training S is one of a few lengths, so that clips of similar length
+    are in one batch.
+    """
+
+    head: ClassVar[str] = "classification"
+    has_text: ClassVar[bool] = False
+    other: ClassVar[tuple[str, tuple[tuple[str], ...]]] = ("label", LABEL_COLUMNS)
+
+    label: str | None = None
+    """The column of the label; None: recognised by its name ("label", "class", ...)."""
+
+    label_order: tuple[str, ...] = ()
+    """The labels in the order of their numbers; empty: those of the training data, sorted."""
+
+    form: SoundForm | None = None
+    """How sounds are read: WaveformFeatures, LogMel or FilterBanks; None: as the checkpoint's
+    preprocessor_config.json says."""
+
+    max_seconds: float = 20.0
+    """A longer clip is cut to this length, or to that of the model's window if it is shorter: at
+    random in training, and otherwise at its end."""
+
+    buckets: int = 4
+    """The number of lengths to which waveforms are padded in training; each is compiled once."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "data", max_seconds=POSITIVE, buckets=at_least(1))
+
+    @property
+    def sounds_as(self) -> str | None:
+        """The array of a row's sound; None: not known before the checkpoint is."""
+        return None if self.form is None else self.form.array
+
+    @property
+    def sampling_rate(self):
+        return self.form.sampling_rate
+
+    @property
+    def longest(self) -> int:
+        """The samples to which a longer clip is cut."""
+        samples = round(self.max_seconds * self.sampling_rate)
+        return samples if self.form.longest is None else min(samples, self.form.longest)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The samples of a waveform; empty for windows, whose tokens the model counts."""
+        whole = self.form is not None and self.form.longest is None
+        return {"inputs": self.longest} if whole else {}
+
+    def side_of(self, row: Clip) -> str:
+        return row.name
+
+    def value(self, record, column):
+        return label_of(record, column)
+
+    def check_length(self, where, samples):
+        """Raises DataError for a clip that the model cannot read."""
+        if samples < self.form.shortest:
+            raise DataError(
+                f"{where}: {samples:,} samples at {self.sampling_rate:,} Hz: must have at least "
+                f"{self.form.shortest:,}, those of a frame; leave it out with --data.on-bad-row "
+                "skip, or record it again"
+            )
+
+    def label_names(self, train):
+        return in_order(Classes().names(row.text for row in train), self.label_order)
+
+    def examples(self, rows, tokenizer=None, labels=()):
+        """Returns clips as arrays, cut at their end; one with an unknown label is a bad row."""
+        del tokenizer
+        return self._examples(rows, labels, at_random=False)
+
+    def _examples(self, rows: Sequence[Clip], labels: Sequence[str], at_random: bool):
+        def numbers(rows: Sequence[Clip]) -> np.ndarray:
+            return Classes().values([row.text for row in rows], labels, [row.where for row in rows])
+
+        kept = self.usable(rows, numbers, "labels")
+        return LabelledClipExamples(self, *kept, at_random)
+
+    def dataset(self, examples, name, cut=()):
+        """Returns the batches of clips; waveforms of training have similar lengths."""
+        plain = super().dataset(examples, name)
+        bucketed = name == "train" and self.form.longest is None
+        return BucketedDataset.of(plain, self.buckets) if bucketed else plain
+
+    def prepare(self, folder):
+        """Finds the clips; keeps the labels' names, and how sounds are read."""
+        train, validation = self.split()
+        labels = save_labels(folder, self.label_names(train))
+        keep_preprocessor(folder, self.form.preprocessor())
+        found = Datasets(
+            self.dataset(self._examples(train, labels, at_random=True), "train"),
+            self.dataset(self.examples(validation, labels=labels), "validation"),
+            labels=labels,
+        )
+        seconds = f"of at most {self.longest / self.sampling_rate:,.2f} seconds"
+        padding = getattr(found.train, "padding", None)
+        more = "" if padding is None else f", {padding:.0%} padding"
+        return replace(found, summary=(*found.sides(), ("clips", seconds + more)))
+
+
+class LabelledClipExamples(SizedExamples):
+    """Clips, each of which is read on access, and the numbers of their labels.
+
+    Args:
+        config: How clips are read.
+        clips: The clips.
+        labels: The label of each, int32.
+        at_random: Whether a part of a longer clip is chosen at random; otherwise its beginning.
+    """
+
+    def __init__(
+        self,
+        config: LabelledClips,
+        clips: Sequence[Clip],
+        labels: Sequence[np.ndarray],
+        at_random: bool,
+    ):
+        self.clips = clips
+        self.sizes = np.array([min(clip.samples, config.longest) for clip in clips])
+        self._config, self._labels, self._at_random = config, labels, at_random
+
+    def read_padded(self, index, rng, length):
+        config, size = self._config, int(self.sizes[index])
+        waveform = read_sound(self.clips[index].file, config.sampling_rate)
+        spare = max(len(waveform) - size, 0)
+        start = int(rng.integers(spare + 1)) if self._at_random else 0
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            arrays = config.form.arrays(waveform[start : start + size], length)
+        weight = {"label": np.int32(self._labels[index]), "label_weights": np.float32(1)}
+        return arrays | weight
