@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -89,7 +89,9 @@ def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=("key", "rows", "heads"), meta_fields=("rate",)
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "rows", "heads", "first_query"),
+    meta_fields=("rate",),
 )
 @dataclass(frozen=True)
 class Dropout:
@@ -101,6 +103,7 @@ class Dropout:
     key: jax.Array  # uint32 [2]
     rows: jax.Array  # uint32 [B], the index of each batch row
     heads: jax.Array  # uint32 [N], the index of each head
+    first_query: jax.Array  # uint32, the index of the first query
     rate: float
 
     @classmethod
@@ -111,13 +114,19 @@ class Dropout:
             bits,
             first_row(batch_size) + jnp.arange(batch_size, dtype=jnp.uint32),
             jnp.arange(num_heads, dtype=jnp.uint32),
+            jnp.uint32(0),
             rate,
         )
+
+    def from_query(self, start: jax.Array) -> Dropout:
+        """Returns the dropout of the queries from index `start` on."""
+        return replace(self, first_query=self.first_query + start.astype(jnp.uint32))
 
     def factors(self, query_start, query_size: int, key_start, key_size: int) -> jax.Array:
         """Returns float32 `[B, N, t, s]`: 0 with probability `rate`, else 1 / (1 - rate)."""
         row_key = _threefry(self.key[0], self.key[1], self.rows[:, None], self.heads[None, :])
         query = jnp.arange(query_size, dtype=jnp.uint32) + jnp.uint32(query_start)
+        query += self.first_query
         key = jnp.arange(key_size, dtype=jnp.uint32) + jnp.uint32(key_start)
         high, low = (bits[:, :, None, None] for bits in row_key)
         bits, _ = _threefry(high, low, query[None, None, :, None], key[None, None, None, :])

@@ -61,6 +61,13 @@ FAULTS = (
         ("functional/test_attention.py::test_blockwise_with_every_mask",),
     ),
     Fault(
+        "functional/sequence: every device masks as the first one",
+        "functional/attention/api.py",
+        "jax.lax.axis_index(time) * length, length",
+        "jax.lax.axis_index(time) * 0, length",
+        ("functional/test_attention_sequence.py::test_each_device_has_its_queries_and_all_keys",),
+    ),
+    Fault(
         "functional/rope: the angle is rounded at large positions",
         "functional/positions/rope.py",
         "* coarse + upper * fine + ((lower * fine) >> 16)",

@@ -1,7 +1,7 @@
 """Scaled dot-product attention: one function, several implementations.
 
 `attention` checks its arguments, collects everything but the three arrays in a `Request`, selects
-an implementation and runs it; in a mesh each device processes its rows and heads.
+an implementation and runs it; in a mesh each device processes its rows, queries and heads.
 """
 
 import importlib
@@ -66,7 +66,9 @@ def attention(
     adds `exp(sinks[n])` to its denominator. Query head `n` reads key/value head `n // (N / K)`: K =
     N is multi-head, K = 1 multi-query attention.
     A query whose keys are all masked gives zeros, with zero gradients; B, T and S may be 0. In an
-    explicit mesh each device computes its batch rows and heads.
+    explicit mesh each device computes its batch rows, queries and heads. If queries and keys are
+    sharded along time, each device gathers all keys and values of its rows and heads, and their
+    gradients are scattered again; this needs "reference" or "blockwise".
 
     The activations "hook_attn_scores" (scaled, capped, biased, -inf where masked) and
     "hook_pattern" (the probabilities), `[B, N, T, S]`, are computed by the reference
@@ -190,10 +192,14 @@ def _choose(implementation, query, key, value, request):
     # A decode step has one query per row, so blocks would not help.
     if 0 in (query.size, key.size) or (is_auto and query.shape[1] == 1):
         return reference.attend
+    in_parts = (spec := spec_of(query)) is not None and spec[1] is not None
     for name in _PREFERRED.get(platform(), ()) if is_auto else (implementation,):
         # Imported on first use, since the TPU kernel imports all of Pallas.
         chosen = importlib.import_module(f"jaxformer.functional.attention.{name}")
-        if (reason := chosen.unsupported(query, key, value, request)) is None:
+        reason = chosen.unsupported(query, key, value, request)
+        if in_parts and chosen not in (reference, blockwise):
+            reason = "the queries are sharded along time"
+        if reason is None:
             return chosen.attend
         if not is_auto:
             message = f"attention: {name} cannot run here ({reason}); using blockwise"
@@ -202,17 +208,28 @@ def _choose(implementation, query, key, value, request):
 
 
 def _per_device(attend, query, key, value, request):
-    """Runs `attend` on the rows and heads of each device if the arrays are sharded."""
+    """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded."""
     spec = spec_of(query)
     if spec is None:
         return attend(query, key, value, request)
-    batch, _, heads, _ = spec
-    of_query = PartitionSpec(batch, None, heads, None)
-    of_key = PartitionSpec(batch, None, heads if key.shape[2] > 1 else None, None)
+    batch, time, heads, _ = spec
+    key_time = time if spec_of(key)[1] == time else None
+    of_query = PartitionSpec(batch, time, heads, None)
+    of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
     of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, heads)
     in_specs = (of_query, of_key, of_key, of_request)
     arguments = jax.tree.map(place, (query, key, value, request), in_specs)
-    on_each = jax.shard_map(attend, in_specs=in_specs, out_specs=of_query, check_vma=False)
+
+    def attend_locally(query, key, value, request):
+        # Here, not by resharding before: the gradient of this gather is a reduce-scatter.
+        if key_time is not None:
+            key, value = (jax.lax.all_gather(x, time, axis=1, tiled=True) for x in (key, value))
+        if time is not None:
+            length = query.shape[1]
+            request = request.of_queries(jax.lax.axis_index(time) * length, length, key.shape[1])
+        return attend(query, key, value, request)
+
+    on_each = jax.shard_map(attend_locally, in_specs=in_specs, out_specs=of_query, check_vma=False)
     return on_each(*arguments)
 
 
@@ -237,7 +254,8 @@ def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, h
         bias = of(bias, head_axis=1)
     if dropout is not None:
         rows, own = PartitionSpec(batch), PartitionSpec(heads)
-        dropout = replace(dropout, key=PartitionSpec(), rows=rows, heads=own)
+        whole = PartitionSpec()
+        dropout = replace(dropout, key=whole, rows=rows, heads=own, first_query=whole)
     if distances is not None:
         distances = distances.partition_specs(heads)
     mask = jax.tree.map(of, request.mask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -38,6 +38,22 @@ class Request:
     softcap: float | None
     distances: DistanceTerms | None = None
     sinks: jax.Array | None = None
+
+    def of_queries(self, start: jax.Array, length: int, num_keys: int) -> Request:
+        """Returns the request of the queries `[start, start + length)` and all keys."""
+        window = (start, length, 0, num_keys)
+        bias, dropout, distances = self.bias, self.dropout, self.distances
+        if isinstance(bias, Bias):
+            bias = bias.block(*window)
+        elif bias is not None:
+            bias = jax.lax.dynamic_slice_in_dim(bias, start, length, axis=2)
+        return replace(
+            self,
+            mask=self.mask.block(*window),
+            bias=bias,
+            dropout=None if dropout is None else dropout.from_query(start),
+            distances=None if distances is None else distances.block(*window),
+        )
 
 
 def unsupported(query, key, value, request) -> None:

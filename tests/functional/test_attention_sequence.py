@@ -1,0 +1,161 @@
+"""Queries, keys and values that are sharded along time."""
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import BATCH, arrays, make_bias, random_mask, value_and_gradients
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxformer.functional import Bias, DistanceTerms, attention, causal
+
+P = PartitionSpec
+LENGTH = 32
+
+QUICK = (
+    # parts, implementation, mask, bias, query and key heads, dropout
+    (2, "blockwise", "segments", "t5", (4, 1), 0.2),
+    (4, "blockwise", "prefix", "alibi", (4, 2), 0.0),
+    (8, "blockwise", "window", None, (4, 4), 0.0),
+    (4, "reference", "rows", "array", (4, 2), 0.2),
+)
+MORE = tuple(
+    (parts, implementation, mask, bias, heads, 0.2)
+    for implementation in ("blockwise", "reference")
+    for parts, heads in ((2, (4, 4)), (4, (4, 2)), (8, (4, 1)))
+    for mask in ("none", "causal", "prefix", "window", "right padding", "segments", "blocks")
+    for bias in (None, "alibi", "t5")
+) + tuple(
+    (4, "blockwise", mask, "array", (4, 2), 0.0)
+    for mask in ("shifted", "rows", "band", "left padding", "global keys", "dense", "dense one")
+)
+
+
+def mesh(parts, tensor=1):
+    names = ("data", "sequence", "tensor")
+    return jax.make_mesh((1, parts, tensor), names, axis_types=(AxisType.Explicit,) * 3)
+
+
+def put(x, *spec):
+    return jax.device_put(x, NamedSharding(jax.sharding.get_mesh(), P(*spec)))
+
+
+def assert_equals_one_device(case, num_keys=LENGTH, rows=None, heads=None, sizes=None):
+    """Compares outputs and gradients, and returns those of the mesh."""
+    parts, implementation, mask_kind, bias_kind, num_heads, rate = case
+    *inputs, cotangent = arrays(LENGTH, num_keys, num_heads)
+    mask = random_mask(mask_kind, LENGTH, num_keys)
+    bias = make_bias(bias_kind, LENGTH, num_keys, num_heads[0])
+    bias = bias.astype(jnp.float32) if bias_kind == "array" else bias
+    options = {"mask": mask, "dropout_rate": rate, "dropout_key": jax.random.key(3)}
+    expected = value_and_gradients(implementation, inputs, cotangent, bias, **options)
+    names = ("data", "sequence", "tensor")
+    sizes = (1, parts, 1) if sizes is None else sizes
+    with jax.set_mesh(jax.make_mesh(sizes, names, axis_types=(AxisType.Explicit,) * 3)):
+        key_time = None if num_keys % parts else "sequence"
+        times = ("sequence", key_time, key_time, "sequence")
+        *inputs, cotangent = (
+            put(x, rows, time, heads if x.shape[2] > 1 else None, None)
+            for x, time in zip((*inputs, cotangent), times, strict=True)
+        )
+        if isinstance(bias, Bias) and heads is not None:
+            bias = replace(bias, heads=put(bias.heads, *[None] * (bias.heads.ndim - 1), heads))
+        actual = value_and_gradients(implementation, inputs, cotangent, bias, **options)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
+    assert actual[0].sharding.spec == P(rows, "sequence", heads, None)
+    for x, gradient in zip(inputs, actual[1][0], strict=True):
+        assert gradient.sharding == x.sharding
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_each_device_has_its_queries_and_all_keys(case):
+    assert_equals_one_device(case)
+
+
+@pytest.mark.more
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE, ids=str)
+def test_every_mask_and_bias(case):
+    assert_equals_one_device(case)
+
+
+def test_beside_axes_of_rows_and_heads():
+    case = (2, "blockwise", "segments", "t5", (4, 2), 0.2)
+    assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
+
+
+def test_cross_attention_to_keys_that_the_axis_does_not_divide():
+    assert_equals_one_device((4, "blockwise", "right padding", None, (4, 2), 0.0), num_keys=13)
+
+
+def test_distances():
+    *inputs, _ = arrays(LENGTH, LENGTH, (4, 2))
+    random = np.random.default_rng(5)
+    vectors = [
+        jnp.asarray(random.normal(size=(2 * LENGTH - 1, heads, 4)), jnp.float32) for heads in (2, 4)
+    ]
+
+    @jax.jit
+    def run(inputs, vectors):
+        terms = DistanceTerms(*vectors, num_queries=LENGTH)
+        return attention(*inputs, distances=terms, implementation="blockwise")
+
+    expected = run(inputs, vectors)
+    with jax.set_mesh(mesh(4)):
+        inputs = [put(x, None, "sequence", None, None) for x in inputs]
+        np.testing.assert_allclose(run(inputs, vectors), expected, atol=1e-5)
+
+
+def test_the_probabilities_are_those_of_one_device():
+    *inputs, _ = arrays(LENGTH, LENGTH, (4, 2))
+
+    @jax.jit
+    def weights(inputs, key):
+        options = {"dropout_rate": 0.2, "dropout_key": key, "return_weights": True}
+        return attention(*inputs, mask=causal(), **options)[1]
+
+    expected = weights(inputs, jax.random.key(3))
+    with jax.set_mesh(mesh(4)):
+        inputs = [put(x, None, "sequence", None, None) for x in inputs]
+        np.testing.assert_allclose(weights(inputs, jax.random.key(3)), expected, atol=1e-6)
+
+
+def test_keys_are_gathered_and_their_gradients_scattered():
+    *inputs, cotangent = arrays(LENGTH, LENGTH, (4, 2))
+
+    @jax.jit
+    def gradients(inputs, cotangent):
+        def output(*inputs):
+            return attention(*inputs, mask=causal(), implementation="blockwise")
+
+        return jax.vjp(output, *inputs)[1](cotangent)
+
+    with jax.set_mesh(mesh(4)):
+        placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
+        text = gradients.lower(tuple(placed[:3]), placed[3]).compile().as_text()
+    found = re.findall(r" = \S+ (all-[a-z]+|reduce-scatter|collective-permute)\(", text)
+    kinds = set(found)
+    assert kinds == {"all-gather", "reduce-scatter"}, found
+    assert found.count("reduce-scatter") <= 2
+
+
+def test_memory_falls_with_the_number_of_devices():
+    length, batch = 512, 1
+    inputs = [jax.ShapeDtypeStruct((batch, length, heads, 16), jnp.float32) for heads in (8, 1, 1)]
+
+    def bytes_per_device(parts):
+        with jax.set_mesh(mesh(parts)):
+            cut = NamedSharding(jax.sharding.get_mesh(), P(None, "sequence", None, None))
+            placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=cut) for x in inputs]
+
+            def loss(*inputs):
+                return attention(*inputs, mask=causal(), implementation="reference").sum()
+
+            compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*placed).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert bytes_per_device(8) < 1.5 / 8 * bytes_per_device(1)
