@@ -11,7 +11,7 @@ import numpy as np
 from jaxformer import functional as F
 from jaxformer.functional import norms
 from jaxformer.functional.attention import reference
-from jaxformer.functional.linear import Adapted, Quantized, Transposed, lookup
+from jaxformer.functional.linear import Adapted, Quantized, Transposed, dense, lookup
 from jaxformer.functional.losses import contrastive, distillation
 from jaxformer.functional.losses import cross_entropy as losses
 
@@ -264,6 +264,11 @@ CASES = {
         adapted,
         lambda p: p["x"] @ (p["kernel"] + 0.5 * p["a"] @ p["b"]),
         {"x": normal(3, 5), "kernel": normal(5, 4), "a": normal(5, 2), "b": normal(2, 4)},
+    ),
+    "dense": Case(
+        lambda p: dense(Adapted(p["kernel"], p["a"], p["b"], None, 0.5), (5,)),
+        lambda p: p["kernel"] + 0.5 * p["a"] @ p["b"],
+        {"kernel": normal(5, 4), "a": normal(5, 2), "b": normal(2, 4)},
     ),
     "linear quantized": Case(
         quantized,
