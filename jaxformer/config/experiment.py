@@ -19,13 +19,23 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
-from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
+from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import diff, json_round_trip
-from jaxformer.models import Classification, Head, ModelConfig, MultiLabel
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Head,
+    ModelConfig,
+    MultiLabel,
+)
 from jaxformer.models.parameters import AbstractModel
+from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.feedforward import MLP
 from jaxformer.optim.optimizers import AdamW, Optimizer
 
 __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
@@ -41,6 +51,7 @@ CHANGEABLE_FIELDS = (
     "data.prefetch_threads",
     "mesh.data",
     "mesh.fsdp",
+    "mesh.sequence",
     "mesh.tensor",
     "model.attention",
     "model.remat",
@@ -116,7 +127,7 @@ def validate(config: Config, num_devices: int) -> None:
     if config.init_from is not None:
         any_path(config.init_from, "init_from")
     check_has_model(config)
-    sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
+    sizes = dict(zip(MESH_AXES, config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     parts = config.train.gradient_accumulation
     phases = config.data.phases
@@ -131,7 +142,9 @@ def validate(config: Config, num_devices: int) -> None:
     _check_data_fits(config.model, config.data)
     _check_preference(config.model, config.data, config.train)
     for phase in phases:
-        config.model.check_lengths(config.model.row_lengths(phase.data.text_lengths))
+        lengths = config.model.row_lengths(phase.data.text_lengths)
+        config.model.check_lengths(lengths)
+        _check_sequence_axis(config.model, sizes["sequence"], lengths)
     wanted = getattr(getattr(config.data, "tokenizer", None), "vocab_size", None)
     if wanted is not None and wanted > config.model.vocab_size:
         raise ConfigError(
@@ -272,6 +285,30 @@ def _check_tensor_axis(stack: TransformerConfig, tensor: int) -> None:
             "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
             "model.num_kv_heads = 1, which is replicated on every device"
         )
+
+
+def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, int]) -> None:
+    """Refuses models and lengths whose tokens devices cannot share."""
+    if parts == 1:
+        return
+    parts_of = [
+        part for stack in model.stacks for part in (stack.self_attention, stack.feed_forward)
+    ]
+    kinds = [type(part) for part in parts_of if type(part) not in (DotProductAttention, MLP)]
+    if not isinstance(model, DecoderConfig | EncoderConfig | EncoderDecoderConfig):
+        kinds.insert(0, type(model))
+    if kinds:
+        raise ConfigError(
+            f"mesh.sequence = {parts}: {kinds[0].__name__} computes whole rows; set it to 1 and "
+            "use mesh.fsdp or mesh.tensor"
+        )
+    for name, length in lengths.items():
+        if length % parts:
+            fits = max(size for size in range(1, parts + 1) if length % size == 0)
+            raise ConfigError(
+                f"mesh.sequence = {parts} does not divide the length of {name}, {length} tokens: "
+                f"choose --mesh.sequence {fits}, or a length that is a multiple of {parts}"
+            )
 
 
 def writes_samples(model: ModelConfig, train: TrainConfig) -> bool:

@@ -15,7 +15,7 @@ import jax
 from jaxlib import _jax as runtime
 
 from jaxformer.distributed.cluster import DistributedConfig, find_processes
-from jaxformer.distributed.sharding import MeshConfig
+from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
 from jaxformer.errors import ConfigError
 
 __all__ = ["DistributedConfig", "join", "leave", "make_cpu_devices"]
@@ -114,7 +114,7 @@ def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
     """
     chosen = "JAX_NUM_CPU_DEVICES" in os.environ
     forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    sizes = (mesh.data, mesh.fsdp, mesh.tensor)
+    sizes = (getattr(mesh, name) for name in MESH_AXES)
     devices = math.prod(size for size in sizes if size != -1) // num_processes
     if not (chosen or forced) and 1 < devices <= len(os.sched_getaffinity(0)):
         jax.config.update("jax_num_cpu_devices", devices)

@@ -22,14 +22,14 @@ from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import mesh_axes, place, without
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 _MOST_VIRTUAL_DEVICES = 1024
 
 # The mesh axes of each logical axis. The vocabulary is the only sharded axis of its tables: with a
 # table sharded along both axes, the partitioner would rematerialize all of it at the lookup.
 RULES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
-    "seq": None,
+    "seq": "sequence",
     "embed": "fsdp",
     "mlp": "tensor",
     "experts": None,
@@ -65,6 +65,8 @@ class MeshConfig:
     """
     tensor: int = 1
     """Number of devices that shard heads, feed-forward units and the vocabulary."""
+    sequence: int = 1
+    """Number of devices that shard the tokens of each row; attention gathers keys and values."""
 
     def __post_init__(self):
         check_types(self, "mesh")
@@ -74,21 +76,22 @@ class MeshConfig:
                 raise ConfigError(
                     f"mesh.{name} = {size}: must be positive, or -1 for the remaining devices"
                 )
-        if [self.data, self.fsdp, self.tensor].count(-1) > 1:
+        if [getattr(self, name) for name in MESH_AXES].count(-1) > 1:
             raise ConfigError("mesh: only one axis may be -1")
 
-    def sizes(self, num_devices: int) -> tuple[int, int, int]:
+    def sizes(self, num_devices: int) -> tuple[int, ...]:
         """Returns the sizes of the axes on `num_devices` devices.
 
         Returns:
-            The sizes of the data, fsdp and tensor axes.
+            The sizes of `MESH_AXES`.
 
         Raises:
             ConfigError: The mesh does not fit the devices.
         """
-        sizes = [self.data, self.fsdp, self.tensor]
+        sizes = [getattr(self, name) for name in MESH_AXES]
         given = math.prod(size for size in sizes if size != -1)
-        shape = f"mesh data x fsdp x tensor = {self.data} x {self.fsdp} x {self.tensor}"
+        named = " x ".join(MESH_AXES), " x ".join(map(str, sizes))
+        shape = f"mesh {named[0]} = {named[1]}"
         if given > num_devices:
             are = "is" if num_devices == 1 else "are"
             virtual = (
@@ -124,7 +127,9 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
             f"mesh {sizes} uses {used} of {len(devices)} devices: a job of several processes "
             "must use them all (set one axis to -1)"
         )
-    return Mesh(_grid(sizes, devices[:used]), MESH_AXES, axis_types=(AxisType.Explicit,) * 3)
+    return Mesh(
+        _grid(sizes, devices[:used]), MESH_AXES, axis_types=(AxisType.Explicit,) * len(sizes)
+    )
 
 
 def check_slices(data: int, slices: int) -> None:
@@ -136,7 +141,7 @@ def check_slices(data: int, slices: int) -> None:
         )
 
 
-def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
+def _grid(sizes: tuple[int, ...], devices: list[jax.Device]) -> Any:
     """Returns the devices in the order of the mesh."""
     # GPUs also have slices, one per machine, which any axis may cross.
     is_tpu = devices[0].platform == "tpu"
@@ -146,7 +151,7 @@ def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
         return create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     check_slices(sizes[0], slices)
     inside = (sizes[0] // slices, *sizes[1:])
-    across = (slices, 1, 1)
+    across = (slices, *[1] * (len(sizes) - 1))
     return create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
 

@@ -388,3 +388,30 @@ def per_device(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Ar
         entries.pop()
     sharded = PartitionSpec(*entries)
     return jax.shard_map(function, in_specs=specs, out_specs=sharded, check_vma=False)(*arrays)
+
+
+def on_tokens(x: jax.Array) -> jax.Array:
+    """Shards the tokens of `[B, T, ...]` over the mesh axis "sequence", if it divides T.
+
+    What follows is computed in parts, as all but attention treats tokens one by one.
+
+    Args:
+        x: Token ids or activations, whose rows may be sharded.
+
+    Returns:
+        The same values, resharded.
+    """
+    if (spec := spec_of(x)) is None or spec[1] is not None:
+        return x
+    parts = dict(jax.typeof(x).sharding.mesh.shape).get("sequence", 1)
+    if parts == 1 or x.shape[1] % parts:
+        return x
+    return place(x, PartitionSpec(spec[0], "sequence", *spec[2:]))
+
+
+def whole_rows(x: jax.Array) -> jax.Array:
+    """Gathers the tokens of activations `[B, T, ...]` that `on_tokens` has sharded."""
+    spec = spec_of(x)
+    if spec is None or spec[1] is None:
+        return x
+    return place(x, PartitionSpec(spec[0], None, *spec[2:]))

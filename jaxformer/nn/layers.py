@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import is_wanted, scope, tap
-from jaxformer.functional.arrays import assert_axes, assert_ids, check_result
+from jaxformer.functional.arrays import assert_axes, assert_ids, check_result, on_tokens
 from jaxformer.functional.derivatives import differentiable
 from jaxformer.functional.feedforward import Activation, activation
 from jaxformer.functional.linear import Kernel, Transposed, linear, lookup
@@ -264,6 +264,7 @@ class Embedding(nnx.Module):
         if table.dtype == dtype == jnp.bfloat16:
             # Without the barrier a CPU hoists a float32 copy of the whole table out of a loop.
             table, ids = jax.lax.optimization_barrier((table, ids))
+        ids = on_tokens(ids)
         x_BTD = lookup(table.astype(dtype), ids)
         if self.padding_id is None:
             return x_BTD

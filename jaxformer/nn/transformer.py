@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_argument
-from jaxformer.functional.arrays import assert_axes, assert_integers, assert_keys
+from jaxformer.functional.arrays import assert_axes, assert_integers, assert_keys, on_tokens
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import NoPosition, Position
@@ -111,7 +111,7 @@ class Transformer(nnx.Module):
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
         real = real_tokens(mask) if self.zero_padding else None
-        x = self.inputs(x, positions, type_ids, input_key, real, grids)
+        x = on_tokens(self.inputs(on_tokens(x), positions, type_ids, input_key, real, grids))
         bias = self.inputs.bias(positions)
         context = Context(
             positions, mask, bias, encoder_outputs, encoder_mask, vectors=self.inputs.vectors()

@@ -155,7 +155,7 @@ def sent(
     Returns:
         The collectives.
     """
-    data, fsdp, tensor = (mesh[axis] for axis in MESH_AXES)
+    data, fsdp, tensor, sequence = (mesh[axis] for axis in MESH_AXES)
     layers = sum(stack.num_layers for stack in model.stacks)
     # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)
@@ -169,11 +169,22 @@ def sent(
     if data > 1:
         summed = parts * gradient_bytes * (parameters // tensor) // fsdp
         found.append(Collective("all-reduce", ("data",), summed, layers))
+    if sequence > 1:
+        summed = parts * gradient_bytes * (parameters // tensor) // fsdp
+        found.append(Collective("all-reduce", ("sequence",), summed, layers))
+        # Keys and values, whose gradients are scattered.
+        size = sum(
+            stack.num_layers * stack.kv_heads * (stack.head_width + stack.value_width)
+            for stack in model.stacks
+        )
+        size = _BFLOAT16_BYTES * size * tokens // (data * fsdp * tensor)
+        found.append(Collective("all-gather", ("sequence",), size, layers))
+        found.append(Collective("reduce-scatter", ("sequence",), size, layers))
     if tensor > 1:
         size, count = 0, 0
         for stack in model.stacks:
             sums = stack.num_layers * (6 if "output" in recomputed_products(stack) else 4)
-            size += sums * _BFLOAT16_BYTES * tokens * stack.model_dim // (data * fsdp)
+            size += sums * _BFLOAT16_BYTES * tokens * stack.model_dim // (data * fsdp * sequence)
             count += sums
         found.append(Collective("all-reduce", ("tensor",), size, count))
     return tuple(found)

@@ -228,7 +228,7 @@ def _meshes(slice_: Slice) -> Iterator[MeshConfig]:
         for fsdp in divisors:
             data, rest = divmod(devices, tensor * fsdp)
             if not rest and data % slice_.num_slices == 0:
-                yield MeshConfig(data, fsdp, tensor)
+                yield MeshConfig(data=data, fsdp=fsdp, tensor=tensor)
 
 
 def _divides(config: Config, slice_: Slice) -> bool:

@@ -143,6 +143,7 @@ def chunked_cross_entropy(
         assert_axes(sizes, bias=(bias, "V"))
         assert_floating(bias=bias)
         bias = gathered(bias.astype(jnp.promote_types(hidden.dtype, jnp.float32)), hidden, 1)
+    hidden, targets, weights = _rows_of_parts(hidden, targets, weights)
     terms = _terms(label_smoothing, z_loss, softcap)
     chunked = _chunked if as_array(head) is head else _chunked_products
     return chunked(hidden, head, bias, weights, targets, chunk_size=chunk_size, terms=terms)
@@ -232,6 +233,22 @@ def _sums(losses, metrics, weights, targets, vocab_size):
         correct=jnp.sum(correct * jax.lax.stop_gradient(weights)),
         z_loss=jnp.sum(z_losses * jax.lax.stop_gradient(weights)),
     )
+
+
+def _rows_of_parts(hidden, *others):
+    """Counts each device's part of a row as a row, where tokens are sharded; nothing moves."""
+    spec = spec_of(hidden)
+    if spec is None or spec[1] is None:
+        return hidden, *others
+    rows = (*mesh_axes(spec[0]), *mesh_axes(spec[1]))
+
+    def apart(x):
+        rest = [None] * (x.ndim - 2)
+        given, wanted = PartitionSpec(*spec[:2], *rest), PartitionSpec(rows, None, *rest)
+        same = jax.shard_map(lambda x: x, in_specs=given, out_specs=wanted, check_vma=False)
+        return same(place(x, given))
+
+    return apart(hidden), *map(apart, others)
 
 
 def _chunks(x, chunk_size):

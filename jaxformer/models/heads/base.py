@@ -291,6 +291,8 @@ class HeadModule(nnx.Module):
 
     weights = "weights"
     """The array of a batch with the weights of the predictions, float32 or bool."""
+    reads_tokens_apart: ClassVar[bool] = False
+    """Whether each token is read by itself, so that devices may have parts of the rows."""
 
     def scores(self, outputs: ModelOutput, key: jax.Array | None = None) -> jax.Array:
         """Returns unnormalized float32 predictions; `key` is the dropout key."""

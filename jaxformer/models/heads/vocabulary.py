@@ -152,6 +152,8 @@ class Unembedding(NamedTuple):
 class VocabularyHead(HeadModule):
     """Vocabulary logits: `softcap(scale * h W + b)`, where W is often the embedding's transpose."""
 
+    reads_tokens_apart = True
+
     def __init__(self, key: jax.Array, config: TextConfig, unread_bias: bool = False):
         """Declares the kernel unless it is tied, and the biases."""
         if not isinstance(config, TextConfig):
@@ -240,6 +242,8 @@ class DenseVocabularyHead(VocabularyHead):
 
 class MaskedHead(VocabularyHead):
     """Vocabulary logits where only few positions have a loss."""
+
+    reads_tokens_apart = False
 
     def loss(self, outputs, batch, options, key):
         """Sorts masked tokens to the front of each row, so that few chunks need logits."""

@@ -1,0 +1,165 @@
+"""Losses and gradients with the tokens of each row on several devices are those of one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.config import Config, TrainConfig, validate
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.errors import ConfigError
+from jaxformer.functional import ALiBi, Learned, NoPosition, T5Bias
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    MaskedLanguageModel,
+)
+from jaxformer.nn.attention import DotProductAttention
+from jaxformer.nn.experts import Experts
+from jaxformer.optim import AdamW, Constant
+from jaxformer.training.step import TrainProgram
+
+ROWS, LENGTH = 8, 16
+SIZES = {
+    "compute_dtype": "float32",
+    "vocab_size": 64,
+    "num_layers": 2,
+    "model_dim": 16,
+    "num_heads": 4,
+    "mlp_dim": 32,
+}
+RANDOM = np.random.default_rng(0)
+
+
+def batch(length=LENGTH):
+    tokens = RANDOM.integers(1, 64, (ROWS, length + 1), dtype=np.int32)
+    weights = (RANDOM.random((ROWS, length)) < 0.7).astype(np.float32)
+    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}
+
+
+def documents():
+    return np.sort(RANDOM.integers(0, 4, (ROWS, LENGTH)).astype(np.int32))
+
+
+def gradients(model, arrays, config, train=None):
+    """The gradients and the sums of the losses on a mesh."""
+    mesh = make_mesh(config, jax.devices()[: np.prod(config.sizes(8))])
+    optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
+    program = TrainProgram(model, optimizer, train or TrainConfig(), mesh)
+    params = program.init(0).params
+    placed = {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
+
+    def of_step(params, batch, key):
+        found, (sums, _) = program._gradients(params, {}, batch, key, jnp.zeros((), int))
+        return found, sums
+
+    with jax.set_mesh(mesh):
+        found = jax.jit(of_step)(params, placed, jax.random.key(1))
+    return jax.tree.map(np.asarray, found)
+
+
+def assert_same(model, arrays, config, train=None):
+    expected = gradients(model, arrays, MeshConfig(), train)
+    actual = gradients(model, arrays, config, train)
+    # A gradient that is zero but for rounding has no scale of its own.
+    top = max(float(np.abs(y).max()) for y in jax.tree.leaves(expected[0]))
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * max(np.abs(y).max(), 1e-3 * top))
+
+
+TWO_AXES = MeshConfig(fsdp=2, sequence=4)
+THREE_AXES = MeshConfig(data=2, tensor=2, sequence=2)
+
+DECODERS = {
+    "RoPE": ({}, {}),
+    "one kv head": ({"num_kv_heads": 1}, {}),
+    "grouped": ({"num_kv_heads": 2}, {}),
+    "ALiBi": ({"position": ALiBi()}, {}),
+    "learned": ({"position": Learned(max_length=LENGTH)}, {}),
+    "no positions": ({"position": NoPosition()}, {}),
+    "T5": ({"position": T5Bias(bidirectional=False)}, {}),
+    "packed": ({}, {"segments": documents()}),
+    "prefix": ({}, {"prefix": RANDOM.integers(1, 9, ROWS).astype(np.int32)}),
+    "window": ({"windows": (5,)}, {"segments": documents()}),
+    "remat": ({"remat": "full"}, {}),
+    "scanned": ({"scan_layers": True}, {}),
+    "dropout": ({"dropout": 0.3, "self_attention": DotProductAttention(dropout=0.2)}, {}),
+}
+QUICK = ("grouped", "packed", "dropout")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
+)
+@pytest.mark.parametrize("mesh", [TWO_AXES, pytest.param(THREE_AXES, marks=pytest.mark.more)])
+def test_decoders(name, mesh):
+    fields, arrays = DECODERS[name]
+    assert_same(DecoderConfig(**SIZES, **fields), batch() | arrays, mesh)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        TrainConfig(loss_chunk=3),
+        pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.more),
+    ],
+)
+def test_chunks_of_the_loss_and_parts_of_the_batch(train):
+    assert_same(DecoderConfig(**SIZES), batch(), TWO_AXES, train)
+
+
+def padding():
+    return np.arange(LENGTH)[None] < RANDOM.integers(9, LENGTH + 1, (ROWS, 1))
+
+
+@pytest.mark.more
+def test_encoders():
+    masked = EncoderConfig(**SIZES, heads=(MaskedLanguageModel(),))
+    assert_same(masked, batch() | {"mask": padding()}, TWO_AXES)
+    labels = {"label": RANDOM.integers(0, 3, ROWS).astype(np.int32)}
+    labels |= {"label_weights": np.ones(ROWS, np.float32), "inputs": batch()["inputs"]}
+    classifier = EncoderConfig(**SIZES, heads=(Classification(num_labels=3),))
+    assert_same(classifier, labels | {"mask": padding()}, THREE_AXES)
+
+
+@pytest.mark.more
+def test_an_encoder_and_a_decoder_of_different_lengths():
+    decoded = batch(24)
+    decoded["decoder_inputs"] = decoded.pop("inputs")
+    assert_same(EncoderDecoderConfig(**SIZES), decoded | {"inputs": batch()["inputs"]}, TWO_AXES)
+
+
+def test_a_step_gathers_keys_and_values_and_each_device_keeps_its_tokens():
+    def compiled(config):
+        mesh = make_mesh(config, jax.devices()[: config.sequence])
+        model = DecoderConfig(**SIZES, num_kv_heads=2)
+        optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
+        program = TrainProgram(model, optimizer, TrainConfig(loss_chunk=32), mesh)
+        return program.lower(2, {"inputs": 512}).compile()
+
+    alone, together = compiled(MeshConfig()), compiled(MeshConfig(sequence=8))
+    text = together.as_text()
+    assert "all-gather" in text
+    assert "all-to-all" not in text
+    share = (
+        together.memory_analysis().temp_size_in_bytes / alone.memory_analysis().temp_size_in_bytes
+    )
+    assert share < 0.5
+
+
+def config(**fields):
+    from jaxformer.data import DataConfig
+
+    model = fields.pop("model", DecoderConfig(**SIZES))
+    return Config(model=model, data=DataConfig(sequence_length=30, batch_size=8), **fields)
+
+
+def test_what_devices_cannot_share_is_refused():
+    with pytest.raises(ConfigError, match=r"30 .*--mesh.sequence 3"):
+        validate(config(mesh=MeshConfig(sequence=4)), 4)
+    experts = DecoderConfig(**SIZES, feed_forward=Experts(num=4, per_token=2, dim=8))
+    with pytest.raises(ConfigError, match="Experts"):
+        validate(config(mesh=MeshConfig(sequence=2), model=experts), 2)
