@@ -3,6 +3,7 @@
 An experiment is a Python file with ``get_config() -> Config``. Everything that can be checked
 without compiling anything is checked by ``validate``.
 """
+# long: the parts of an experiment and the checks that they fit each other are one idea.
 
 import dataclasses
 import inspect

@@ -6,6 +6,7 @@ Shapes and dtypes are checked for every array while tracing, so the compiled pro
 change. Values are checked only for Python numbers and NumPy arrays, never for a `jax.Array`, since
 they are unknown while tracing and reading them would block on the device.
 """
+# long: what functions of arrays check and where they place them, which most of them do together.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

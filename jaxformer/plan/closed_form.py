@@ -155,7 +155,7 @@ def sent(
     Returns:
         The collectives.
     """
-    data, fsdp, tensor, sequence = (mesh[axis] for axis in MESH_AXES)
+    data, fsdp, tensor, sequence = (mesh.get(axis, 1) for axis in MESH_AXES)
     layers = sum(stack.num_layers for stack in model.stacks)
     # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)

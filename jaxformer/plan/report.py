@@ -136,7 +136,11 @@ class Plan:
             return ""
         config = self.best.config
         parts = self.best.config.train.gradient_accumulation
-        options = [f"--mesh.{axis} {size}" for axis, size in vars(config.mesh).items()]
+        options = [
+            f"--mesh.{axis} {size}"
+            for axis, size in vars(config.mesh).items()
+            if axis != "sequence" or size > 1
+        ]
         options += _remat_options(self.asked.model, config.model, "--model")
         if parts != self.asked.train.gradient_accumulation:
             options.append(f"--train.gradient-accumulation {parts}")

@@ -132,10 +132,11 @@ class Link(NamedTuple):
 def links(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, Link]:
     """Returns the interconnect of the devices along each axis of a mesh.
 
-    The innermost axis, tensor, gets the closest devices. The outermost axis that divides over the
+    The innermost axes, sequence and tensor, get the closest devices. The outermost axis that divides over the
     slices or machines crosses the network.
     """
     chip = slice_.chip
+    mesh = {axis: mesh.get(axis, 1) for axis in MESH_AXES}
     network = chip.network_bandwidth.value
     if chip.kind == "gpu":
         left, found = chip.link_domain or 1, {}

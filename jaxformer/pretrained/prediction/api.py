@@ -137,6 +137,11 @@ def _hf_reader(pretrained: Pretrained, name: str | None, max_length: int | None)
     form = form_of(pretrained.config, pretrained.folder)
     if form is not None:
         return SoundReader(form, name, max_length)
+    if "spectrograms" in pretrained.config.required:
+        raise ConfigError(
+            f"{pretrained.folder} reads sound and labels none: compute its scores by "
+            'jaxformer.forward(model, {"input_features": spectrograms})'
+        )
     if "images" in pretrained.config.required:
         return HFImageReader(pretrained)
     return HFReader(pretrained, max_length)
