@@ -414,10 +414,11 @@ def test_a_spec_needs_a_mesh():
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
-        (MeshConfig(), (1, 1, 1)),
-        (MeshConfig(data=-1), (8, 1, 1)),
-        (MeshConfig(fsdp=-1, tensor=2), (1, 4, 2)),
-        (MeshConfig(data=2, tensor=3), (2, 1, 3)),
+        (MeshConfig(), (1, 1, 1, 1)),
+        (MeshConfig(data=-1), (8, 1, 1, 1)),
+        (MeshConfig(fsdp=-1, tensor=2), (1, 4, 2, 1)),
+        (MeshConfig(data=2, tensor=3), (2, 1, 3, 1)),
+        (MeshConfig(data=2, sequence=-1), (2, 1, 1, 4)),
     ],
 )
 def test_sizes_of_the_mesh(config, sizes):
@@ -464,7 +465,7 @@ def two_slices():
     return [Tpu(4 * n + i, n, place, n) for n in range(2) for i, place in enumerate(places)]
 
 
-@pytest.mark.parametrize("sizes", [(2, 4, 1), (2, 2, 2), (4, 2, 1), (8, 1, 1)])
+@pytest.mark.parametrize("sizes", [(2, 4, 1, 1), (2, 2, 1, 2), (4, 1, 2, 1), (8, 1, 1, 1)])
 def test_only_the_data_axis_crosses_slices(sizes, monkeypatch):
     monkeypatch.setattr(sharding, "Mesh", lambda grid, *_, **__: grid)
     grid = make_mesh(MeshConfig(*sizes), two_slices())
