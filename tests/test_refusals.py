@@ -104,6 +104,8 @@ REQUIRED = {
     "sequences": ((1, 2),),
     "short_factors": (1.0, 2.0),
     "storage": "int8",
+    "weight": 0.5,
+    "dim": 8,
     "values": (1.0,),
 }
 
@@ -113,10 +115,10 @@ RANGES = {
     task_types num_random_blocks offset prefix mask_id padding_id register_tokens min_length
     SpanText.sequence_length min_new_tokens GenerationConfig.top_k no_repeat_ngram_size
     encoder_no_repeat_ngram_size eos_token_id pad_token_id forced_bos_token_id forced_eos_token_id
-    count start token blank min_time_spans min_channel_spans""": [-1],
-    "data fsdp tensor": [0, -2],
+    count start token blank min_time_spans min_channel_spans dense_layers""": [-1],
+    "data fsdp tensor sequence": [0, -2],
     "word tag": [],  # columns are counted from either end
-    """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
+    """BalanceLoss.weight ZLoss.weight z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
     learning_rate mscale_all_dim soft_weight hard_weight cosine_weight
     GenerationConfig.temperature diversity_weight""": [-1.0, NAN, INF],
     """label_smoothing dropout beta1 beta2 momentum deletion embedding_dropout attention_dropout
@@ -128,7 +130,10 @@ RANGES = {
     "layer_decay decay_fraction MaskedImages.mask_ratio MaskedLM.rate fraction": [0.0, 1.1, NAN],
     "theta high_frequency_factor": [1.0, NAN, INF],
     """DualEncoderConfig.logit_scale max_logit_scale logit_bias length_penalty presence_penalty
-    PresencePenalty.penalty FrequencyPenalty.penalty frequency_penalty""": [NAN, INF],
+    PresencePenalty.penalty FrequencyPenalty.penalty frequency_penalty FilterBanks.mean""": [
+        NAN,
+        INF,
+    ],
     "random_share": [-0.1, 0.3, NAN],
     "repetition_penalty": [0.0, -1.0, NAN, INF, 1e-45],
 }

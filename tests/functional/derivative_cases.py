@@ -703,6 +703,7 @@ WITHOUT_DERIVATIVE = {
     "terms_of",
     "token_counts",
     "unsupported",
+    "whole_rows",
     "without",
 }
 # Parts of another case: of `attention`, of `linear`, or of speculative sampling's choice.

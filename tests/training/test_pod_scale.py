@@ -55,7 +55,7 @@ each_recipe = pytest.mark.parametrize("recipe", [*recipes()])
 
 def abstract_program(config, device=TPU, loss=None):
     sizes = config.mesh.sizes(prod(vars(config.mesh).values()))
-    explicit = (AxisType.Explicit,) * 3
+    explicit = (AxisType.Explicit,) * len(MESH_AXES)
     mesh = AbstractMesh(sizes, MESH_AXES, axis_types=explicit, abstract_device=device)
     return TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
 
