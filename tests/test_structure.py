@@ -50,7 +50,7 @@ FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}
 
 # What only a comparison with transformers needs, and who makes it.
 OPTIONAL = {
-    "torch": ("jaxformer.parity.reference",),
+    "torch": ("jaxformer.engines.custom_code.modeling_jaxformer", "jaxformer.parity.reference"),
     "transformers": ("jaxformer.parity.reference",),
 }
 # What the extra `serve` installs, for a command that says so.

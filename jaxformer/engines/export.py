@@ -14,6 +14,7 @@ from jaxformer.checkpoints.saved_run import run_and_step
 from jaxformer.engines.base import Engine, Format
 from jaxformer.engines.compressed_tensors import CompressedTensorsFormat
 from jaxformer.engines.ctranslate2 import CTranslate2Format
+from jaxformer.engines.custom_code.format import CustomCodeFormat
 from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
 from jaxformer.engines.onnx import ONNXFormat
@@ -46,6 +47,9 @@ ENGINE_FORMATS: dict[str, Format] = {
     )
 }
 """The formats for engines by their names; the other formats are Hugging Face folders."""
+CUSTOM_CODE = CustomCodeFormat()
+"""The Hugging Face folder with its own code, which `--custom-code` chooses."""
+_FORMATS: dict[str, Format] = ENGINE_FORMATS | {CUSTOM_CODE.name: CUSTOM_CODE}
 HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())
 """The engines that read a Hugging Face folder."""
 ALL = "all"
@@ -67,7 +71,7 @@ def export_model(
     Args:
         pretrained: The model.
         folder: A folder that does not exist or is empty.
-        format: One of `ENGINE_FORMATS`.
+        format: One of `ENGINE_FORMATS`, or "custom-code".
         source: The run or checkpoint that the model was loaded from, with which `verify_export`
             compares the export.
         dtype: "float32", "bfloat16" or "float16"; None: the dtype of the parameters.
@@ -79,7 +83,7 @@ def export_model(
         DataError: The disk is full.
         MissingExtra: A library that writes the format is not installed.
     """
-    target = ENGINE_FORMATS[format]
+    target = _FORMATS[format]
     dtype = checked_dtype(dtype)
     target.check_quantisation(quantise)
     target.check(pretrained, quantise)
@@ -195,4 +199,4 @@ def is_for_engine(folder: str | Path) -> bool:
 
 def _readers(description: Mapping[str, Any]) -> Sequence[Engine]:
     name = description.get("format")
-    return ENGINE_FORMATS[name].engines if name in ENGINE_FORMATS else HF_ENGINES
+    return _FORMATS[name].engines if name in _FORMATS else HF_ENGINES

@@ -49,7 +49,11 @@ class ReferenceModel(LoadedModel):
         """The number of positions that the model has, or a large number."""
         values = self.pretrained.checkpoint.hf_config.values
         named = ("max_position_embeddings", "n_positions", "max_seq_len")
-        return min([values[name] for name in named if values.get(name)], default=1 << 20)
+        config = self.pretrained.config
+        schemes = (getattr(config, name, None) for name in ("position", "decoder_position"))
+        lengths = [values.get(name) for name in named]
+        lengths += [getattr(scheme, "max_length", None) for scheme in schemes]
+        return min([length for length in lengths if length], default=1 << 20)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         """Returns the logits, or the last hidden states of a body."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.engines.base import Engine, LoadedModel, Prompt
 from jaxformer.extras import optional_module
 from jaxformer.io.model_files import CONFIG, read_object
@@ -26,7 +27,7 @@ class TransformersEngine(Engine):
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
         """Loads the class that config.json names."""
-        return _Model(folder)
+        return TransformersModel(folder, load_torch(folder, "float32"))
 
 
 def load_torch(folder: Path, dtype: str) -> Any:
@@ -37,14 +38,20 @@ def load_torch(folder: Path, dtype: str) -> Any:
     return getattr(library, name).from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
 
-class _Model(LoadedModel):
-    def __init__(self, folder: Path):
+class TransformersModel(LoadedModel):
+    """A model of transformers, with the tokenizer of its folder if it has one."""
+
+    def __init__(self, folder: Path, model: Any, **options: Any):
+        """Reads the tokenizer, with options of `AutoTokenizer`."""
         self._torch: Any = optional_module("torch", _PURPOSE)
         library: Any = optional_module("transformers", _PURPOSE)
-        self._model = load_torch(folder, "float32")
-        self._tokenizer = library.AutoTokenizer.from_pretrained(folder)
+        self._model = model
+        self._tokenizer = None
+        if tokenizer_file(folder) is not None:
+            self._tokenizer = library.AutoTokenizer.from_pretrained(folder, **options)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
+        """Returns the logits, or the last hidden states of a body."""
         inputs = {"input_ids": self._torch.tensor([prompt.tokens])}
         if prompt.decoder_tokens:
             inputs["decoder_input_ids"] = self._torch.tensor([prompt.decoder_tokens])
@@ -54,6 +61,7 @@ class _Model(LoadedModel):
         return found[name][0].numpy()
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        """Returns what `generate` continues with."""
         found = self._model.generate(
             self._torch.tensor([prompt.tokens]),
             attention_mask=self._torch.ones(1, len(prompt.tokens), dtype=self._torch.long),
@@ -65,5 +73,8 @@ class _Model(LoadedModel):
         )
         return found[0][-count:].tolist()
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, text: str) -> list[int] | None:
+        """Returns the tokens of a text, without special tokens around them."""
+        if self._tokenizer is None:
+            return None
         return self._tokenizer.encode(text, add_special_tokens=False)

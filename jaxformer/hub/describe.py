@@ -42,7 +42,7 @@ def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) 
     """A description that raises ConfigError(`problem`) when it is read or written."""
 
     def refuse(*_):
-        raise ConfigError(problem)
+        raise ConfigError(f"{problem}; jaxformer export --custom-code writes its code as well")
 
     task = task_of(config.heads, family_of(config).language_model_task)
     architecture = Architecture("jaxformer", task)

@@ -21,7 +21,7 @@ from jaxformer.cli.options import (
     RunDir,
 )
 from jaxformer.config.overrides import parse
-from jaxformer.engines.export import ENGINE_FORMATS, export_model
+from jaxformer.engines.export import CUSTOM_CODE, ENGINE_FORMATS, export_model
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
 from jaxformer.io.model_files import is_hf_checkpoint
@@ -141,6 +141,10 @@ class Export(CheckpointChoice, ClassChoice):
     """Store kernels as integers (compressed-tensors and mlx: int8 or int4; ctranslate2: int8 or
     int16; gguf: q8_0).
     """
+    custom_code: bool = False
+    """With --format hf: write modeling_jaxformer.py as well, plain PyTorch for trust_remote_code,
+    for models that transformers has no class for.
+    """
     adapter: bool = False
     """Write the low-rank factors of a run with --train.lora as a PEFT adapter, without base
     weights.
@@ -154,6 +158,9 @@ def export(arguments: Sequence[str], prog: str) -> None:
     if size is not None and not 0 < size < math.inf:
         raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
     check_unused(options.out_dir)
+    if options.custom_code and (options.format != "hf" or options.adapter):
+        given = "--adapter" if options.adapter else f"--format {options.format}"
+        raise ConfigError(f"--custom-code: must be left out with {given}, which has no code")
     if options.quantise is not None and options.format not in ENGINE_FORMATS:
         raise ConfigError(
             f"--quantise {options.quantise}: must be left out with --format {options.format}; "
@@ -165,9 +172,10 @@ def export(arguments: Sequence[str], prog: str) -> None:
     which = {"step": options.step, "best": options.best, "architecture": options.architecture}
     model = load(options.run_dir, dtype=None, **which)
     out = any_path(options.out_dir, "OUT_DIR")
-    if options.format in ENGINE_FORMATS:
-        _export_for_engine(options, model)
-        print(f"{out}: {options.format}, {model.checkpoint.architecture.name}")
+    format = CUSTOM_CODE.name if options.custom_code else options.format
+    if options.custom_code or format in ENGINE_FORMATS:
+        _export_for_engine(options, model, format)
+        print(f"{out}: {format}, {model.checkpoint.architecture.name}")
         print(f"Next: jaxformer verify {out}")
         return
     most = None if size is None else math.ceil(size * 1e9)
@@ -183,12 +191,12 @@ def export(arguments: Sequence[str], prog: str) -> None:
     print(f"{out}: {model.checkpoint.architecture.name}\nNext: jaxformer verify {out}")
 
 
-def _export_for_engine(options: Export, model: Pretrained) -> None:
+def _export_for_engine(options: Export, model: Pretrained, format: str) -> None:
     """Writes the files of an engine."""
     if options.max_shard_gb is not None:
         raise ConfigError(
-            f"--max-shard-gb {options.max_shard_gb}: must be left out with --format "
-            f"{options.format}, which is one file"
+            f"--max-shard-gb {options.max_shard_gb}: must be left out with {format}, "
+            "whose files are not split"
         )
     home, step = any_path(options.run_dir, "RUN_DIR"), None
     if not is_hf_checkpoint(home):
@@ -197,7 +205,7 @@ def _export_for_engine(options: Export, model: Pretrained) -> None:
     export_model(
         model,
         options.out_dir,
-        format=options.format,
+        format=format,
         source=str(home.absolute()),
         dtype=options.dtype,
         quantise=options.quantise,

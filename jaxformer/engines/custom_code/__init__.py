@@ -1,0 +1,1 @@
+"""Custom code: a folder for transformers with its own modeling file."""
