@@ -118,7 +118,7 @@ RANGES = {
     count start token blank min_time_spans min_channel_spans dense_layers""": [-1],
     "data fsdp tensor sequence": [0, -2],
     "word tag": [],  # columns are counted from either end
-    """BalanceLoss.weight ZLoss.weight z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
+    """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
     learning_rate mscale_all_dim soft_weight hard_weight cosine_weight
     GenerationConfig.temperature diversity_weight""": [-1.0, NAN, INF],
     """label_smoothing dropout beta1 beta2 momentum deletion embedding_dropout attention_dropout
@@ -130,7 +130,8 @@ RANGES = {
     "layer_decay decay_fraction MaskedImages.mask_ratio MaskedLM.rate fraction": [0.0, 1.1, NAN],
     "theta high_frequency_factor": [1.0, NAN, INF],
     """DualEncoderConfig.logit_scale max_logit_scale logit_bias length_penalty presence_penalty
-    PresencePenalty.penalty FrequencyPenalty.penalty frequency_penalty FilterBanks.mean""": [
+    PresencePenalty.penalty FrequencyPenalty.penalty frequency_penalty FilterBanks.mean
+    BalanceLoss.weight ZLoss.weight""": [
         NAN,
         INF,
     ],

@@ -685,6 +685,7 @@ WITHOUT_DERIVATIVE = {
     "inverse_frequencies",
     "log_bucket",
     "mesh_axes",
+    "on_tokens",
     "place",
     "platform",
     "quantized",
