@@ -61,6 +61,7 @@ FORMATS = (
                 *expert_fields("num_experts"),
                 RENORMALIZE,
                 Expect("clip_qkv", None),
+                Expect("sliding_window", None),
             ),
         ),
         weight_map=lambda config: WeightMap(

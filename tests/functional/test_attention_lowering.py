@@ -175,7 +175,12 @@ def test_auto_lowers_to_the_kernel(pretend, target, case):
         warnings.simplefilter("error")
         text = text_for(target, options, **others)
     known = target == "tpu" or case not in ("packed", "padded", "half", "prefix", "wide")
-    assert custom_calls(text) == (CALLS[target] if known else CALLS_WITH_ARRAY)
+    calls = custom_calls(text)
+    if target == "cuda" and options is packed:
+        # A kernel for few documents, one for many, and that with an array for all others.
+        assert set(calls) == {*CALLS[target], *CALLS_WITH_ARRAY}
+    else:
+        assert calls == (CALLS[target] if known else CALLS_WITH_ARRAY)
     assert known != (f"{LENGTH}x{LENGTH}x" in text)  # an array with an element for every pair
 
 
