@@ -48,9 +48,11 @@ PACKAGES = (
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}
 
+# Written beside exported weights, to run where PyTorch and transformers are.
+RUNS_ELSEWHERE = "jaxformer.engines.custom_code.modeling_jaxformer"
 # What only a comparison with transformers needs, and who makes it.
 OPTIONAL = {
-    "torch": ("jaxformer.engines.custom_code.modeling_jaxformer", "jaxformer.parity.reference"),
+    "torch": (RUNS_ELSEWHERE, "jaxformer.parity.reference"),
     "transformers": ("jaxformer.parity.reference",),
 }
 # What the extra `serve` installs, for a command that says so.
@@ -170,7 +172,7 @@ def public_members(module):
 
 
 def test_everything_public_says_what_it_is():
-    for module in set(MODULES) - {"jaxformer.__main__"}:
+    for module in set(MODULES) - {"jaxformer.__main__", RUNS_ELSEWHERE}:
         loaded = importlib.import_module(module)
         assert loaded.__doc__, module
         for name, member in public_members(loaded):
@@ -313,7 +315,9 @@ def modules_used(path):
     used = modules_in(imports_of(path))
     for name in imports_of(path):
         module, _, attribute = name.rpartition(".")
-        if module in MODULES and name not in MODULES:
+        if module == RUNS_ELSEWHERE:
+            used.add(module)
+        elif module in MODULES and name not in MODULES:
             used.add(getattr(getattr(importlib.import_module(module), attribute), "__module__", ""))
     return used
 
@@ -332,6 +336,18 @@ def test_every_module_is_used_by_a_test():
         new = {part for module, part in pairs if package_of(part) == package_of(module)}
     unused = {name for name in set(MODULES) - reached if defines_something(MODULES[name])}
     assert unused <= {"jaxformer"}
+
+
+def test_tests_are_collected_without_pytorch():
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        at_once = [
+            node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        for node in at_once:
+            names = (
+                [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            )
+            assert not {name.partition(".")[0] for name in names} & set(OPTIONAL), path
 
 
 def test_tests_live_where_the_code_does():

@@ -5,7 +5,6 @@ import json
 import jax
 import numpy as np
 import pytest
-import torch
 from saved_folders import change_settings
 
 import jaxformer
@@ -64,6 +63,8 @@ def test_the_balancing_loss_and_its_gradients(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_generated_tokens(kind, tmp_path):
+    import torch
+
     ours, theirs = both(kind, tmp_path / "model")
     random = np.random.default_rng(0)
     ids, mask = random.integers(6, 131, (3, 9)), np.ones((3, 9), int)
