@@ -292,16 +292,15 @@ def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, i
     """Refuses models and lengths whose tokens devices cannot share."""
     if parts == 1:
         return
-    parts_of = [
-        part for stack in model.stacks for part in (stack.self_attention, stack.feed_forward)
-    ]
-    kinds = [type(part) for part in parts_of if type(part) not in (DotProductAttention, MLP)]
-    if not isinstance(model, DecoderConfig | EncoderConfig | EncoderDecoderConfig):
-        kinds.insert(0, type(model))
-    if kinds:
+    able = DecoderConfig, EncoderConfig, EncoderDecoderConfig
+    kinds = [] if isinstance(model, able) else [type(model)]
+    for stack in model.stacks:
+        kinds += [type(stack.self_attention), type(stack.feed_forward)]
+    whole = next((kind for kind in kinds if kind not in (DotProductAttention, MLP)), None)
+    if whole is not None:
         raise ConfigError(
-            f"mesh.sequence = {parts}: {kinds[0].__name__} computes whole rows; set it to 1 and "
-            "use mesh.fsdp or mesh.tensor"
+            f"mesh.sequence = {parts}: {whole.__name__} computes whole rows; set it to 1 and use "
+            "mesh.fsdp or mesh.tensor"
         )
     for name, length in lengths.items():
         if length % parts:

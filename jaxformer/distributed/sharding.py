@@ -79,6 +79,10 @@ class MeshConfig:
         if [getattr(self, name) for name in MESH_AXES].count(-1) > 1:
             raise ConfigError("mesh: only one axis may be -1")
 
+    def __str__(self) -> str:
+        sizes = (str(getattr(self, name)) for name in MESH_AXES)
+        return f"mesh {' x '.join(MESH_AXES)} = {' x '.join(sizes)}"
+
     def sizes(self, num_devices: int) -> tuple[int, ...]:
         """Returns the sizes of the axes on `num_devices` devices.
 
@@ -90,8 +94,7 @@ class MeshConfig:
         """
         sizes = [getattr(self, name) for name in MESH_AXES]
         given = math.prod(size for size in sizes if size != -1)
-        named = " x ".join(MESH_AXES), " x ".join(map(str, sizes))
-        shape = f"mesh {named[0]} = {named[1]}"
+        shape = str(self)
         if given > num_devices:
             are = "is" if num_devices == 1 else "are"
             virtual = (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.linear import Quantized, dequantized, quantized
 from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, without_part_prefix
-from jaxformer.nn.layers import num_stacking_axes
+from jaxformer.nn.layers import num_layer_axes, num_stacking_axes
 
 SCALES = ".int8_scales"
 """The suffix of the name of an int8 kernel's scales."""
@@ -80,11 +80,6 @@ def restored(name: str, parameters: Parameters) -> jax.Array:
     if not isinstance(kernel, Quantized):
         return kernel
     return dequantized(kernel, kernel.values.ndim - kernel.scales.ndim, _layers(name))
-
-
-def num_layer_axes(axes: tuple[str, ...]) -> int:
-    """Returns the number of stacking axes of a parameter: 1 or 0."""
-    return int(axes[:1] == ("layers",))
 
 
 def _layers(name: str) -> int:

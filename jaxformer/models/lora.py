@@ -13,10 +13,10 @@ from flax import nnx
 from jaxformer.checks import RATE, check_field, check_fields, check_types
 from jaxformer.errors import ConfigError, closest, did_you_mean
 from jaxformer.functional.linear import Adapted
-from jaxformer.models.frozen import frozen_shapes, module_kernel, num_layer_axes, restored, stored
+from jaxformer.models.frozen import frozen_shapes, module_kernel, restored, stored
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.nn.layers import normal
+from jaxformer.nn.layers import normal, num_layer_axes
 
 FACTORS = (".lora_a", ".lora_b")
 """The suffixes of the factors' names, appended to the kernel's name."""

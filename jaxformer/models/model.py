@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.checks import check_argument, check_field
-from jaxformer.functional.arrays import assert_axes, assert_ids, assert_integers, whole_rows
+from jaxformer.functional.arrays import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
@@ -22,7 +22,6 @@ from jaxformer.models.heads.base import (
     DEFAULT_OPTIONS,
     Batch,
     Head,
-    HeadModule,
     LossOptions,
     ModelOutput,
     Predictions,
@@ -324,7 +323,7 @@ class Model(nnx.Module):
     def scores(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the float32 scores of every head, without dropout."""
         outputs = self.outputs(batch)
-        return {name: head.scores(_read_by(head, outputs)) for name, head in self.heads.items()}
+        return {name: head.scores(head.read(outputs)) for name, head in self.heads.items()}
 
     def loss(
         self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS, key: jax.Array | None = None
@@ -342,7 +341,7 @@ class Model(nnx.Module):
         outputs_key, head_keys = self.dropout_keys(key)
         outputs = self.outputs(batch, outputs_key)
         return outputs, {
-            name: head.loss(_read_by(head, outputs), batch, options, head_keys[name])
+            name: head.loss(head.read(outputs), batch, options, head_keys[name])
             for name, head in self.heads.items()
         }
 
@@ -352,7 +351,9 @@ class Model(nnx.Module):
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> dict[str, Predictions]:
         """Returns the predictions of all heads that make any, without dropout."""
-        found = {name: head.predictions(outputs, batch) for name, head in self.heads.items()}
+        found = {
+            name: head.predictions(head.read(outputs), batch) for name, head in self.heads.items()
+        }
         return {name: made for name, made in found.items() if made is not None}
 
     def dropout_keys(
@@ -361,10 +362,3 @@ class Model(nnx.Module):
         """Returns dropout keys for the blocks and each head; all are None without `key`."""
         outputs_key, *head_keys = split(key, 1 + len(self.heads))
         return outputs_key, dict(zip(self.heads, head_keys, strict=True))
-
-
-def _read_by(head: HeadModule, outputs: ModelOutput) -> ModelOutput:
-    """The outputs as a head reads them: with whole rows, unless it treats tokens one by one."""
-    if head.reads_tokens_apart:
-        return outputs
-    return outputs._replace(hidden=whole_rows(outputs.hidden))

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxformer.functional.linear import Kernel, Part, Quantized, Transposed, quantized
-from jaxformer.nn.layers import Embedding, num_stacking_axes
+from jaxformer.nn.layers import Embedding, num_layer_axes, num_stacking_axes
 from jaxformer.nn.sublayer import Sublayer
 
 Parameters = dict[str, jax.Array]
@@ -172,7 +172,7 @@ class ArrangedModel:
         kernels = {
             name: count
             for name, count in kernels.items()
-            if num_stacking_axes(axes[name]) == _stacked(axes[name])
+            if num_stacking_axes(axes[name]) == num_layer_axes(axes[name])
         }
         joins = list(_joins(jax.eval_shape(apart, jax.random.key(0)), kernels)) if joined else []
         parts = {name for names in joins for name in names}
@@ -219,14 +219,9 @@ class ArrangedModel:
     def _sizes(self, name: str) -> tuple[tuple[int, ...], ...]:
         """The sizes of a kernel's axes: of layers, of inputs, of outputs."""
         shape = self._apart.shapes[name].shape
-        stacked = _stacked(self._apart.axes[name])
+        stacked = num_layer_axes(self._apart.axes[name])
         inputs = stacked + self._apart.kernels[name]
         return shape[:stacked], shape[stacked:inputs], shape[inputs:]
-
-
-def _stacked(axes: tuple[str, ...]) -> int:
-    """Whether a parameter is stacked over layers."""
-    return int(axes[:1] == ("layers",))
 
 
 def _apart(model: nnx.Module, transposed: bool) -> nnx.Module:

@@ -65,11 +65,17 @@ def parameter(
     return nnx.Param(initializer(key, shape), **metadata)
 
 
+def num_layer_axes(axes: tuple[str, ...]) -> int:
+    """The number of axes along which a parameter is stacked over layers: 1 or 0."""
+    return int(axes[:1] == ("layers",))
+
+
 def num_stacking_axes(axes: tuple[str, ...]) -> int:
     """The leading axes along which parameters are stacked: those of layers and of experts."""
-    own = axes[axes[:1] == ("layers",) :]
+    layers = num_layer_axes(axes)
+    own = axes[layers:]
     # The axis of experts may also be the outputs of a router.
-    return len(axes) - len(own) + (own[:1] == ("experts",) and len(own) > 1)
+    return layers + (own[:1] == ("experts",) and len(own) > 1)
 
 
 def value_of(variable: nnx.Param | None) -> jax.Array | None:

@@ -166,12 +166,11 @@ def sent(
         found.append(Collective("all-gather", ("fsdp",), both, 2 * layers))
         scattered = parts * gradient_bytes * gathered
         found.append(Collective("reduce-scatter", ("fsdp",), scattered, layers))
-    if data > 1:
-        summed = parts * gradient_bytes * (parameters // tensor) // fsdp
-        found.append(Collective("all-reduce", ("data",), summed, layers))
+    for axis, size in (("data", data), ("sequence", sequence)):
+        if size > 1:
+            summed = parts * gradient_bytes * (parameters // tensor) // fsdp
+            found.append(Collective("all-reduce", (axis,), summed, layers))
     if sequence > 1:
-        summed = parts * gradient_bytes * (parameters // tensor) // fsdp
-        found.append(Collective("all-reduce", ("sequence",), summed, layers))
         # Keys and values, whose gradients are scattered.
         size = sum(
             stack.num_layers * stack.kv_heads * (stack.head_width + stack.value_width)

@@ -92,7 +92,7 @@ def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
 def check(config: Config, slice_: Slice) -> None:
     """Checks that an experiment can run on a slice with its mesh."""
     devices, name = slice_.num_devices, slice_.name
-    shape = f"mesh {' x '.join(MESH_AXES)} = {' x '.join(map(str, vars(config.mesh).values()))}"
+    shape = str(config.mesh)
     given = prod(size for size in vars(config.mesh).values() if size != -1)
     if given > devices:
         raise ConfigError(f"{shape} needs {given} devices, {name} has {devices}")

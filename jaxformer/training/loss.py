@@ -112,8 +112,8 @@ class DistillationLoss(Loss):
         for name, term in self._soft.items():
             head = model.heads[name]
             divergences = soft_divergence(
-                head.scores(outputs, head_keys[name]),
-                teacher.heads[name].scores(targets),
+                head.scores(head.read(outputs), head_keys[name]),
+                teacher.heads[name].scores(teacher.heads[name].read(targets)),
                 temperature=self._settings.temperature,
             )
             sums[term] = weighted(divergences, head.soft_weights(batch, valid))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.config import Config, TrainConfig, validate
+from jaxformer.config.train import DPO
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, Learned, NoPosition, T5Bias
@@ -19,6 +20,7 @@ from jaxformer.models import (
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.experts import Experts
 from jaxformer.optim import AdamW, Constant
+from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH = 8, 16
@@ -130,6 +132,45 @@ def test_an_encoder_and_a_decoder_of_different_lengths():
     decoded = batch(24)
     decoded["decoder_inputs"] = decoded.pop("inputs")
     assert_same(EncoderDecoderConfig(**SIZES), decoded | {"inputs": batch()["inputs"]}, TWO_AXES)
+
+
+def programs(model, train=None, loss=None):
+    """The program on one device, and with parts of rows on several."""
+    optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
+    for config in (MeshConfig(), TWO_AXES):
+        mesh = make_mesh(config, jax.devices()[: np.prod(config.sizes(8))])
+        program = TrainProgram(model, optimizer, train or TrainConfig(), mesh, loss)
+        yield program, lambda x, program=program: jax.device_put(x, program.batch_sharding)
+
+
+def test_the_evaluation_of_a_head_over_rows():
+    model = EncoderConfig(**SIZES, heads=(Classification(num_labels=3),))
+    arrays = {"inputs": batch()["inputs"], "mask": padding(), "row": np.arange(ROWS)}
+    arrays |= {"label": np.arange(ROWS) % 3, "label_weights": np.ones(ROWS, np.float32)}
+    expected, actual = (
+        program.eval_step(program.init(0).params, {name: put(x) for name, x in arrays.items()})
+        for program, put in programs(model)
+    )
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_preferences(chunk):
+    train = TrainConfig(preference=DPO(), loss_chunk=chunk)
+    loss = preference_loss(train.preference)
+    found = []
+    for program, put in programs(DecoderConfig(**SIZES), train, loss):
+        shapes = program.loss.batch_spec(program.model, ROWS, {"inputs": LENGTH})
+        random = np.random.default_rng(2)
+        arrays = {
+            name: put(random.integers(1, 3, x.shape).astype(x.dtype)) for name, x in shapes.items()
+        }
+        _, metrics = program.train_step(program.init(0), arrays)
+        found.append(metrics)
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_a_step_gathers_keys_and_values_and_each_device_keeps_its_tokens():

@@ -113,7 +113,6 @@ def _report(table: PredictedTable, predictor: Predictor, total: int) -> str:
         length = predictor.reader.max_length
         lines.append(
             f"{predictor.cut:,} of {predictor.count:,} rows were longer than {length:,} "
-            f"{predictor.reader.unit} and "
-            "were truncated"
+            f"{predictor.reader.unit} and were truncated"
         )
     return "\n".join(lines)

@@ -1,4 +1,5 @@
 """Cross-entropy sums, dense or chunked without materializing the [B, T, V] logits."""
+# long: the chunks share one rule of differentiation and one of sharding.
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -180,9 +181,11 @@ def map_chunks(
         The results for all positions, `[B, T, ...]`.
     """
     recomputed = jax.checkpoint(function)
+    sharded = spec_of(arrays[0])
+    arrays = _rows_of_parts(*arrays)
     chunks = tuple(_chunks(x, chunk_size) for x in arrays)
     _, results = jax.lax.scan(lambda _, chunk: (None, recomputed(*chunk)), None, chunks)
-    return _joined(results, arrays[0].shape[1])
+    return _parts_of_rows(_joined(results, arrays[0].shape[1]), sharded)
 
 
 def _terms(label_smoothing, z_loss, softcap=None):
@@ -235,20 +238,37 @@ def _sums(losses, metrics, weights, targets, vocab_size):
     )
 
 
-def _rows_of_parts(hidden, *others):
+def _rows_of_parts(*arrays):
     """Counts each device's part of a row as a row, where tokens are sharded; nothing moves."""
-    spec = spec_of(hidden)
-    if spec is None or spec[1] is None:
-        return hidden, *others
-    rows = (*mesh_axes(spec[0]), *mesh_axes(spec[1]))
+    sharded = spec_of(arrays[0])
+    if sharded is None or sharded[1] is None:
+        return arrays
+    rows = _both_axes(sharded)
 
     def apart(x):
         rest = [None] * (x.ndim - 2)
-        given, wanted = PartitionSpec(*spec[:2], *rest), PartitionSpec(rows, None, *rest)
-        same = jax.shard_map(lambda x: x, in_specs=given, out_specs=wanted, check_vma=False)
-        return same(place(x, given))
+        given = PartitionSpec(*sharded[:2], *rest)
+        return _renamed(place(x, given), given, PartitionSpec(rows, None, *rest))
 
-    return apart(hidden), *map(apart, others)
+    return tuple(map(apart, arrays))
+
+
+def _parts_of_rows(x, sharded):
+    """The inverse of `_rows_of_parts`, for arrays that were sharded so."""
+    if sharded is None or sharded[1] is None:
+        return x
+    rest = [None] * (x.ndim - 2)
+    given = PartitionSpec(_both_axes(sharded), None, *rest)
+    return _renamed(x, given, PartitionSpec(*sharded[:2], *rest))
+
+
+def _both_axes(sharded):
+    return (*mesh_axes(sharded[0]), *mesh_axes(sharded[1]))
+
+
+def _renamed(x, given, wanted):
+    """Says otherwise which axes of what every device holds are sharded."""
+    return jax.shard_map(lambda x: x, in_specs=given, out_specs=wanted, check_vma=False)(x)
 
 
 def _chunks(x, chunk_size):

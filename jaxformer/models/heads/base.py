@@ -20,6 +20,7 @@ from jaxformer.functional.arrays import (
     assert_bool,
     check_choice,
     check_result,
+    whole_rows,
 )
 from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses.cross_entropy import LossSums, cross_entropy
@@ -293,6 +294,12 @@ class HeadModule(nnx.Module):
     """The array of a batch with the weights of the predictions, float32 or bool."""
     reads_tokens_apart: ClassVar[bool] = False
     """Whether each token is read by itself, so that devices may have parts of the rows."""
+
+    def read(self, outputs: ModelOutput) -> ModelOutput:
+        """The outputs as this head reads them: whole rows, unless it reads tokens apart."""
+        if self.reads_tokens_apart:
+            return outputs
+        return outputs._replace(hidden=whole_rows(outputs.hidden))
 
     def scores(self, outputs: ModelOutput, key: jax.Array | None = None) -> jax.Array:
         """Returns unnormalized float32 predictions; `key` is the dropout key."""
