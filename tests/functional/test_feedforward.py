@@ -128,6 +128,9 @@ def test_sharded_equals_unsharded():
     with jax.set_mesh(mesh):
         sharded = {name: jax.reshard(kernel, specs[name]) for name, kernel in w.items()}
         actual = gradient(jax.reshard(x, P(("data", "fsdp"), None, None)), sharded)
+    # Devices add in another order, and a bias's gradient is a sum whose terms may cancel.
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), actual, expected
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
+        actual,
+        expected,
     )

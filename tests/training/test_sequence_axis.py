@@ -23,6 +23,21 @@ from jaxformer.optim import AdamW, Constant
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 
+
+@pytest.fixture(autouse=True)
+def compiled_here():
+    """Keeps no program on disk: one that was read from there may wait for itself for ever.
+
+    What jaxlib 0.10 reads back no longer orders the collective operations of a CPU device, and two
+    devices that begin with different ones stop the process after 40 seconds.
+    """
+    name = "jax_persistent_cache_min_compile_time_secs"
+    seconds = getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    yield
+    jax.config.update(name, seconds)
+
+
 ROWS, LENGTH = 8, 16
 SIZES = {
     "compute_dtype": "float32",
