@@ -49,7 +49,7 @@ def test_losses_and_metrics_are_those_of_all_layers_without_padding():
     model, batch = structure.module(parameters), padded_batch(config)
     (_, _), terms = jax.jit(collect_terms(model.loss))(batch)
     terms = with_products(terms)
-    recorded = with_cache(model.outputs, "*.hook_router_logits")
+    recorded = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))
     _, logits = recorded(batch)
     real = batch["segments"] > 0
     loads = []
@@ -74,8 +74,8 @@ def test_the_loss_of_each_layer_is_that_of_switch_transformers():
     config = config_with(Experts(num=5, losses=(BalanceLoss(weight=0.3),)))
     structure, parameters = randomised(config)
     model, batch = structure.module(parameters), padded_batch(config)
-    _, terms = collect_terms(model.loss)(batch)
-    _, logits = with_cache(model.outputs, "*.hook_router_logits")(batch)
+    _, terms = jax.jit(collect_terms(model.loss))(batch)
+    _, logits = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))(batch)
     expected = 0
     for each in logits.values():
         experts = config.feed_forward.router(each, 2).experts
@@ -147,11 +147,11 @@ def test_cached_steps_give_the_states_of_whole_rows(experts):
     structure, parameters = randomised(config)
     model = structure.module(parameters)
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (3, 9)))
-    whole = model.hidden(tokens)
+    whole, step = jax.jit(model.hidden)(tokens), jax.jit(model.step)
     cache = model.init_cache(CacheShape(3, 9, 5, "float32"))
     parts = []
     for start, stop in ((0, 5), (5, 6), (6, 7), (7, 9)):
-        states, cache = model.step(tokens[:, start:stop], cache)
+        states, cache = step(tokens[:, start:stop], cache)
         parts.append(states)
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=2e-5)
 
