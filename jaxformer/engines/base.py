@@ -17,10 +17,16 @@ from jaxformer.pretrained.model import Pretrained
 class Prompt:
     """The inputs on which a model is compared: one row without padding."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
     """The ids of the tokens; for an encoder-decoder those of the encoder."""
     decoder_tokens: tuple[int, ...] = ()
     """The ids of the decoder's tokens, from its start token on; empty for other models."""
+    features: np.ndarray | None = None
+    """The spectrogram float32 `[M, T]` that the encoder of a model of speech reads, not tokens."""
+    num_given: int = 1
+    """How many of the decoder's tokens are given: outputs are compared from the last of them on."""
+    suppressed: tuple[int, ...] = ()
+    """Tokens that are never written, such as the end at which an engine always stops."""
 
 
 class LoadedModel(abc.ABC):
@@ -28,10 +34,16 @@ class LoadedModel(abc.ABC):
 
     @abc.abstractmethod
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        """Returns the logits `[T, V]`, or the last hidden states `[T, D]` of a body, in float32."""
+        """Returns the logits `[T, V]`, or the last hidden states `[T, D]` of a body, in float32.
+
+        The first row is that of the last given token of a decoder behind an encoder.
+        """
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        """Returns the likeliest next tokens, one by one with the engine's cache, past any end."""
+        """Returns the likeliest next tokens, one by one with the engine's cache, past any end.
+
+        Those that the prompt suppresses are not written.
+        """
         raise NotImplementedError  # only asked of models that generate
 
     def tokenize(self, text: str) -> list[int] | None:
@@ -48,6 +60,8 @@ class Engine(abc.ABC):
     """The module that it is imported as; `jaxformer.extras` knows how to install it."""
     tolerance: float = 1e-4
     """The largest difference of float32 outputs up to 1, relative to larger ones."""
+    reads_sound: bool = False
+    """Whether it runs models that write what is said in a sound."""
 
     @property
     def version(self) -> str:

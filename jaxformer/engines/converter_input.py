@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from jaxformer.data.tokenizers.files import SETTINGS, TOKENIZER_FILES, read_tokenizer
+from jaxformer.engines.speech import NO_TIMESTAMPS
 from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.model_format import completed
 from jaxformer.io.model_files import CONFIG, TOKENIZER, file_in, read_object
@@ -18,6 +19,8 @@ from jaxformer.pretrained.export.serving_files import write_json
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import save
 
+_STEPS = 1500
+"""The number of Whisper's last timestamp, 30 seconds."""
 _ALIASES = {"n_ctx": "n_positions", "rotary_emb_base": "rope_theta"}
 
 
@@ -57,9 +60,18 @@ def _fill_vocabulary(folder: Path, size: int) -> None:
     count = tokenizer.get_vocab_size(with_added_tokens=True)
     if count >= size:
         return
-    names = [f"<|unused_{number}|>" for number in range(count, size)]
+    names = _new_names(range(count, size), tokenizer.token_to_id(NO_TIMESTAMPS))
     tokenizer.add_tokens([AddedToken(name, normalized=False) for name in names])
     tokenizer.save(str(folder / TOKENIZER))
+
+
+def _new_names(tokens: range, no_timestamps: int | None) -> list[str]:
+    """Names for tokens; after Whisper's "<|notimestamps|>" come timestamps 0.02 seconds apart."""
+    names = []
+    for token in tokens:
+        step = _STEPS + 1 if no_timestamps is None else token - no_timestamps - 1
+        names.append(f"<|{0.02 * step:.2f}|>" if step <= _STEPS else f"<|unused_{token}|>")
+    return names
 
 
 def _name_tokens(folder: Path, values: Mapping[str, Any]) -> None:

@@ -1,20 +1,28 @@
 """CTranslate2: servers on CPUs and GPUs; its own converter reads the Hugging Face folder.
 
-https://opennmt.net/CTranslate2/guides/transformers.html
+https://opennmt.net/CTranslate2/guides/transformers.html; for Whisper also the files that
+https://github.com/SYSTRAN/faster-whisper reads beside the model.
 """
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_kind
 from jaxformer.engines.converter_input import save_for_converter
+from jaxformer.engines.speech import check_names, named_token, writes_speech
 from jaxformer.errors import ConfigError, first_line
 from jaxformer.extras import optional_module
+from jaxformer.generation.speech.features import log_mel_of
+from jaxformer.generation.speech.tokens import SpeechTokens
+from jaxformer.io.model_files import TOKENIZER
+from jaxformer.io.notices import warn_once
+from jaxformer.pretrained.export.serving_files import write_json
 from jaxformer.pretrained.model import Pretrained
 
 _PURPOSE = "--format ctranslate2"
@@ -22,12 +30,14 @@ _DECODERS = (
     "bloom", "falcon", "gemma", "gpt2", "gptj", "llama", "mistral", "opt", "qwen2", "qwen3"
 )  # fmt: skip
 _ENCODERS = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
-_ENCODER_DECODERS = ("bart", "t5")
+_ENCODER_DECODERS = ("bart", "t5", "whisper")
 _KINDS = (
     dict.fromkeys(_DECODERS, ("CausalLM", "LMHeadModel"))
     | dict.fromkeys(_ENCODERS, ("Model",))
     | dict.fromkeys(_ENCODER_DECODERS, ("ForConditionalGeneration",))
 )
+_SECONDS, _POSITIONS = 30, 448
+"""A window of a Whisper, and its positions, in faster-whisper."""
 _VOCABULARIES = ("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json")
 
 
@@ -36,11 +46,17 @@ class CTranslate2Engine(Engine):
 
     name = "ctranslate2"
     module = "ctranslate2"
+    reads_sound = True
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads the decoder, encoder or encoder-decoder."""
+        """Loads the decoder, encoder, encoder-decoder or Whisper."""
         library: Any = optional_module("ctranslate2", "the engine ctranslate2")
-        kinds = {"decoder": _Decoder, "encoder": _Encoder, "encoder-decoder": _EncoderDecoder}
+        kinds = {
+            "decoder": _Decoder,
+            "encoder": _Encoder,
+            "encoder-decoder": _EncoderDecoder,
+            "speech": _Whisper,
+        }
         return kinds[description["kind"]](library, folder)
 
 
@@ -54,11 +70,13 @@ class CTranslate2Format(Format):
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
         """Raises a ConfigError unless CTranslate2 has the class of the model."""
         check_kind(pretrained, self.name, _KINDS)
+        if writes_speech(pretrained):
+            _check_whisper(pretrained)
 
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
     ) -> None:
-        """Writes model.bin, config.json and the vocabulary."""
+        """Writes model.bin, config.json, the vocabulary and the files of faster-whisper."""
         optional_module("ctranslate2", _PURPOSE)
         optional_module("torch", _PURPOSE)
         converters: Any = optional_module("ctranslate2.converters", _PURPOSE)
@@ -73,6 +91,34 @@ class CTranslate2Format(Format):
                 raise ConfigError(
                     f"--format ctranslate2: its converter refused: {reason}"
                 ) from error
+        if writes_speech(pretrained):
+            _warn_of_faster_whisper(pretrained)
+            pretrained.tokenizer.save(str(folder / TOKENIZER))
+            write_json(folder / PREPROCESSOR, log_mel_of(pretrained).preprocessor())
+
+
+def _check_whisper(pretrained: Pretrained) -> None:
+    """Raises a ConfigError for a Whisper that CTranslate2 would run as another model."""
+    for part in pretrained.config.parts.values():
+        if part.feed_forward.activation != "gelu":
+            raise ConfigError(
+                f"{_PURPOSE}: activation_function = {part.feed_forward.activation!r}: must be "
+                "'gelu', the only one of Whisper there"
+            )
+    check_names(pretrained, _PURPOSE)
+
+
+def _warn_of_faster_whisper(pretrained: Pretrained) -> None:
+    """Warns of what CTranslate2 reads and faster-whisper does not."""
+    found, positions = [], pretrained.config.decoder_position.max_length
+    if (seconds := log_mel_of(pretrained).seconds) != _SECONDS:
+        found.append(f"windows of {seconds:g} seconds, where it reads {_SECONDS}")
+    if SpeechTokens.of(pretrained).languages and named_token(pretrained, "") is None:
+        found.append("several languages, but no empty token, without which they are English alone")
+    if positions < _POSITIONS:
+        found.append(f"{positions} positions, so that it needs max_new_tokens")
+    if found:
+        warn_once(f"faster-whisper does not read all of this model: it has {'; '.join(found)}")
 
 
 class _Model(LoadedModel):
@@ -136,6 +182,35 @@ class _EncoderDecoder(_Model):
             beam_size=1,
             end_token=[],
             **options,
+        )
+        return found
+
+
+class _Whisper(LoadedModel):
+    def __init__(self, library: Any, folder: Path):
+        self._library = library
+        options = {"compute_type": "default", "inter_threads": 1}
+        self._model = library.models.Whisper(str(folder), device="cpu", **options)
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        # Tokens after those that are given begin what it writes, with their logits.
+        count = len(prompt.decoder_tokens) - prompt.num_given + 1
+        rows = self._written(prompt, count).logits[0]
+        return np.stack([_numpy(row) for row in rows])
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        return self._written(prompt, count, prompt.suppressed).sequences_ids[0]
+
+    def _written(self, prompt: Prompt, count: int, suppressed: Sequence[int] = ()) -> Any:
+        # It writes half of max_length at most, and what fits there after all given but the last.
+        (found,) = self._model.generate(
+            self._library.StorageView.from_array(prompt.features[None]),
+            [list(prompt.decoder_tokens)],
+            beam_size=1,
+            max_length=max(2 * count, count + prompt.num_given - 1),
+            suppress_blank=False,
+            suppress_tokens=list(suppressed),
+            return_logits_vocab=True,
         )
         return found
 

@@ -1,8 +1,10 @@
 """`export_model` and `verify_export`: exports for engines, and their receipts."""
 
+import contextlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,8 @@ from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
 from jaxformer.engines.onnx import ONNXFormat
 from jaxformer.engines.receipts import Receipt, is_exact, measure
-from jaxformer.engines.reference import ReferenceModel
+from jaxformer.engines.speech import SpeechReference, reference_of, writes_speech
 from jaxformer.engines.stablehlo.format import StableHLOFormat
-from jaxformer.engines.text_models import check_text_model
 from jaxformer.engines.transformers import TransformersEngine
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.extras import MissingExtra
@@ -31,6 +32,7 @@ from jaxformer.io.notices import warn_once
 from jaxformer.io.paths import folder_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.checkpoint import checked_dtype
+from jaxformer.pretrained.export.formats import EXPORT_FORMATS
 from jaxformer.pretrained.model import Pretrained
 
 DESCRIPTION = "export.json"
@@ -86,13 +88,17 @@ def export_model(
     target = _FORMATS[format]
     dtype = checked_dtype(dtype)
     target.check_quantisation(quantise)
-    target.check(pretrained, quantise)
+    try:
+        target.check(pretrained, quantise)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {_fitting(pretrained)}") from error
     kept = dtype or str(next(iter(pretrained.parameters.values())).dtype)
     config = pretrained.config
     kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
+    kind = kind if config.is_encoder_decoder or config.causal else "encoder"
     description = {
         "format": format,
-        "kind": kind if config.is_encoder_decoder or config.causal else "encoder",
+        "kind": "speech" if writes_speech(pretrained) else kind,
         "architecture": pretrained.checkpoint.architecture.name,
         "dtype": kept,
         "source": source,
@@ -154,7 +160,7 @@ def verify_export(
         A receipt for each engine.
 
     Raises:
-        ConfigError: The source is not there, or is no model of texts.
+        ConfigError: The source is not there, or is no model of texts or speech that an engine runs.
     """
     description = description_of(folder)
     where = source or description.get("source", str(folder))
@@ -165,8 +171,14 @@ def verify_export(
             f"{folder} was exported from {where}, which cannot be read ({error}): name the run or "
             "checkpoint with --reference"
         ) from error
-    check_text_model(model, "--engines")
-    reference = ReferenceModel(model)
+    reference = reference_of(model)
+    silent = [engine.name for engine in engines if not engine.reads_sound]
+    if isinstance(reference, SpeechReference) and silent:
+        named = [engine.name for engine in _readers(description) if engine.reads_sound]
+        raise ConfigError(
+            f"--engines {' '.join(silent)}: runs no models that read sounds: name "
+            f"{' or '.join(named)}"
+        )
     rows = [] if is_exact(description) else validation_rows(where)
     return [measure(engine, folder, description, reference, rows) for engine in engines]
 
@@ -185,6 +197,25 @@ def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.
     except (ConfigError, DataError) as error:
         warn_once(f"no perplexity is measured, since the validation data cannot be read: {error}")
         return []
+
+
+def _fitting(pretrained: Pretrained) -> str:
+    """Returns the formats that can hold a model, for the message of one that cannot."""
+    checkpoint, placements = pretrained.checkpoint, pretrained.placements
+    checks: dict[str, Callable[[], None]] = {
+        "hf": lambda: EXPORT_FORMATS["hf"].check(checkpoint, pretrained.parameters, placements),
+    }
+    checks |= {
+        name: partial(each.check, pretrained, None)
+        for name, each in _FORMATS.items()
+        if not each.is_quantised
+    }
+    found = []
+    for name, check in checks.items():
+        with contextlib.suppress(ConfigError, DataError, MissingExtra):
+            check()
+            found.append(name)
+    return f"formats that can hold it: {', '.join(found) or 'none'}"
 
 
 def description_of(folder: Path) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +94,18 @@ def measure(
     Returns:
         The receipt.
     """
-    prompt, count = reference.prompt(), 0
+    asked, count = reference.prompt(), 0
     if reference.generates:
-        room = reference.longest - max(len(prompt.tokens), len(prompt.decoder_tokens))
+        room = reference.longest - max(len(asked.tokens), len(asked.decoder_tokens))
         count = min(GREEDY_TOKENS, room)
-    expected = reference.greedy(prompt, count) if count else []
-    if prompt.decoder_tokens:
-        prompt = Prompt(prompt.tokens, prompt.decoder_tokens + tuple(expected[:-1]))
+    expected = reference.greedy(asked, count) if count else []
+    prompt = asked
+    if asked.decoder_tokens:
+        prompt = replace(asked, decoder_tokens=asked.decoder_tokens + tuple(expected[:-1]))
     right = reference.outputs(prompt)
     start = time.perf_counter()
     model = engine.load(folder, description)
     found = model.outputs(prompt)
-    asked = Prompt(prompt.tokens, prompt.decoder_tokens[:1])
     written = model.greedy(asked, count) if count else []
     seconds = time.perf_counter() - start
     pair = None

@@ -12,6 +12,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. It's 12:30, and 1 + 1 = 2.\
 _LENGTH = 24
 _PLAIN = {
     "do_sample": False,
+    "begin_suppress_tokens": (),
     "eos_token_id": None,
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
@@ -57,19 +58,28 @@ class ReferenceModel(LoadedModel):
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         """Returns the logits, or the last hidden states of a body."""
-        inputs = {"input_ids": np.array([prompt.tokens], np.int32)}
-        if prompt.decoder_tokens:
-            inputs["decoder_input_ids"] = np.array([prompt.decoder_tokens], np.int32)
-        found = forward(self.pretrained, inputs)
-        return np.asarray(found["logits" if "logits" in found else "last_hidden_state"][0])
+        found = forward(self.pretrained, _inputs(prompt))
+        rows = found["logits" if "logits" in found else "last_hidden_state"][0]
+        return np.asarray(rows[prompt.num_given - 1 :])
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         """Returns what `jaxformer generate` continues with."""
-        inputs = {"input_ids": np.array([prompt.tokens], np.int32)}
-        found = generate(self.pretrained, inputs, max_new_tokens=count, **_PLAIN)
+        options = {"max_new_tokens": count, "suppress_tokens": prompt.suppressed, **_PLAIN}
+        found = generate(self.pretrained, _inputs(prompt), **options)
         return found["sequences"][0][-count:].tolist()
 
     def tokenize(self, text: str) -> list[int] | None:
         """Returns the tokens of a text, without special tokens around them."""
         tokenizer = self.pretrained.tokenizer
         return None if tokenizer is None else tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _inputs(prompt: Prompt) -> dict[str, np.ndarray]:
+    """The arrays of a prompt, one row each, by the names that transformers gives them."""
+    if prompt.features is None:
+        found = {"input_ids": np.array([prompt.tokens], np.int32)}
+    else:
+        found = {"input_features": prompt.features[None]}
+    if prompt.decoder_tokens:
+        found["decoder_input_ids"] = np.array([prompt.decoder_tokens], np.int32)
+    return found

@@ -1,14 +1,20 @@
 """Small models with the features that published ones have, on which engines are measured."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from jaxformer.data.tasks.images.pixels import PREPROCESSOR
+from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.data.tokenizers.files import write_tokenizer
 from jaxformer.engines.gguf.vocabulary import QWEN2
 from jaxformer.engines.reference import TEXT
+from jaxformer.io.model_files import GENERATION
 from jaxformer.parity.reference import save_random
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.export.serving_files import write_json
 from jaxformer.zoo import FORMATS
 
 _VOCABULARY = 320
@@ -62,6 +68,25 @@ _T5 = {
     "eos_token_id": 0,
     "pad_token_id": 1,
     "decoder_start_token_id": 1,
+}
+_BYTES = [*sorted(pre_tokenizers.ByteLevel.alphabet()), ""]
+"""The tokens of texts of Whisper; those of many languages have an empty one."""
+_LANGUAGES, _TASKS = ("en", "de"), ("translate", "transcribe")
+_OF_SPEECH = [
+    f"<|{name}|>"
+    for name in (
+        "endoftext", "startoftranscript", *_LANGUAGES, *_TASKS, "startoflm", "startofprev",
+        "nospeech", "notimestamps", *(f"{0.02 * step:.2f}" for step in range(51)),
+    )
+]  # fmt: skip
+"""The special tokens of Whisper, with timestamps to the end of a window of a second."""
+_SPEECH_IDS = {name[2:-2]: number for number, name in enumerate(_OF_SPEECH, start=len(_BYTES))}
+_WHISPER = {
+    "vocab_size": len(_BYTES) + len(_OF_SPEECH),
+    "max_source_positions": 50,
+    "max_target_positions": 320,
+    "decoder_start_token_id": _SPEECH_IDS["startoftranscript"],
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), _SPEECH_IDS["endoftext"]),
 }
 PLAIN: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
@@ -150,6 +175,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     },
     "bart": _BART,
     "t5": _T5 | {"feed_forward_proj": "relu"},
+    "whisper": _WHISPER,
 }  # fmt: skip
 """Fields of config.json by model type."""
 BODIES = ("bert", "roberta", "distilbert")
@@ -157,11 +183,17 @@ BODIES = ("bert", "roberta", "distilbert")
 
 
 def save_plain(model_type: str, folder: Path, **changes: Any) -> None:
-    """Saves a random model of a type with a tokenizer of byte pairs; needs torch, transformers."""
+    """Saves a random model of a type with a tokenizer of byte pairs; needs torch, transformers.
+
+    A Whisper has one of bytes, and the files that say how it reads sounds and writes.
+    """
     own = FORMATS[model_type].architectures
     ending = "Model" if model_type in BODIES else ("CausalLM", "LMHeadModel", "Generation")
     name = next(each.name for each in own if each.name.endswith(ending))
-    save_random(model_type, name, folder, **(PLAIN[model_type] | changes))
+    save_random(model_type, name, folder, **(values := PLAIN[model_type] | changes))
+    if model_type == "whisper":
+        _write_speech_files(folder, TINY[model_type] | values)
+        return
     tokenizer = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = byte_level
@@ -179,3 +211,29 @@ def save_plain(model_type: str, folder: Path, **changes: Any) -> None:
     )
     tokenizer.train_from_iterator([TEXT] * 4, trainer)
     write_tokenizer(folder, tokenizer, _END, _PAD, "huggingface")
+
+
+def _write_speech_files(folder: Path, values: Mapping[str, Any]) -> None:
+    """Writes Whisper's tokenizer, preprocessor_config.json and generation_config.json."""
+    tokenizer = Tokenizer(models.BPE({byte: number for number, byte in enumerate(_BYTES)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(_OF_SPEECH)
+    write_tokenizer(folder, tokenizer, _END, _END, "huggingface")
+    bins, frames = values["num_mel_bins"], 2 * values["max_source_positions"]
+    write_json(folder / PREPROCESSOR, LogMel(num_mel_bins=bins, num_frames=frames).preprocessor())
+    tokens = {name: value for name, value in values.items() if name.endswith("_token_id")}
+    generation = {
+        "alignment_heads": [[0, 1], [1, 3]],
+        "begin_suppress_tokens": [220, values["eos_token_id"]],
+        "is_multilingual": True,
+        "lang_to_id": {f"<|{name}|>": _SPEECH_IDS[name] for name in _LANGUAGES},
+        "max_initial_timestamp_index": 50,
+        "max_length": values["max_target_positions"],
+        "no_timestamps_token_id": _SPEECH_IDS["notimestamps"],
+        "prev_sot_token_id": _SPEECH_IDS["startofprev"],
+        "return_timestamps": False,
+        "suppress_tokens": [1, 2, 7, _SPEECH_IDS["startoftranscript"]],
+        "task_to_id": {name: _SPEECH_IDS[name] for name in _TASKS},
+    }
+    write_json(folder / GENERATION, generation | tokens)

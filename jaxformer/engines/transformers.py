@@ -19,6 +19,7 @@ class TransformersEngine(Engine):
 
     name = "transformers"
     module = "transformers"
+    reads_sound = True
 
     def require(self) -> None:
         """Raises MissingExtra unless transformers and PyTorch are installed."""
@@ -45,6 +46,7 @@ class TransformersModel(LoadedModel):
         """Reads the tokenizer, with options of `AutoTokenizer`."""
         self._torch: Any = optional_module("torch", _PURPOSE)
         library: Any = optional_module("transformers", _PURPOSE)
+        self._generate: Any = library.GenerationMixin.generate  # of a class, it may cut sounds
         self._model = model
         self._tokenizer = None
         if tokenizer_file(folder) is not None:
@@ -52,26 +54,38 @@ class TransformersModel(LoadedModel):
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         """Returns the logits, or the last hidden states of a body."""
-        inputs = {"input_ids": self._torch.tensor([prompt.tokens])}
-        if prompt.decoder_tokens:
-            inputs["decoder_input_ids"] = self._torch.tensor([prompt.decoder_tokens])
         with self._torch.no_grad():
-            found = self._model(**inputs)
+            found = self._model(**self._inputs(prompt))
         name = "logits" if "logits" in found else "last_hidden_state"
-        return found[name][0].numpy()
+        return found[name][0, prompt.num_given - 1 :].numpy()
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         """Returns what `generate` continues with."""
-        found = self._model.generate(
-            self._torch.tensor([prompt.tokens]),
-            attention_mask=self._torch.ones(1, len(prompt.tokens), dtype=self._torch.long),
+        found = self._generate(
+            self._model,
+            **self._inputs(prompt),
             max_new_tokens=count,
+            max_length=None,
             do_sample=False,
+            suppress_tokens=list(prompt.suppressed) or None,
+            begin_suppress_tokens=None,
             eos_token_id=None,
             forced_bos_token_id=None,
             forced_eos_token_id=None,
         )
         return found[0][-count:].tolist()
+
+    def _inputs(self, prompt: Prompt) -> dict[str, Any]:
+        """The tensors of a prompt, one row each."""
+        torch = self._torch
+        if prompt.features is None:
+            ids = torch.tensor([prompt.tokens])
+            found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        else:
+            found = {"input_features": torch.tensor(prompt.features[None])}
+        if prompt.decoder_tokens:
+            found["decoder_input_ids"] = torch.tensor([prompt.decoder_tokens])
+        return found
 
     def tokenize(self, text: str) -> list[int] | None:
         """Returns the tokens of a text, without special tokens around them."""

@@ -1,0 +1,117 @@
+"""Models that write what is said in a sound: their prompts, and the names that engines look up."""
+
+import numpy as np
+
+from jaxformer.engines.base import Prompt
+from jaxformer.engines.reference import ReferenceModel
+from jaxformer.engines.text_models import check_text_model
+from jaxformer.errors import ConfigError
+from jaxformer.generation.inputs import reads_sound
+from jaxformer.generation.speech.features import log_mel_of
+from jaxformer.generation.speech.tokens import TRANSCRIBE, SpeechTokens
+from jaxformer.pretrained.model import Pretrained
+
+END, START, NO_TIMESTAMPS = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
+"""The tokens of Whisper that CTranslate2 looks up by their names."""
+
+
+class SpeechReference(ReferenceModel):
+    """A Whisper in jaxformer, in float32; it hears a window of tones that come and go."""
+
+    @property
+    def longest(self) -> int:
+        """The number of the decoder's positions."""
+        return self.pretrained.config.decoder_position.max_length
+
+    def prompt(self) -> Prompt:
+        """Returns the log-mel spectrogram of a window, and the first tokens of a transcript."""
+        features = log_mel_of(self.pretrained)
+        heard = features.spectrogram(_tones(features.num_samples, features.sampling_rate))
+        first = first_tokens(self.pretrained)
+        special = {*first, *range(first[0], first[-1])}  # they begin a transcript, nothing else
+        end = end_token(self.pretrained)
+        return Prompt(
+            decoder_tokens=first,
+            features=np.ascontiguousarray(heard.T),
+            num_given=len(first),
+            suppressed=tuple(sorted(special if end is None else special | {end})),
+        )
+
+
+def writes_speech(pretrained: Pretrained) -> bool:
+    """Returns whether a model reads spectrograms of sound and writes tokens."""
+    return reads_sound(pretrained) and pretrained.config.predicts_next_token
+
+
+def reference_of(pretrained: Pretrained) -> ReferenceModel:
+    """Returns a model with the prompts on which engines are compared with it.
+
+    Raises:
+        ConfigError: The model is neither one of texts nor a Whisper that writes them.
+    """
+    if writes_speech(pretrained):
+        return SpeechReference(pretrained)
+    try:
+        check_text_model(pretrained, "--engines")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; without --engines, verify compares a Hugging Face folder of any class with "
+            "transformers"
+        ) from error
+    return ReferenceModel(pretrained)
+
+
+def first_tokens(pretrained: Pretrained) -> tuple[int, ...]:
+    """Returns the first tokens of a transcript without timestamps, in the first language if any."""
+    tokens = SpeechTokens.of(pretrained)
+    language = tokens.languages[0][1] if tokens.languages else None
+    task = TRANSCRIBE if TRANSCRIBE in dict(tokens.tasks) else None
+    first = tokens.prefix(language, task, timestamps=False)
+    unnamed = named_token(pretrained, NO_TIMESTAMPS)
+    if tokens.no_timestamps is None and unnamed is not None and unnamed not in first:
+        first.append(unnamed)  # files older than the field that names it
+    return tuple(first)
+
+
+def end_token(pretrained: Pretrained) -> int | None:
+    """Returns the token that ends a transcript: that of config.json, or else by its name."""
+    token = pretrained.checkpoint.hf_config.values.get("eos_token_id")
+    return named_token(pretrained, END) if token is None else token
+
+
+def named_token(pretrained: Pretrained, name: str) -> int | None:
+    """Returns the token that the tokenizer of a model has under a name; None: it has none."""
+    tokenizer = pretrained.tokenizer
+    return None if tokenizer is None else tokenizer.token_to_id(name)
+
+
+def check_names(pretrained: Pretrained, option: str) -> None:
+    """Raises a ConfigError unless the tokenizer has the special tokens under Whisper's names."""
+    if pretrained.tokenizer is None:
+        raise ConfigError(
+            f"{option}: {pretrained.folder} has no tokenizer, in which engines look up tokens by "
+            "their names: copy tokenizer.json of the checkpoint there"
+        )
+    tokens = SpeechTokens.of(pretrained)
+    wanted = {
+        END: ("eos_token_id", end_token(pretrained)),
+        START: ("decoder_start_token_id", tokens.start),
+        NO_TIMESTAMPS: ("no_timestamps_token_id", tokens.no_timestamps),
+    }
+    for name, (field, token) in wanted.items():
+        found = named_token(pretrained, name)
+        if found is None or token not in (found, None):
+            raise ConfigError(
+                f"{option}: {field} = {token}: must be the token {name!r} of the tokenizer, which "
+                f"is {'missing' if found is None else found}: engines look it up by this name; "
+                "give the model the tokenizer of a published Whisper"
+            )
+
+
+def _tones(samples: int, rate: int) -> np.ndarray:
+    """A tone that rises and falls in pitch and loudness, with noise: float32 `[samples]`."""
+    time = np.arange(samples) / rate
+    pitch = 400 + 250 * np.sin(2 * np.pi * 0.7 * time)
+    loudness = 0.2 * (1 + np.sin(2 * np.pi * 1.9 * time))
+    noise = 0.02 * np.random.default_rng(0).normal(size=samples)
+    return (loudness * np.sin(2 * np.pi * np.cumsum(pitch) / rate) + noise).astype(np.float32)
