@@ -134,8 +134,8 @@ class Export(CheckpointChoice, ClassChoice):
     ] = "hf"
     """The weight format: hf is model.safetensors; flax is flax_model.msgpack for the Flax classes
     of transformers 4; compressed-tensors is hf with quantised kernels, for vLLM and SGLang;
-    ctranslate2 is for CTranslate2; gguf is for llama.cpp, Ollama and LM Studio; mlx is for MLX-LM;
-    onnx is for ONNX Runtime; stablehlo is for JAX without jaxformer.
+    ctranslate2 is for CTranslate2, and for faster-whisper; gguf is for llama.cpp, Ollama and
+    LM Studio; mlx is for MLX-LM; onnx is for ONNX Runtime; stablehlo is for JAX without jaxformer.
     """
     quantise: str | None = None
     """Store kernels as integers (compressed-tensors and mlx: int8 or int4; ctranslate2: int8 or
