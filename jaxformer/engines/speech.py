@@ -55,8 +55,8 @@ def reference_of(pretrained: Pretrained) -> ReferenceModel:
         check_text_model(pretrained, "--engines")
     except ConfigError as error:
         raise ConfigError(
-            f"{error}; of sounds, engines run a Whisper that writes tokens; without --engines, verify "
-            "compares a Hugging Face folder of any class with transformers"
+            f"{error}; of sounds, engines run a Whisper that writes tokens; without --engines, "
+            "verify compares a Hugging Face folder of any class with transformers"
         ) from error
     return ReferenceModel(pretrained)
 
