@@ -201,9 +201,10 @@ def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.
 
 def _fitting(pretrained: Pretrained) -> str:
     """Returns the formats that can hold a model, for the message of one that cannot."""
-    checkpoint, placements = pretrained.checkpoint, pretrained.placements
     checks: dict[str, Callable[[], None]] = {
-        "hf": lambda: EXPORT_FORMATS["hf"].check(checkpoint, pretrained.parameters, placements),
+        "hf": lambda: EXPORT_FORMATS["hf"].check(
+            pretrained.checkpoint, pretrained.parameters, pretrained.placements
+        ),
     }
     checks |= {
         name: partial(each.check, pretrained, None)
