@@ -206,9 +206,10 @@ def _fitting(pretrained: Pretrained) -> str:
             pretrained.checkpoint, pretrained.parameters, pretrained.placements
         ),
     }
+    others = ENGINE_FORMATS | {"hf with --custom-code": CUSTOM_CODE}
     checks |= {
         name: partial(each.check, pretrained, None)
-        for name, each in _FORMATS.items()
+        for name, each in others.items()
         if not each.is_quantised
     }
     found = []
