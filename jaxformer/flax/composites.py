@@ -65,6 +65,7 @@ _OF_COMPOSITE = {
 }
 CONSTRUCTORS = {
     "EncoderDecoderModel": _OF_COMPOSITE,
+    "SpeechEncoderDecoderModel": _OF_COMPOSITE,
     "VisionEncoderDecoderModel": _OF_COMPOSITE,
     "VisionTextDualEncoderModel": {
         "from_vision_text_pretrained": _from_parts(_VISION_TEXT, "model_name_or_path")
