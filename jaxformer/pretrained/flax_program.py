@@ -19,6 +19,7 @@ from jaxformer.hub.families import Outputs
 from jaxformer.hub.flax_classes import flax_architecture
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds
+from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
 from jaxformer.hub.weights.flax_tree import FlaxTree
 from jaxformer.models import DecoderConfig
 from jaxformer.models.model import Model, ModelConfig
@@ -43,6 +44,8 @@ _CONVERT = {
     "past_key_values": lambda cache: cache,
 }
 _INTEGERS = partial(jnp.asarray, dtype=jnp.int32)
+_SOUNDS = {"input_values", "mask_time_indices"}
+"""The inputs of a waveform whose sizes are checked, which is possible within `jax.jit`."""
 _NAMES = {"inputs": "input_values"}
 """The old name of an input -> the name in `jaxformer.hub.steps`."""
 _FEATURES = "feature_extractor"
@@ -182,13 +185,23 @@ class FlaxProgram:
         return unflatten_dict(flat | own), {**inputs, **waves}
 
     def arrays(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns inputs as int32 and float32 arrays, by the names of `jaxformer.hub.steps`."""
+        """Returns inputs as int32 and float32 arrays, by the names of `jaxformer.hub.steps`.
+
+        Raises:
+            DataError: Sounds have other sizes than the model reads.
+        """
         arrays = {
             _NAMES.get(name, name): _CONVERT.get(name, _INTEGERS)(x) for name, x in given.items()
         }
+        config = self.checkpoint.config
+        reader = config.parts.get("encoder", config)
+        if "input_features" in arrays:
+            check_spectrograms(arrays["input_features"], reader)
+        if "input_values" in arrays:
+            check_sounds({name: arrays[name] for name in _SOUNDS & arrays.keys()}, reader)
         if isinstance(self.checkpoint.model_format.positions, CountedByIds):
             # Positions of RoBERTa are rows of its table.
-            first = getattr(self.checkpoint.config.position, "offset", 0)
+            first = getattr(config.position, "offset", 0)
             arrays |= {n: arrays[n] - first for n in ("position_ids",) if n in arrays}
         return arrays
 
