@@ -18,7 +18,7 @@ from jaxformer.lab.diagram.parts import (
     part_box,
     sublayer_box,
 )
-from jaxformer.models.heads.base import ModelOutput
+from jaxformer.models.heads.base import HeadModule, ModelOutput
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn import Transformer
 from jaxformer.nn.attention import CrossAttention
@@ -36,7 +36,7 @@ class Column:
     ends: list[Node]
     """The final nodes: the stack's output, or the heads."""
     output: Node
-    """The output of the stack."""
+    """The output that the next column reads."""
     block: set[Node] = field(default_factory=set)
     """The nodes of the repeated block."""
     repeats: str = ""
@@ -73,6 +73,40 @@ def describe(config: ModelConfig) -> Architecture:
         ConfigError: The residual arrangement cannot be drawn.
     """
     model, names = _abstract(config)
+    if not config.parts:
+        columns = _columns(model, names[""], config)
+    elif config.is_encoder_decoder:
+        columns = _encoder_and_decoder(model, names, config)
+    else:
+        columns = _two_encoders(model, names, config)
+    return Architecture(columns, count(model), _summary(config))
+
+
+def _abstract(config: ModelConfig) -> tuple[nnx.Module, dict[str, list[str]]]:
+    """Returns the model with shapes instead of arrays, and the names of what each part has."""
+    names: dict[str, list[str]] = {}
+
+    def build(key: jax.Array) -> nnx.Module:
+        model = config.build(key)
+        owners = {"": model} | {name: getattr(model, name) for name in config.parts}
+        names.update({name: list(vars(owner)) for name, owner in owners.items()})
+        return model
+
+    return jax.eval_shape(build, jax.random.key(0)), names
+
+
+def _columns(
+    model: nnx.Module,
+    names: list[str],
+    config: ModelConfig,
+    whole: tuple[nnx.Module, ModelConfig] | None = None,
+    letter: str = "T",
+) -> list[Column]:
+    """Builds the columns of a model that is not composed of others.
+
+    `whole` is the model whose outputs the heads read; None means the same model. `letter` stands
+    for the length of its rows.
+    """
     parts = {name: getattr(model, name) for name in names if _is_part(getattr(model, name))}
     stacks = [name for name, part in parts.items() if isinstance(part, Transformer)]
     before = list(parts)[: list(parts).index(stacks[0])]
@@ -81,22 +115,45 @@ def describe(config: ModelConfig) -> Architecture:
     for place, name in enumerate(stacks):
         sources = _sources(parts, before, place, len(stacks))
         masked = config.causal or (config.is_encoder_decoder and place == len(stacks) - 1)
-        columns.append(_column(parts[name], sources, config.required[place], masked, config))
+        own = "S" if config.is_encoder_decoder and not masked else letter
+        columns.append(_column(parts[name], sources, config.required[place], masked, config, own))
         columns[-1].name = name if len(stacks) > 1 else ""
+    model, config = whole or (model, config)
     _add_heads(columns[-1], model, {name: parts[name] for name in after}, config)
-    return Architecture(columns, count(model), _summary(config))
+    return columns
 
 
-def _abstract(config: ModelConfig) -> tuple[nnx.Module, list[str]]:
-    """Returns the model with shapes instead of arrays."""
-    names: list[str] = []
+def _encoder_and_decoder(
+    model: nnx.Module, names: Mapping[str, list[str]], config: ModelConfig
+) -> list[Column]:
+    """Builds the columns of an encoder model and of a decoder model that reads its outputs."""
+    (encoder,) = _columns(model.encoder, names["encoder"], config.encoder, letter="S")
+    (decoder,) = _columns(model.decoder, names["decoder"], config.decoder, (model, config))
+    if model.projection is not None:
+        projected = Node(part_box(model.projection, "projection"), (encoder.output,))
+        others = [end for end in encoder.ends if end is not encoder.output]
+        width = config.decoder.encoder_width
+        encoder.shapes[projected] = f"[B, S, {width:,}]"
+        encoder.output, encoder.ends = projected, [projected, *others]
+    encoder.name, decoder.name = "encoder", "decoder"
+    return [encoder, decoder]
 
-    def build(key: jax.Array) -> nnx.Module:
-        model = config.build(key)
-        names.extend(vars(model))
-        return model
 
-    return jax.eval_shape(build, jax.random.key(0)), names
+def _two_encoders(
+    model: nnx.Module, names: Mapping[str, list[str]], config: ModelConfig
+) -> list[Column]:
+    """Builds the columns of two encoders, and the comparison of their embeddings."""
+    (first,), (second,) = (
+        _columns(getattr(model, name), names[name], part) for name, part in config.parts.items()
+    )
+    first.name, second.name = config.parts
+    own = [part for name in names[""] if _is_part(part := getattr(model, name))]
+    learned = [part for part in own if isinstance(part, nnx.Param)]
+    lines = (f"of {first.name} and {second.name}", "cosines, scaled")
+    box = Box("head", "Similarities", lines, sum(count(part) for part in learned))
+    first.output, second.ends = first.ends[0], [Node(box, (second.ends[0],))]
+    second.cross = list(second.ends)
+    return [first, second]
 
 
 def _is_part(part: Any) -> bool:
@@ -114,10 +171,14 @@ def _sources(parts: Mapping[str, Any], before: list[str], place: int, stacks: in
 
 
 def _column(
-    stack: Transformer, sources: list[Box], reads: str, masked: bool, config: ModelConfig
+    stack: Transformer,
+    sources: list[Box],
+    reads: str,
+    masked: bool,
+    config: ModelConfig,
+    letter: str,
 ) -> Column:
     """Builds the column of one stack, from its inputs to its normalized outputs."""
-    letter = "S" if config.is_encoder_decoder and not masked else "T"
     node = Node(Box("input", reads.replace("_", " ").capitalize()))
     shapes = {node: _input_shape(config, reads, letter)}
     for box in (*sources, *input_boxes(stack.inputs)):
@@ -205,7 +266,15 @@ def _shape(sizes: tuple[int, ...], letters: str = "BT") -> str:
 
 
 def _batch(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
-    return config.input_spec(1, {"inputs": _LENGTH, "decoder_inputs": _LENGTH})
+    length = _LENGTH
+    while _tokens(config, length) < 1:  # a waveform of fewer samples than make a frame
+        length *= 2
+    return config.input_spec(1, {"inputs": length, "decoder_inputs": _LENGTH})
+
+
+def _tokens(config: ModelConfig, length: int) -> int:
+    """Returns the tokens or frames of a row of this length, of an image whatever the length."""
+    return config.row_lengths({"inputs": length})["inputs"]
 
 
 def _add_heads(
@@ -224,6 +293,11 @@ def _add_heads(
     ends = []
     for name in (head.name for head in config.heads):
         head = model.heads[name]
+        title = name.replace("_", " ").capitalize()
+        if type(head).scores is HeadModule.scores:  # it has a loss alone, as in pre-training
+            box = Box("head", title, kernel_lines(head), count(head))
+            ends.append(Node(box, (column.output,)))
+            continue
 
         def scores(state, outputs, name=name):
             return nnx.merge(definition, state).heads[name].scores(outputs)
@@ -231,7 +305,7 @@ def _add_heads(
         read, shape = _reads(scores, state, outputs)
         lines = kernel_lines(head)
         lines += ("kernel tied to the embedding",) if "tied" in read else ()
-        box = Box("head", name.replace("_", " ").capitalize(), lines, count(head))
+        box = Box("head", title, lines, count(head))
         node = Node(box, (pooled if "pooled" in read else column.output,))
         column.shapes[node] = _shape(shape)
         ends.append(node)
@@ -250,9 +324,11 @@ def _reads(function: Any, state: Any, outputs: ModelOutput) -> tuple[set[str], t
 
 
 def _summary(config: ModelConfig) -> str:
+    if config.parts:
+        return "; ".join(f"{name} {_summary(part)}" for name, part in config.parts.items())
     sizes = [f"D = {config.model_dim:,}", f"F = {config.mlp_dim:,}"]
     vocabulary = getattr(config, "vocab_size", None)
     sizes += [] if vocabulary is None else [f"V = {vocabulary:,}"]
-    tokens = config.row_lengths({"inputs": _LENGTH})["inputs"]
-    sizes += [] if tokens == _LENGTH else [f"T = {tokens:,}"]
+    tokens = [_tokens(config, length) for length in (1 << 20, 1 << 21)]
+    sizes += [f"T = {tokens[0]:,}"] if tokens[0] == tokens[1] else []
     return ", ".join(sizes)

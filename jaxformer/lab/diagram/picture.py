@@ -11,6 +11,7 @@ from jaxformer.lab.diagram.graph import Node, levels
 # Inches.
 _WIDTH, _PITCH, _GAP, _LANE = 2.7, 2.95, 0.36, 0.2
 _TITLE, _LINE, _SUM = 0.32, 0.165, 0.22
+_LETTERS = 44  # of a line in a box
 _PAD = 0.3
 _COLOURS = {
     "input": "#ffffff",
@@ -130,7 +131,9 @@ def _size(node: Node) -> tuple[float, float]:
 
 def _lines(node: Node) -> list[str]:
     box = node.box
-    return [*box.lines, *([f"{box.parameters:,} parameters"] if box.parameters else [])]
+    lines = [part for line in box.lines for part in wrap(line, _LETTERS)]
+    unit = "parameter" if box.parameters == 1 else "parameters"
+    return [*lines, *([f"{box.parameters:,} {unit}"] if box.parameters else [])]
 
 
 def _across(nodes: list[Node], places: dict[Node, _Place]) -> dict[Node, float]:
@@ -270,8 +273,9 @@ def _arrow(axes: Any, *points: tuple[float, float]) -> None:
 
 def _notes(architecture: Architecture, width: float) -> list[str]:
     """Returns the notes below the figure, wrapped to its width in inches."""
-    several = len(architecture.columns) > 1
-    letters = "S tokens of the encoder, T of the decoder" if several else "T tokens"
+    shapes = [shape for column in architecture.columns for shape in column.shapes.values()]
+    reads_encoder = any(shape.startswith("[B, S") for shape in shapes)
+    letters = "S tokens of the encoder, T of the decoder" if reads_encoder else "T tokens"
     notes = [f"B rows, {letters}. Parameter counts in the gray block are per layer."]
     for column in architecture.columns:
         whose = f"{column.name}: " if column.name else ""

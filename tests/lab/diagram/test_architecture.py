@@ -12,14 +12,28 @@ from jaxformer.functional import ALiBi, LayerNorm, Learned, RMSNorm, RoPE, Sinus
 from jaxformer.lab.diagram.architecture import describe
 from jaxformer.lab.diagram.graph import walk
 from jaxformer.lab.diagram.parts import sublayer_box
-from jaxformer.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
+from jaxformer.models import (
+    CompositeConfig,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    VisionConfig,
+)
 from jaxformer.models.heads import (
     Classification,
     LanguageModel,
     MaskedLanguageModel,
     TokenClassification,
 )
-from jaxformer.nn import DotProductAttention, Linear, Parallel, PostNorm, PreNorm, SandwichNorm
+from jaxformer.nn import (
+    DotProductAttention,
+    DotProductCrossAttention,
+    Linear,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+)
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import Sublayer
@@ -202,6 +216,42 @@ def test_the_norm_is_that_of_the_config():
     assert titles(column, inside=False)[-1] == "Language model"
     assert "Final norm: LayerNorm" not in titles(column, inside=False)
     assert isinstance(config.heads[0], LanguageModel)
+
+
+def parameters(architecture):
+    total = 0
+    for column in architecture.columns:
+        layers = int(column.repeats.split()[0])
+        total += sum(box.parameters for box in boxes(column, False))
+        total += layers * sum(box.parameters for box in boxes(column, True))
+    return total
+
+
+COMPOSED = ("clip-vit-base-patch32", "t5gemma-2b-2b", "whisper-tiny", "wav2vec2-base")
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_models_of_several_parts_and_of_sounds_are_described_whole(name):
+    architecture = describe(SYSTEMS[name].config)
+    assert parameters(architecture) == SYSTEMS[name].count_parameters()
+
+
+def test_two_encoders_are_compared_on_top():
+    text, image = describe(SYSTEMS["clip-vit-base-patch32"].config).columns
+    (end,) = image.ends
+    assert end.box.title == "Similarities"
+    assert image.cross == [end]
+    assert text.output in text.ends
+
+
+def test_a_decoder_reads_what_the_encoder_projects():
+    sizes = TEXT | {"model_dim": 24}
+    decoder = DecoderConfig(**sizes, cross_attention=DotProductCrossAttention())
+    encoder, decoder = describe(CompositeConfig(EncoderConfig(**TEXT, heads=()), decoder)).columns
+    assert encoder.output.box.title == "Projection"
+    assert encoder.ends == [encoder.output]
+    assert [node.box.title for node in decoder.cross] == ["Cross-attention"]
+    assert [node.box.title for node in decoder.ends] == ["Language model"]
 
 
 @pytest.mark.slow
