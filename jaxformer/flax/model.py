@@ -121,8 +121,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     def _check_initialized(self, remedy: str) -> None:
         if not self._is_initialized:
-            name = type(self).__name__
-            raise ArgumentError(f"params: {name} was made with _do_init=False: {remedy}")
+            raise ArgumentError(f"params: the model was made with _do_init=False: {remedy}")
 
     def init_weights(
         self, rng: jax.Array, input_shape: Any = None, params: Any = None
@@ -267,9 +266,9 @@ def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
         "main_input_name": list(signatures["__call__"].parameters)[1],
         "base_model_prefix": prefix.removesuffix("."),
     }
-    methods = {name: _method(name, each) for name, each in signatures.items()}
-    methods |= CONSTRUCTORS.get(own, {})
-    return type(f"Flax{own}", (BASES.get(kind, FlaxPreTrainedModel),), values | methods)
+    values |= {name: _method(name, each) for name, each in signatures.items()}
+    bases = (BASES.get(kind, FlaxPreTrainedModel),)
+    return type(f"Flax{own}", bases, values | CONSTRUCTORS.get(own, {}))
 
 
 def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
