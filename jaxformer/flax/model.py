@@ -205,8 +205,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         found = program.run(method, params, given, key, **options)
         config = program.checkpoint.config
         causal = isinstance(config, DecoderConfig)
-        made = output_of(method, self.architecture, config.is_encoder_decoder, causal)
-        output = made.of(found)
+        output = output_of(method, self.architecture, config.is_encoder_decoder, causal).of(found)
         return output if as_dict else output.to_tuple()
 
 
@@ -275,8 +274,7 @@ def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
     """The base of the classes of a `model_type`, named as the one without a head."""
     bare = min((name for name in names if name.endswith("Model")), key=len)
     values = {"__doc__": f"The base of the classes of {kind}.", "__module__": "jaxformer.flax"}
-    name = f"Flax{bare.removesuffix('Model')}PreTrainedModel"
-    return type(name, (FlaxPreTrainedModel,), values)
+    return type(f"Flax{bare.removesuffix('Model')}PreTrainedModel", (FlaxPreTrainedModel,), values)
 
 
 BASES = {kind: _base(kind, own) for kind, own in FLAX_CLASSES.items() if "encoder" not in kind}
