@@ -22,6 +22,8 @@ import transformers
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 NEW_TOKENS = 5
+_SOURCES = ("pixel_values", "input_features", "inputs", "input_ids")
+"""What the first argument of `generate` may be."""
 _LISTS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states", "past_key_values")
 
 
@@ -50,7 +52,7 @@ def outputs(model, params, inputs, generate):
     }
     if generate:
         given = {k: x for k, x in inputs.items() if not k.startswith(("decoder_", "token_type"))}
-        first = given.pop("pixel_values" if "pixel_values" in given else "input_ids")
+        first = given.pop(next(name for name in _SOURCES if name in given))
         tokens = model.generate(
             first, **given, params=params, max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1,
             # A token of no vocabulary: None would mean that of the model's own generation_config.

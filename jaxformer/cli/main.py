@@ -101,6 +101,7 @@ COMMANDS = {
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),
+    "lab experts": ("lab.experts:experts", "train", "draw what a model's experts do with a text"),
     "lab speech": ("lab.speech:speech", "train", "draw what a speech model hears in a sound"),
     "lab two-dogs": ("lab.experiments:two_dogs", "train", "show a model without its positions"),
     "lab softmax": ("lab.experiments:softmax", "train", "why scores are divided by sqrt(d_k)"),

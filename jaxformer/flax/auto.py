@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from jaxformer.errors import ConfigError
 from jaxformer.flax.files import config_values, pop_hub
-from jaxformer.flax.model import CLASSES, FlaxPreTrainedModel
+from jaxformer.flax.model import BASES, CLASSES, FlaxPreTrainedModel
 from jaxformer.hub.flax_api.config import as_config
 from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_AUTO_ENDINGS, flax_auto_classes
@@ -52,6 +52,7 @@ def _auto_class(task: str) -> type[FlaxAutoBase]:
 
 NAMES: Mapping[str, Any] = {
     **CLASSES,
+    **{base.__name__: base for base in BASES.values()},
     **{f"FlaxAutoModel{task}": _auto_class(task) for task in ("", *FLAX_AUTO_ENDINGS)},
     **OUTPUTS,
     "FlaxPreTrainedModel": FlaxPreTrainedModel,

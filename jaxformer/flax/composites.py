@@ -58,13 +58,11 @@ def _from_parts(parts: dict[str, tuple[str, str, str]], ending: str) -> classmet
     return classmethod(from_parts)
 
 
-_OF_COMPOSITE = {
-    "from_encoder_decoder_pretrained": _from_parts(
-        _ENCODER_DECODER, "pretrained_model_name_or_path"
-    )
-}
+_PATH = "pretrained_model_name_or_path"
+_OF_COMPOSITE = {"from_encoder_decoder_pretrained": _from_parts(_ENCODER_DECODER, _PATH)}
 CONSTRUCTORS = {
     "EncoderDecoderModel": _OF_COMPOSITE,
+    "SpeechEncoderDecoderModel": _OF_COMPOSITE,
     "VisionEncoderDecoderModel": _OF_COMPOSITE,
     "VisionTextDualEncoderModel": {
         "from_vision_text_pretrained": _from_parts(_VISION_TEXT, "model_name_or_path")

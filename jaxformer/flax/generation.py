@@ -4,16 +4,12 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.errors import ArgumentError
 from jaxformer.functional.dropout import as_key
-from jaxformer.generation.config import (
-    TOKEN_FIELDS,
-    GenerationConfig,
-    recommendations,
-    supported_options,
-)
+from jaxformer.generation.api import combined_config
+from jaxformer.generation.config import TOKEN_FIELDS, recommendations
+from jaxformer.generation.inputs import start_token
 from jaxformer.generation.pure import AlignedProcessor, generate_for
 from jaxformer.hub.flax_api.config import options_of
 from jaxformer.hub.flax_api.outputs import OUTPUTS, FlaxOutput
@@ -21,6 +17,11 @@ from jaxformer.hub.flax_api.outputs import OUTPUTS, FlaxOutput
 _LENGTH = 20
 """The number of tokens of a row if neither an argument nor a file says it."""
 _ARRAYS = ("attention_mask", "decoder_input_ids", "decoder_attention_mask")
+_OF_FILES = (
+    *("decoder_start_token_id", "forced_decoder_ids", "is_multilingual", "lang_to_id"),
+    *("no_timestamps_token_id", "task_to_id"),
+)
+"""The options that take the place of what generation_config.json says."""
 _IGNORED = ("bos_token_id", "position_ids", "return_dict", "token_type_ids", "use_cache")
 
 
@@ -29,7 +30,7 @@ class GenerationMixin:
 
     def generate(
         self,
-        input_ids: Any,
+        input_ids: Any = None,
         generation_config: Any = None,
         prng_key: jax.Array | None = None,
         trace: bool = True,
@@ -40,7 +41,8 @@ class GenerationMixin:
         """Continues prompts, or answers them; also under `jax.jit`.
 
         Args:
-            input_ids: int `[B, T]`, or the images `[B, C, height, width]` that an encoder reads.
+            input_ids: int `[B, T]`, or what an encoder of images or sounds reads; also by the name
+                of the first argument of a call (`input_features=`, ...).
             generation_config: Options, as a dictionary or an object of transformers.
             prng_key: The key for sampling; None: that of seed 0.
             trace: Unused: the program is always compiled.
@@ -48,13 +50,14 @@ class GenerationMixin:
             logits_processor: Functions of the tokens so far `[B, S]`, of scores `[B, V]` and of
                 the number of tokens, which return scores; applied after those of the options.
             **options: attention_mask, decoder_input_ids; max_length (prompt included),
-                max_new_tokens, do_sample, num_beams and other fields of `GenerationConfig`.
+                max_new_tokens, do_sample, num_beams and other fields of `GenerationConfig`; for
+                Whisper also language, task and return_timestamps.
 
         Returns:
             `sequences`, int32 `[B n, max_length]`, padded on the right, and with beams `scores`.
 
         Raises:
-            ArgumentError: The class has no head that predicts the next token.
+            ArgumentError: The class has no head that predicts the next token, or nothing is given.
             ConfigError: An option is unknown or has an invalid value.
         """
         del trace
@@ -65,25 +68,25 @@ class GenerationMixin:
             )
         program = self.program
         given = {name: x for name, x in options.items() if x is not None and name not in _IGNORED}
+        main = given.pop(self.main_input_name, input_ids)
+        if main is None:
+            raise ArgumentError(f"generate: {self.main_input_name} is missing: give the inputs")
         arrays = {name: given.pop(name) for name in _ARRAYS if name in given}
-        arrays = program.arrays({self.main_input_name: input_ids} | arrays)
+        arrays = program.arrays({self.main_input_name: main} | arrays)
         recommended = self._recommended(generation_config)
-        start = given.pop("decoder_start_token_id", recommended.get("decoder_start_token_id"))
-        prompt = "input_ids"
-        if program.checkpoint.config.is_encoder_decoder:
-            prompt = "decoder_input_ids"
-            start = recommended.get("bos_token_id") if start is None else start
-            if prompt not in arrays:
-                arrays[prompt] = _first_tokens(start, len(input_ids))
+        recommended |= {name: given.pop(name) for name in _OF_FILES if name in given}
+        if recommended.get("is_multilingual") is False:
+            recommended |= {"lang_to_id": None, "task_to_id": None}
         if "max_new_tokens" in given:
             given.pop("max_length", None)
-        config = GenerationConfig.of(supported_options(recommended, type(self).__name__), given)
-        config.check_vocabulary(program.checkpoint.config.vocab_size)
-        config = config.for_width(arrays[prompt].shape[1])
+        model, where = program.pretrained, type(self).__name__
+        config = combined_config(model, recommended, given, where).with_tokens(model, recommended)
+        answers = model.config.is_encoder_decoder and "decoder_input_ids" not in arrays
+        start = start_token(model.config, recommended) if answers else None
         own = tuple(AlignedProcessor(each, config.padding) for each in logits_processor or ())
         key = jax.random.key(0) if prng_key is None else as_key(prng_key)
         params = self.params if params is None else program.tree.checked(params)
-        found = _generate(program, config, own, params, arrays, key)
+        found = _generate(program, config, start, own, params, arrays, key)
         name = "Sample" if config.samples else "GreedySearch"
         return OUTPUTS[f"Flax{'BeamSearch' if config.num_beams > 1 else name}Output"](**found)
 
@@ -97,14 +100,8 @@ class GenerationMixin:
         return {"max_length": _LENGTH, **found, **tokens, **own}
 
 
-def _first_tokens(start: int | None, rows: int) -> jax.Array:
-    if start is None:
-        raise ConfigError("decoder_start_token_id = None: must be the token that starts an answer")
-    return jnp.full((rows, 1), start, jnp.int32)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _generate(program, config, processors, params, inputs, key):
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _generate(program, config, start, processors, params, inputs, key):
     model = program.arranged.module(program.arranged.arrange(program.tree.parameters(params)))
-    options = {"encoder": program.module(params), "processors": processors}
+    options = {"encoder": program.module(params), "start": start, "processors": processors}
     return generate_for(model, program.checkpoint, inputs, config, key, **options)

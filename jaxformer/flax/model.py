@@ -43,10 +43,10 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         module: The model without its state: `init` and `apply`, as a Flax module has them.
     """
 
-    model_type: ClassVar[str]
+    model_type: ClassVar[str] = ""
     """The `model_type` that the class belongs to."""
-    architecture: ClassVar[str]
-    """The name of the class without "Flax"."""
+    architecture: ClassVar[str] = ""
+    """The name of the class without "Flax"; "" of a base."""
     main_input_name: ClassVar[str] = "input_ids"
     """The first argument of a call."""
     base_model_prefix: ClassVar[str] = ""
@@ -121,8 +121,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     def _check_initialized(self, remedy: str) -> None:
         if not self._is_initialized:
-            name = type(self).__name__
-            raise ArgumentError(f"params: {name} was made with _do_init=False: {remedy}")
+            raise ArgumentError(f"params: the model was made with _do_init=False: {remedy}")
 
     def init_weights(
         self, rng: jax.Array, input_shape: Any = None, params: Any = None
@@ -171,6 +170,12 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         states = None if encoder_outputs is None else encoder_outputs[0]
         return self.program.init_cache(batch_size, max_length, states)
 
+    def _get_feat_extract_output_lengths(self, input_lengths: Any, add_adapter: Any = None) -> Any:
+        """Returns the frames of sounds with so many samples."""
+        del add_adapter
+        config = self.program.checkpoint.config
+        return config.parts.get("encoder", config).features.num_frames(input_lengths)
+
     def _run(self, method: str, given: dict[str, Any]) -> Any:
         """Runs a method on its arguments."""
         program = self.program
@@ -190,6 +195,8 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         if train and key is None:
             raise ArgumentError("dropout_rng = None: must be a PRNG key, since train is True")
         key = as_key(key) if train else None
+        if given.pop("freeze_feature_encoder", False):
+            params, given = program.frozen_features(params, given)
         if method.endswith("features"):
             return program.run(method, params, given, key)
         if "encoder_outputs" in given:
@@ -198,8 +205,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         found = program.run(method, params, given, key, **options)
         config = program.checkpoint.config
         causal = isinstance(config, DecoderConfig)
-        made = output_of(method, self.architecture, config.is_encoder_decoder, causal)
-        output = made.of(found)
+        output = output_of(method, self.architecture, config.is_encoder_decoder, causal).of(found)
         return output if as_dict else output.to_tuple()
 
 
@@ -259,11 +265,20 @@ def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
         "main_input_name": list(signatures["__call__"].parameters)[1],
         "base_model_prefix": prefix.removesuffix("."),
     }
-    methods = {name: _method(name, each) for name, each in signatures.items()}
-    methods |= CONSTRUCTORS.get(own, {})
-    return type(f"Flax{own}", (FlaxPreTrainedModel,), values | methods)
+    values |= {name: _method(name, each) for name, each in signatures.items()}
+    bases = (BASES.get(kind, FlaxPreTrainedModel),)
+    return type(f"Flax{own}", bases, values | CONSTRUCTORS.get(own, {}))
 
 
+def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
+    """The base of the classes of a `model_type`, named as the one without a head."""
+    bare = min((name for name in names if name.endswith("Model")), key=len)
+    values = {"__doc__": f"The base of the classes of {kind}.", "__module__": "jaxformer.flax"}
+    return type(f"Flax{bare.removesuffix('Model')}PreTrainedModel", (FlaxPreTrainedModel,), values)
+
+
+BASES = {kind: _base(kind, own) for kind, own in FLAX_CLASSES.items() if "encoder" not in kind}
+"""`model_type` -> the base of its classes; those of two parts have none of their own."""
 _MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
 CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {x.__name__: x for x in _MADE if x is not None}
 """The classes by name."""

@@ -225,24 +225,45 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     """The options of a generation: the given ones, else what the model's files recommend."""
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
-    model, folder = pretrained.config, pretrained.folder
+    recommended, where = recommendations(pretrained), pretrained.folder
+    return combined_config(pretrained, recommended, options, where).with_tokens(pretrained)
+
+
+def combined_config(
+    pretrained: Pretrained,
+    recommended: Mapping[str, Any],
+    options: Mapping[str, Any],
+    where: object,
+) -> GenerationConfig:
+    """Returns the options of a generation: the given ones, else recommended ones.
+
+    Args:
+        pretrained: The model.
+        recommended: The options that count where none is given.
+        options: The given ones.
+        where: What warnings call the source of the recommended ones.
+
+    Raises:
+        ConfigError: An option is unknown or has an invalid value.
+    """
+    model = pretrained.config
     kind, further = GenerationConfig, ()
     if reads_sound(pretrained):
         from jaxformer.generation.speech.config import KNOWN, SpeechGenerationConfig
 
         kind, further = SpeechGenerationConfig, KNOWN
-    recommended = supported_options(recommendations(pretrained), folder, further)
+    recommended = supported_options(recommended, where, further)
     ends = _known(recommended.get("eos_token_id"), model.vocab_size)
     longest = (model.decoder_position if model.is_encoder_decoder else model.position).max_length
     if TOKEN.allows(recommended.get("max_length")) and longest is not None:
         recommended |= {"max_length": min(recommended["max_length"], longest)}
     for name in _BANNED & recommended.keys():  # lists of tokens that files share
         recommended[name] = _known(recommended[name], model.vocab_size)
-    config = kind.of(recommended | {"eos_token_id": ends}, options).with_tokens(pretrained)
+    config = kind.of(recommended | {"eos_token_id": ends}, options)
     config.check_vocabulary(model.vocab_size)
     beams = recommended.get("num_beams", 1)
     if config.do_sample and config.num_beams == 1 and beams != 1 and "num_beams" not in options:
-        warn_once(f"{folder}: num_beams = {beams} is ignored: sampling, as asked for, has no beams")
+        warn_once(f"{where}: num_beams = {beams} is ignored: sampling, as asked for, has no beams")
     return config
 
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from typing import Any, ClassVar, Literal, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import (
@@ -34,7 +35,7 @@ from jaxformer.generation.decode.filters import (
     TopP,
     Typical,
 )
-from jaxformer.generation.decode.loop import SamplingParams
+from jaxformer.generation.decode.loop import EncoderOutputs, SamplingParams
 from jaxformer.generation.decode.processors import (
     BIASES,
     DECAY,
@@ -63,6 +64,7 @@ from jaxformer.generation.decode.processors import (
 )
 from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.io.notices import warn_once
+from jaxformer.models.decoder import GenerativeModel
 from jaxformer.pretrained.model import Pretrained
 
 STRINGS = Rule(
@@ -321,10 +323,31 @@ class GenerationConfig:
             return self.pad_token_id
         return self.end_tokens[0] if self.end_tokens else 0
 
-    def with_tokens(self, pretrained: Pretrained) -> Self:
-        """Returns the options with what a subclass has to know of the model."""
-        del pretrained
+    def with_tokens(self, pretrained: Pretrained, options: Mapping[str, Any] | None = None) -> Self:
+        """Returns the options with what a subclass has to know of the model.
+
+        Args:
+            pretrained: The model.
+            options: The options that count where none is given; None: those of the model's files.
+        """
+        del pretrained, options
         return self
+
+    def opening(
+        self, model: GenerativeModel, encoder_outputs: EncoderOutputs, start: int
+    ) -> jax.Array:
+        """Returns the first tokens of each answer of an encoder-decoder, as a pure function.
+
+        Args:
+            model: The model.
+            encoder_outputs: The encoder's output `[B, S, D]`, and its mask.
+            start: The token that starts an answer.
+
+        Returns:
+            int `[B, T]`.
+        """
+        del model
+        return jnp.full((len(encoder_outputs[0]), 1), start, jnp.int32)
 
     def first_tokens(self, pretrained: Pretrained) -> Callable[..., np.ndarray] | None:
         """Returns how the answers of an encoder-decoder begin; None: with the start token."""

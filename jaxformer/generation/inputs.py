@@ -243,7 +243,8 @@ def prepare_inputs(
         if mask is not None:
             raise DataError("inputs: decoder_attention_mask is given without decoder_input_ids")
         if first_tokens is None:
-            prompt = np.full((len(rows), 1), start_token(pretrained), np.int32)
+            start = start_token(config, recommendations(pretrained))
+            prompt = np.full((len(rows), 1), start, np.int32)
         else:
             prompt = first_tokens(encoder_outputs)
     if len(prompt) != len(rows):
@@ -315,12 +316,19 @@ def _pixels(pretrained: Pretrained, files: Any) -> Arrays:
     return reader.arrays(reader.encode([(str(file),) for file in files]), 1)
 
 
-def start_token(pretrained: Pretrained) -> int:
-    """Returns the first token of an encoder-decoder's answer, found as transformers does."""
-    found = recommendations(pretrained)
-    given = [found.get(name) for name in ("decoder_start_token_id", "bos_token_id")]
+def start_token(config: ModelConfig, options: Mapping[str, Any]) -> int:
+    """Returns the first token of an encoder-decoder's answer, found as transformers does.
+
+    Args:
+        config: The configuration of the model.
+        options: The options of generation that count, by name.
+
+    Raises:
+        ConfigError: The options name no token of the model.
+    """
+    given = [options.get(name) for name in ("decoder_start_token_id", "bos_token_id")]
     start = next((token for token in given if token is not None), None)
-    size = pretrained.config.vocab_size
+    size = config.vocab_size
     if not (TOKEN.allows(start) and start < size):
         raise ConfigError(
             f"decoder_start_token_id = {start!r} in {GENERATION} or config.json: must be a token "

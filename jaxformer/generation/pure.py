@@ -89,6 +89,7 @@ def generate_for(
     key: jax.Array,
     *,
     encoder: Model,
+    start: int | None = None,
     processors: tuple[Processor, ...] = (),
 ) -> dict[str, jax.Array]:
     """Continues prompts, or answers them, given by the names of transformers.
@@ -97,10 +98,12 @@ def generate_for(
         model: The model.
         checkpoint: Its description.
         inputs: "input_ids", "attention_mask"; for an encoder-decoder also "decoder_input_ids",
-            "decoder_attention_mask", and "pixel_values" where the encoder reads images.
-        config: The options, with `max_new_tokens`.
+            "decoder_attention_mask", and "pixel_values", "input_features" or "input_values" where
+            the encoder reads images or sounds.
+        config: The options.
         key: The key for sampling.
         encoder: The same model, perhaps in another layout, that runs the encoder.
+        start: The token that starts an answer without "decoder_input_ids".
         processors: Further processors, applied after those of the options.
 
     Returns:
@@ -112,7 +115,10 @@ def generate_for(
         part = "decoder_"
         if (ids := inputs.get("input_ids")) is not None:
             source = jnp.where(inputs.get("attention_mask", jnp.ones_like(ids)) > 0, ids, -1)
-    ids = inputs[f"{part}input_ids"]
+    ids = inputs.get(f"{part}input_ids")
+    if ids is None:
+        ids = config.opening(encoder, encoder_outputs, start)
+    config = config.for_width(ids.shape[1])
     mask = inputs.get(f"{part}attention_mask", jnp.ones_like(ids))
     options = {"encoder_outputs": encoder_outputs, "source": source, "processors": processors}
     return generate_rows(model, ids, mask, config, key, **options)

@@ -104,6 +104,10 @@ class HFFamily(abc.ABC):
         """Returns the states of the encoder that a decoder attends to."""
         return padding_mask(inputs.get("attention_mask"))
 
+    def outputs_mask(self, mask: jax.Array | None) -> Mask:
+        """Returns which outputs of the encoder a decoder attends to, given `[B, S]` or None."""
+        return padding_mask(mask)
+
     def of(self, config: ModelConfig) -> "HFFamily":
         """Returns the family of one model: this one, unless it depends on the model's parts."""
         del config
@@ -295,6 +299,9 @@ class _Composite(_EncoderDecoder):
     def encoder_mask(self, checkpoint, inputs):
         return self._encoder.encoder_mask(checkpoint.part("encoder"), inputs)
 
+    def outputs_mask(self, mask):
+        return self._encoder.outputs_mask(mask)
+
     def decoder_checkpoint(self, checkpoint):
         return checkpoint.part("decoder")
 
@@ -427,6 +434,9 @@ class _Spectrogram(HFFamily):
         return jnp.swapaxes(required_input(inputs, "input_features"), 1, 2), {}
 
     def encoder_mask(self, checkpoint, inputs):
+        return Mask()
+
+    def outputs_mask(self, mask):
         return Mask()
 
     def forward(self, model, checkpoint, inputs, key=None):

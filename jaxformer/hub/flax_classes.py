@@ -115,6 +115,7 @@ FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {
     "ForMultipleChoice": ("ForMultipleChoice",),
     "ForNextSentencePrediction": ("ForNextSentencePrediction",),
     "ForImageClassification": ("ForImageClassification",),
+    "ForSpeechSeq2Seq": ("SpeechEncoderDecoderModel", "WhisperForConditionalGeneration"),
     "ForVision2Seq": ("VisionEncoderDecoderModel",),
 }
 """`FlaxAutoModelTASK` -> the ends of the names of the classes that it chooses from."""

@@ -93,7 +93,7 @@ def decode(
         **options: `hidden_states` and `attentions`: whether to add those of all layers.
     """
     family = families.family_of(checkpoint.config)
-    mask = families.padding_mask(inputs.get("encoder_attention_mask"))
+    mask = family.outputs_mask(inputs.get("encoder_attention_mask"))
     run = _recorded(family.decode, **options)
     hidden, cache = run(model, checkpoint, inputs["encoder_outputs"], mask, inputs, key)
     found = {"last_hidden_state": hidden}
@@ -139,7 +139,7 @@ def step(
     if (encoder_outputs := inputs.get("encoder_outputs")) is not None:
         storage = str(jnp.dtype(model.dtype))
         shape = CacheShape(rows, capacity=capacity, chunk=capacity, storage=storage)
-        mask = families.padding_mask(inputs.get("encoder_attention_mask"))
+        mask = family.outputs_mask(inputs.get("encoder_attention_mask"))
         fresh = model.init_cache(shape, encoder_outputs, mask)
         pairs = zip(fresh.layers, cache.layers, strict=True)
         layers = [[_read(*each) for each in zip(*pair, strict=True)] for pair in pairs]

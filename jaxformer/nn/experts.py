@@ -189,6 +189,7 @@ class MixtureOfExperts(Sublayer):
         kernel, bias = self.router.kernel.get_value(), value_of(self.router.bias)
         logits = tap("hook_router_logits", linear(x, kernel, bias, dtype=wide))
         routes = settings.router(logits, settings.per_token, **values_of(self, self.names))
+        routes = routes._replace(experts=tap("hook_expert_indices", routes.experts))
         self._log(logits, routes, real)
         kind = settings.activation
         y = expert_feed_forward(

@@ -3,20 +3,23 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional.arrays import platform
+from jaxformer.functional.dropout import as_key
 from jaxformer.hub import steps
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.families import Outputs
 from jaxformer.hub.flax_classes import flax_architecture
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds
+from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
 from jaxformer.hub.weights.flax_tree import FlaxTree
 from jaxformer.models import DecoderConfig
 from jaxformer.models.model import Model, ModelConfig
@@ -30,7 +33,23 @@ _UNREAD = (
     *("output_attentions", "output_hidden_states", "return_dict", "transformers_version"),
     *("_name_or_path", "use_cache", "torch_dtype", "dtype"),
 )
-_DTYPES = {"pixel_values": jnp.float32, "head_mask": jnp.float32, "encoder_outputs": None}
+_FLOATS = (
+    *("gumbel_temperature", "head_mask", "input_features", "input_values", "inputs"),
+    "pixel_values",
+)
+_CONVERT = {
+    **dict.fromkeys(_FLOATS, partial(jnp.asarray, dtype=jnp.float32)),
+    "encoder_outputs": jnp.asarray,
+    "gumbel_rng": as_key,
+    "past_key_values": lambda cache: cache,
+}
+_INTEGERS = partial(jnp.asarray, dtype=jnp.int32)
+_SOUNDS = {"input_values", "mask_time_indices"}
+"""The inputs of a waveform whose sizes are checked, which is possible within `jax.jit`."""
+_NAMES = {"inputs": "input_values"}
+"""The old name of an input -> the name in `jaxformer.hub.steps`."""
+_FEATURES = "feature_extractor"
+"""The key of the convolutions of a waveform."""
 _FUNCTIONS = {
     "__call__": steps.forward,
     "encode": steps.encode,
@@ -44,8 +63,13 @@ def describe_flax(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoi
     """Returns the description of the class `FlaxNAME` for the values of a config.json.
 
     Raises:
+        ArgumentError: The class is a base.
         ConfigError: The values are those of another `model_type`, or not supported.
     """
+    if not name:
+        raise ArgumentError(
+            "a FlaxPreTrainedModel is a base: use one of its classes, or FlaxAutoModel"
+        )
     model_format, architecture = flax_architecture(FORMATS, kind, name)
     own = model_format.model_type
     given = values.get("model_type") or own
@@ -99,6 +123,7 @@ class FlaxProgram:
         self.checkpoint = self.pretrained.checkpoint
         self._model = model = self.pretrained.abstract_model
         self.tree = FlaxTree(self.checkpoint, self.pretrained.placements, model.shapes)
+        self._fixed = model.shapes.keys() - set(model.learning)
         self.init = jax.jit(lambda key: self.tree.of(model.init(key)))
         self._run = jax.jit(self._traced, static_argnums=(0, 1))
 
@@ -135,7 +160,10 @@ class FlaxProgram:
 
     def module(self, params: Mapping[str, Any]) -> Model:
         """Returns the module with the arrays of a tree, or tracers."""
-        return self._model.module(self.tree.parameters(params))
+        parameters = self.tree.parameters(params)
+        # No gradient reaches what training does not change, such as Whisper's sinusoids.
+        parameters |= {name: jax.lax.stop_gradient(parameters[name]) for name in self._fixed}
+        return self._model.module(parameters)
 
     @cached_property
     def arranged(self) -> ArrangedModel:
@@ -144,15 +172,36 @@ class FlaxProgram:
         transposed = platform() in ("cpu", "gpu")
         return ArrangedModel(config.build, config.compute_dtype, joined=True, transposed=transposed)
 
-    def arrays(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns inputs as int32 and float32 arrays, by the names of `jaxformer.hub.steps`."""
-        arrays = {
-            name: x if name == "past_key_values" else jnp.asarray(x, _DTYPES.get(name, jnp.int32))
-            for name, x in given.items()
+    def frozen_features(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns a tree and inputs from which no gradient comes through a waveform's features."""
+        flat = flatten_dict(params)
+        own = {path: jax.lax.stop_gradient(x) for path, x in flat.items() if _FEATURES in path}
+        waves = {
+            name: jax.lax.stop_gradient(jnp.asarray(inputs[name]))
+            for name in {"inputs", "input_values"} & inputs.keys()
         }
+        return unflatten_dict(flat | own), {**inputs, **waves}
+
+    def arrays(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns inputs as int32 and float32 arrays, by the names of `jaxformer.hub.steps`.
+
+        Raises:
+            DataError: Sounds have other sizes than the model reads.
+        """
+        arrays = {
+            _NAMES.get(name, name): _CONVERT.get(name, _INTEGERS)(x) for name, x in given.items()
+        }
+        config = self.checkpoint.config
+        reader = config.parts.get("encoder", config)
+        if "input_features" in arrays:
+            check_spectrograms(arrays["input_features"], reader)
+        if "input_values" in arrays:
+            check_sounds({name: arrays[name] for name in _SOUNDS & arrays.keys()}, reader)
         if isinstance(self.checkpoint.model_format.positions, CountedByIds):
             # Positions of RoBERTa are rows of its table.
-            first = getattr(self.checkpoint.config.position, "offset", 0)
+            first = getattr(config.position, "offset", 0)
             arrays |= {n: arrays[n] - first for n in ("position_ids",) if n in arrays}
         return arrays
 

@@ -205,6 +205,8 @@ class Pretrained:
 
     def _activation_gradients(self, parameters, inputs, metric, names):
         _, cache = with_cache(self._outputs, names)(parameters, inputs)
+        for name in [name for name, x in cache.items() if jnp.issubdtype(x.dtype, jnp.integer)]:
+            del cache[name]
 
         def total(added):
             hooks = {name: Partial(jnp.add, array) for name, array in added.items()}

@@ -142,6 +142,7 @@ def activation_gradients(
     .. math:: \partial\, m(\mathrm{outputs}) / \partial a_{name}
 
     where each activation is varied independently, including its effect on everything after it.
+    Those of integers (the experts of a token) have no gradient and are left out.
 
     Args:
         pretrained: The model.

@@ -68,6 +68,13 @@ def test_losses_and_metrics_are_those_of_all_layers_without_padding():
     np.testing.assert_allclose(
         terms["metric", "expert_load"] / terms["count", "expert_load"], np.mean(loads), rtol=1e-5
     )
+    entropies = []
+    for each in logits.values():
+        z = np.asarray(each, np.float64)[real]  # without padding
+        p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+        entropies.append(-np.sum(p * np.log(p), axis=-1).mean())
+    found = terms["metric", "router_entropy"] / terms["count", "router_entropy"]
+    np.testing.assert_allclose(found, np.mean(entropies), rtol=1e-5)
 
 
 def test_the_loss_of_each_layer_is_that_of_switch_transformers():

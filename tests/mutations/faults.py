@@ -336,6 +336,23 @@ FAULTS = (
         ("doctor/test_doctor.py::test_only_what_transformers_compute_is_a_failure",),
     ),
     Fault(
+        "nn/experts: padding counts in the entropy of the router",
+        "nn/experts.py",
+        "total = jnp.sum(entropies * counted)",
+        "total = jnp.sum(entropies)",
+        (
+            "models/test_experts_model.py"
+            "::test_losses_and_metrics_are_those_of_all_layers_without_padding",
+        ),
+    ),
+    Fault(
+        "lab/experts: a token agrees with itself",
+        "lab/experts/routing.py",
+        "np.mean(counts[places[:, None], experts] - 1.0, axis=1)",
+        "np.mean(counts[places[:, None], experts], axis=1)",
+        ("lab/test_expert_routing.py::test_agreement_is_that_of_all_pairs_of_occurrences",),
+    ),
+    Fault(
         "lab/alibi: the reach of a head is its slope",
         "lab/positions/biases.py",
         '"distance at which weights fall by e", f"head {head}", 1 / slope)',

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import SWITCH, Rule, one_of, optional
@@ -16,6 +18,8 @@ from jaxformer.generation.speech.tokens import TASKS, SpeechTokens
 from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained
 
+_DETECTED = -1
+"""Stands for the token of a language that is not known yet."""
 _NAME = Rule(lambda value: isinstance(value, str), 'the name of a language, such as "en"')
 OWN = {
     "language": optional(_NAME),
@@ -68,13 +72,27 @@ class SpeechGenerationConfig(GenerationConfig):
 
         return tokens_of
 
-    def with_tokens(self, pretrained: Pretrained) -> "SpeechGenerationConfig":
+    def opening(self, model, encoder_outputs, start):
+        states, mask = encoder_outputs
+        detects = self.tokens.detects_language(self.language, self.task)
+        language = _DETECTED if detects else self.language
+        prefix = self.tokens.prefix(language, self.task, timestamps=self.return_timestamps)
+        first = jnp.broadcast_to(jnp.array(prefix, jnp.int32), (len(states), len(prefix)))
+        if not detects:
+            return first
+        hidden = model.decode(first[:, :1], states, encoder_mask=mask)
+        languages = _likeliest(self.tokens, model.logits(hidden)[:, -1])
+        return jnp.where(first == _DETECTED, languages[:, None], first)
+
+    def with_tokens(
+        self, pretrained: Pretrained, options: Mapping[str, Any] | None = None
+    ) -> "SpeechGenerationConfig":
         """Returns the options with the special tokens of a model, against which they are checked.
 
         Raises:
             ConfigError: The model lacks the language, the task or timestamps.
         """
-        tokens = SpeechTokens.of(pretrained)
+        tokens = SpeechTokens.of(pretrained, options)
         tokens.prefix(self.language, self.task, timestamps=self.return_timestamps)
         return replace(self, tokens=tokens)
 
@@ -84,8 +102,13 @@ def detected_languages(
 ) -> list[int]:
     """Returns the token of the most probable language of each row."""
     logits = next_logits(engine, [[tokens.start]] * len(encoder_outputs[0]), encoder_outputs)
-    known = np.array([token for _, token in tokens.languages])
-    return known[np.argmax(logits[:, known], axis=1)].tolist()
+    return _likeliest(tokens, logits).tolist()
+
+
+def _likeliest(tokens: SpeechTokens, logits: jax.Array | np.ndarray) -> jax.Array:
+    """Returns the token of the most probable language of each row, given logits `[B, V]`."""
+    known = jnp.array([token for _, token in tokens.languages], jnp.int32)
+    return known[jnp.argmax(logits[:, known], axis=1)]
 
 
 def next_logits(

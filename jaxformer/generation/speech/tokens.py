@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.extras import optional_module
+from jaxformer.generation.config import recommendations
 from jaxformer.generation.decode.processors import TOKEN
 from jaxformer.generation.inputs import start_token
 from jaxformer.io.model_files import GENERATION, read_object
@@ -37,10 +38,18 @@ class SpeechTokens:
     """(layer, head) of the cross-attention that follows the sound."""
 
     @classmethod
-    def of(cls, pretrained: Pretrained) -> "SpeechTokens":
-        """Returns the tokens that the model's generation_config.json or config.json names."""
+    def of(cls, pretrained: Pretrained, options: Mapping[str, Any] | None = None) -> "SpeechTokens":
+        """Returns the special tokens of a model.
+
+        Args:
+            pretrained: The model.
+            options: The options of generation, with `lang_to_id` and others; None: those that the
+                model's generation_config.json or config.json recommends.
+        """
         values = pretrained.checkpoint.hf_config.values
-        own = None if pretrained.folder is None else read_object(pretrained.folder, GENERATION)
+        own = options
+        if own is None and pretrained.folder is not None:
+            own = read_object(pretrained.folder, GENERATION)
         forced = (own or {}).get("forced_decoder_ids") or values.get("forced_decoder_ids") or ()
         values = dict(values) if own is None else own
         size = pretrained.config.vocab_size
@@ -49,7 +58,9 @@ class SpeechTokens:
         if previous is None and len(suppressed) >= 2:
             previous = suppressed[-2]
         return cls(
-            start_token(pretrained),
+            start_token(
+                pretrained.config, recommendations(pretrained) if options is None else options
+            ),
             _table(values, "lang_to_id", size),
             _table(values, "task_to_id", size),
             _token(values, "no_timestamps_token_id", size),

@@ -34,6 +34,10 @@ _FIELDS = {
     "BertForPreTrainingOutput": f"prediction_logits seq_relationship_logits {_LAYERS}",
     "BigBirdForPreTrainingOutput": f"prediction_logits seq_relationship_logits {_LAYERS}",
     "ElectraForPreTrainingOutput": f"logits {_LAYERS}",
+    "Wav2Vec2BaseModelOutput": f"last_hidden_state extract_features {_LAYERS}",
+    "Wav2Vec2ForPreTrainingOutput": (
+        f"projected_states projected_quantized_states codevector_perplexity {_LAYERS}"
+    ),
     "CLIPTextModelOutput": f"text_embeds last_hidden_state {_LAYERS}",
     "CLIPOutput": (
         "logits_per_image logits_per_text text_embeds image_embeds text_model_output "
@@ -60,6 +64,9 @@ _OUTPUTS = {
     "QuestionAnswering": "QuestionAnsweringModelOutput",
     "CLIPModel": "CLIPOutput",
     "DualEncoderModel": "CLIPOutput",
+    "AudioClassification": "SequenceClassifierOutput",
+    "ForCTC": "MaskedLMOutput",
+    "Wav2Vec2Model": "Wav2Vec2BaseModelOutput",
     "WithProjection": "CLIPTextModelOutput",
 }
 """The end of the name of a class -> the class of its outputs."""

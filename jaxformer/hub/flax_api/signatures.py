@@ -18,6 +18,8 @@ _IMAGE = f"pixel_values {_END}"
 _BOTH = f"{_TEXT} decoder_input_ids decoder_attention_mask"
 _BART = f"{_BOTH} position_ids decoder_position_ids {_SEQ2SEQ_END}"
 _T5 = ("longt5", "mt5", "t5")
+_FREEZES = f"{_OPTIONS} train freeze_feature_encoder params dropout_rng"
+_WAV2VEC2_END = "output_attentions output_hidden_states freeze_feature_encoder return_dict"
 _CALLS = {
     "albert": f"{_TEXT} token_type_ids position_ids {_END}",
     "beit": f"pixel_values bool_masked_pos {_END}",
@@ -35,6 +37,10 @@ _CALLS = {
     ),
     "roformer": f"{_TEXT} token_type_ids head_mask {_END}",
     "opt": f"{_TEXT} position_ids params past_key_values {_OPTIONS} dropout_rng deterministic",
+    "speech-encoder-decoder": (
+        "inputs attention_mask decoder_input_ids decoder_attention_mask decoder_position_ids "
+        f"{_FREEZES}"
+    ),
     "vision-encoder-decoder": (
         f"pixel_values decoder_input_ids decoder_attention_mask decoder_position_ids {_SEQ2SEQ_END}"
     ),
@@ -42,12 +48,24 @@ _CALLS = {
         f"input_ids pixel_values attention_mask position_ids token_type_ids {_END}"
     ),
     "vit": _IMAGE,
+    "wav2vec2": (
+        f"input_values attention_mask mask_time_indices params dropout_rng train {_WAV2VEC2_END}"
+    ),
+    "whisper": (
+        "input_features decoder_input_ids attention_mask decoder_attention_mask position_ids "
+        f"decoder_position_ids {_SEQ2SEQ_END}"
+    ),
     "xglm": _WITH_ENCODER,
     "BartForCausalLM": _WITH_ENCODER,
     "BigBirdForQuestionAnswering": (
         f"{_TEXT} token_type_ids position_ids head_mask question_lengths params dropout_rng "
         f"indices_rng train {_OPTIONS}"
     ),
+    "Wav2Vec2ForPreTraining": (
+        "input_values attention_mask mask_time_indices gumbel_temperature params dropout_rng "
+        f"gumbel_rng train {_WAV2VEC2_END}"
+    ),
+    "WhisperForAudioClassification": f"input_features attention_mask {_SEQ2SEQ_END}",
     **dict.fromkeys(
         ("bert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta"),
         f"{_BERT} {_END} past_key_values",
@@ -63,13 +81,18 @@ _CALLS = {
 """`model_type`, or class without "Flax" -> the arguments of a call."""
 _ENCODE = {
     **dict.fromkeys(_T5, f"{_TEXT} {_SEQ2SEQ_END}"),
+    "speech-encoder-decoder": f"inputs attention_mask {_FREEZES}",
     "vision-encoder-decoder": f"pixel_values {_SEQ2SEQ_END}",
+    "whisper": f"input_features attention_mask {_SEQ2SEQ_END}",
 }
 """`model_type` -> the arguments of `encode`, where they differ from BART's."""
 
 
-_DEFAULTS = {"train": False, "deterministic": True}
-_REQUIRED = ("input_ids pixel_values", "decoder_input_ids encoder_outputs")
+_DEFAULTS = {"train": False, "deterministic": True, "freeze_feature_encoder": False}
+_REQUIRED = (
+    *("decoder_input_ids encoder_outputs", "input_features decoder_input_ids"),
+    "input_ids pixel_values",
+)
 """The first arguments of methods that require two."""
 
 
@@ -81,7 +104,7 @@ def signatures_of(kind: str, name: str) -> dict[str, Signature]:
     words = _CALLS.get(name, _CALLS.get(kind, ""))
     found = {"__call__": words} if words else {}
     if "decoder_input_ids" in words:
-        mask = "encoder_attention_mask " if "input_ids attention_mask" in words else ""
+        mask = "" if kind == "vision-encoder-decoder" else "encoder_attention_mask "
         positions = "" if kind in _T5 else "decoder_position_ids "
         found["encode"] = _ENCODE.get(kind, f"{_TEXT} position_ids {_SEQ2SEQ_END}")
         found["decode"] = (

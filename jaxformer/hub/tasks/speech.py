@@ -87,7 +87,8 @@ class QuantizedFramesTask(Task):
         head = model.heads["quantized_frames"]
         masked = inputs.get("mask_time_indices")
         masked = None if masked is None else masked > 0
-        compared = head.compared(states, masked)
+        temperature, gumbel_key = inputs.get("gumbel_temperature", 1.0), inputs.get("gumbel_rng")
+        compared = head.compared(states, masked, states.key, temperature, gumbel_key)
         outputs = {
             "projected_states": compared.states,
             "projected_quantized_states": compared.quantized,

@@ -15,7 +15,7 @@ import numpy as np
 from flax.core import FrozenDict, unfreeze
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError, shortened
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.hub.hf_config import write_hf_config
@@ -214,7 +214,8 @@ class FlaxTree:
         flat = flatten_dict(tree)
         for path, wanted in flatten_dict(self.shapes).items():
             if path not in flat or jnp.shape(flat[path]) != wanted.shape:
-                given = f"has the shape {jnp.shape(flat[path])}" if path in flat else "is missing"
+                missing = f"is missing (the tree has {shortened(', '.join(sorted(tree)))})"
+                given = f"has the shape {jnp.shape(flat[path])}" if path in flat else missing
                 raise ArgumentError(
                     f"params: {'/'.join(path)} {given}: must have the shape {wanted.shape}, as in "
                     "model.params_shape_tree"

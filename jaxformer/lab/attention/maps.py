@@ -10,6 +10,7 @@ import numpy as np
 from jaxformer.checks import check_argument
 from jaxformer.errors import ArgumentError
 from jaxformer.generation.api import generate
+from jaxformer.lab.selection import selected
 from jaxformer.pretrained.inspection.tokens import check_fits, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
@@ -60,8 +61,8 @@ class AttentionMaps:
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> "AttentionMaps":
         """Returns the maps of some layers and heads."""
-        rows = _chosen("layers", layers, self.layers)
-        columns = _chosen("heads", heads, self.heads)
+        rows = selected("layers", layers, self.layers)
+        columns = selected("heads", heads, self.heads)
         return replace(
             self,
             weights=self.weights[np.ix_(rows, columns)],
@@ -161,15 +162,3 @@ def _shifted(pretrained: Pretrained, ids: Sequence[int]) -> list[int]:
     checkpoint = pretrained.checkpoint
     targets = jnp.asarray(ids, jnp.int32)[None]
     return np.asarray(checkpoint.model_format.shift(targets, checkpoint.hf_config))[0].tolist()
-
-
-def _chosen(name: str, wanted: Sequence[int] | None, there: Sequence[int]) -> list[int]:
-    if wanted is None:
-        return list(range(len(there)))
-    for number in wanted:
-        if number not in there:
-            raise ArgumentError(
-                f"{name} = {number}: must be one of {there[0]} to {there[-1]}, a number that the "
-                "model has"
-            )
-    return [there.index(number) for number in wanted]

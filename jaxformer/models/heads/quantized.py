@@ -186,9 +186,19 @@ class QuantizedFramesHead(HeadModule):
         masked: jax.Array | None,
         key: jax.Array | None = None,
         temperature: jax.Array | float = 1.0,
+        gumbel_key: jax.Array | None = None,
     ) -> Compared:
-        """Returns the projected states and quantized frames; `key` is None in evaluation."""
+        """Returns the projected states and quantized frames.
+
+        Args:
+            outputs: What the head reads.
+            masked: bool `[B, T]`, the frames over which the use of codes is measured; None: all.
+            key: The dropout key; None in evaluation.
+            temperature: That of the Gumbel softmax.
+            gumbel_key: The key of the Gumbel noise; None: one from `key`. Unused in evaluation.
+        """
         drop_key, own_key = split(key, 2)
+        own_key = own_key if key is None or gumbel_key is None else gumbel_key
         x = dropout(outputs.features, self.head.dropout, drop_key)
         vectors, codes, perplexities = self.quantizer(x, masked, own_key, temperature)
         states = self.states(outputs.hidden).astype(jnp.float32)

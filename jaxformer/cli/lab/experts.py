@@ -1,0 +1,67 @@
+"""``jaxformer lab experts``: the experts of a trained model, and the tokens that they take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from jaxformer.cli.options import ModelChoice, ModelDir
+from jaxformer.config.overrides import parse
+from jaxformer.data.files.lines import text_lines
+from jaxformer.errors import ArgumentError
+from jaxformer.io.console import console
+from jaxformer.lab.experts.report import HEADER, table, write_experts
+from jaxformer.lab.experts.routing import expert_routing
+from jaxformer.lab.page import shown
+from jaxformer.pretrained.auto import load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts(ModelChoice):
+    """Draws what the experts of a trained model do with a text.
+
+    The load of every expert, the entropy of the routing, how far the experts of a token follow the
+    token alone, and the tokens that each expert takes. Padding does not count. For a decoder or a
+    text encoder with experts.
+    """
+
+    folder: ModelDir
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
+    text: str | None = None
+    """The text that the model reads."""
+    file: Path | None = None
+    """A file with the text, in place of --text. The numbers are those of a text: take a long one.
+    """
+    length: int = 512
+    """The tokens of a row; a longer text is cut into rows."""
+    max_tokens: int = 32_768
+    """How many tokens to read; the rest of a longer text is left out."""
+    layers: tuple[int, ...] | None = None
+    """The layers to show, from 0 (default: all that have experts)."""
+    out: Path = Path("runs/lab-experts")
+    """The output folder for experts.html, experts.json and the figures."""
+
+
+def experts(arguments: Sequence[str], prog: str) -> None:
+    """Writes the report on a model's experts, and prints its table of layers."""
+    wanted = parse(Experts, arguments, prog)
+    if (wanted.text is None) == (wanted.file is None):
+        raise ArgumentError('give either --text "..." or --file FILE, a text that the model reads')
+    text = wanted.text if wanted.file is None else "".join(text_lines(wanted.file))
+    model = load(wanted.folder, **wanted.how)
+    sizes = {"length": wanted.length, "max_tokens": wanted.max_tokens}
+    routing = expert_routing(model, text, **sizes).select(wanted.layers)
+    name = Path(wanted.folder).resolve().name
+    source = "a text" if wanted.file is None else wanted.file.name
+    setting = f"{name} on {len(routing.ids):,} tokens of {source}."
+    page, *others = write_experts(wanted.out, f"The experts of {name}", setting, routing)
+    columns = Table(box=None, pad_edge=False)
+    for title in HEADER:
+        columns.add_column(title, justify="right")
+    for row in table(routing):
+        columns.add_row(*map(shown, row))
+    console().print(columns, markup=False)
+    print(f"\n{setting}\nwritten: {page}, and {len(others)} files next to it")

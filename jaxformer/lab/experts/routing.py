@@ -1,0 +1,292 @@
+"""Which experts the tokens of a text are routed to, and what that depends on."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxformer.checks import at_least, check_argument
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.experts.routing import Router
+from jaxformer.lab.selection import selected
+from jaxformer.models import DecoderConfig, EncoderConfig
+from jaxformer.nn import Experts
+from jaxformer.pretrained.inspection.tokens import Token, open_tokenizer
+from jaxformer.pretrained.model import Pretrained, check_pretrained
+
+CLASSES = ("starts a word", "inside a word", "number", "punctuation", "white space", "special")
+"""The classes of tokens, by their characters in the text."""
+_LOGITS, _EXPERTS = "blocks.*.hook_router_logits", "blocks.*.hook_expert_indices"
+
+
+class TopToken(NamedTuple):
+    """A token that an expert takes more often than other tokens."""
+
+    name: str
+    """The token as text."""
+    id: int
+    """Its row in the embedding table."""
+    routed: int
+    """How often the expert takes it."""
+    occurrences: int
+    """How often it occurs."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The experts of the T tokens of a text in L layers, without padding."""
+
+    ids: np.ndarray
+    """int `[T]`: the tokens."""
+    names: tuple[str, ...]
+    """The T tokens as text."""
+    classes: np.ndarray
+    """int `[T]`: the class of each token, a place in `CLASSES`."""
+    num: int
+    """The number of experts of a layer (E)."""
+    layers: tuple[int, ...]
+    """The number of each layer that has experts."""
+    experts: np.ndarray
+    """int `[L, T, K]`: the experts of each token."""
+    entropies: np.ndarray
+    """float32 `[L, T]`: the entropy of the router's probabilities, in nats."""
+
+    def select(self, layers: Sequence[int] | None) -> "Routing":
+        """Returns the routing in some layers."""
+        places = selected("layers", layers, self.layers)
+        return replace(
+            self,
+            layers=tuple(self.layers[place] for place in places),
+            experts=self.experts[places],
+            entropies=self.entropies[places],
+        )
+
+    def by_class(self) -> dict[str, np.ndarray]:
+        """Returns which tokens are of each class that the text has, bool `[T]`."""
+        found = {name: self.classes == place for place, name in enumerate(CLASSES)}
+        return {name: chosen for name, chosen in found.items() if np.any(chosen)}
+
+    def load(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+        r"""Returns the load of each expert, in multiples of a uniform load.
+
+        .. math:: \ell_e = \frac{E}{T K} \sum_t \sum_k [e_{t k} = e]
+
+        Args:
+            chosen: bool `[T]`: the tokens that count.
+
+        Returns:
+            float `[L, E]`, with a mean of 1 over the experts.
+        """
+        experts = self.experts[:, chosen]
+        counts = np.stack([np.bincount(row.ravel(), minlength=self.num) for row in experts])
+        return self.num * counts / counts.sum(axis=1, keepdims=True)
+
+    def load_entropies(self) -> np.ndarray:
+        r"""Returns the entropy of the mean load, in nats: :math:`\ln E` for a uniform one.
+
+        .. math:: H = -\sum_e \frac{\ell_e}{E} \ln \frac{\ell_e}{E}
+
+        Returns:
+            float `[L]`.
+        """
+        shares = self.load() / self.num
+        return -np.sum(shares * np.log(np.where(shares > 0, shares, 1.0)), axis=1)
+
+    def agreements(self) -> np.ndarray:
+        r"""Returns how far the experts of a token are those of its other occurrences.
+
+        .. math:: a_t = \frac{1}{n - 1} \sum_{s \ne t,\, x_s = x_t} \frac{|E_t \cap E_s|}{K}
+
+        for the n occurrences of the token :math:`x_t` and its experts :math:`E_t`. It is 1 where
+        the token alone decides, without its context.
+
+        Returns:
+            float `[L, T]`; NaN for a token that occurs once.
+
+        References:
+            Xue et al., OpenMoE (https://arxiv.org/abs/2402.01739), section 4, which finds that
+            routing follows the token id.
+        """
+        _, places, occurrences = np.unique(self.ids, return_inverse=True, return_counts=True)
+        others = occurrences[places] - 1.0
+        others[others == 0] = np.nan
+        found = []
+        for counts, experts in zip(self._counts(), self.experts, strict=True):
+            shared = np.mean(counts[places[:, None], experts] - 1.0, axis=1)
+            found.append(shared / others)
+        return np.stack(found)
+
+    def mean_agreements(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Returns the mean of `agreements` over the tokens that occur twice.
+
+        Args:
+            chosen: bool `[T]`: the tokens that count.
+
+        Returns:
+            float `[L]`; NaN if none of the tokens occurs twice.
+        """
+        found = self.agreements()[:, chosen]
+        there = ~np.isnan(found)
+        counts = np.where(there.any(axis=1), there.sum(axis=1), np.nan)
+        return np.sum(np.where(there, found, 0), axis=1) / counts
+
+    def chance(self) -> np.ndarray:
+        r"""Returns how far two different tokens of the text have the same experts, on average.
+
+        .. math:: c = \frac{\sum_e n_e (n_e - 1)}{K\, T (T - 1)}
+
+        for the :math:`n_e` tokens of an expert: what `agreements` would be if the experts did not
+        depend on the token.
+
+        Returns:
+            float `[L]`; NaN for a single token.
+        """
+        _, tokens, per_token = self.experts.shape
+        counts = self.load() * tokens * per_token / self.num
+        pairs = tokens * (tokens - 1.0) or np.nan
+        return np.sum(counts * (counts - 1), axis=1) / (per_token * pairs)
+
+    def top_tokens(self, count: int) -> list[list[list[TopToken]]]:
+        r"""Returns the tokens that each expert takes more often than the average token.
+
+        They are ordered by :math:`n_{e x} - n_x n_e / T`, the times that the expert takes a token
+        beyond its share of all tokens.
+
+        Args:
+            count: The maximum number of tokens of an expert.
+
+        Returns:
+            For each layer and each expert, the tokens, the first in that order first.
+        """
+        unique, first, occurrences = np.unique(self.ids, return_index=True, return_counts=True)
+        found = []
+        for counts in self._counts():
+            beyond = counts - occurrences[:, None] * counts.sum(axis=0) / len(self.ids)
+            best = np.argsort(-beyond, axis=0, kind="stable")[:count]
+            found.append(
+                [
+                    [
+                        TopToken(
+                            self.names[first[row]],
+                            int(unique[row]),
+                            int(counts[row, expert]),
+                            int(occurrences[row]),
+                        )
+                        for row in best[:, expert]
+                        if beyond[row, expert] > 0
+                    ]
+                    for expert in range(self.num)
+                ]
+            )
+        return found
+
+    def _counts(self):
+        """Yields how often each expert of a layer takes each token, `[unique ids, E]`."""
+        unique, places = np.unique(self.ids, return_inverse=True)
+        for experts in self.experts:
+            pairs = places[:, None] * self.num + experts
+            counts = np.bincount(pairs.ravel(), minlength=len(unique) * self.num)
+            yield counts.reshape(len(unique), self.num)
+
+
+def expert_routing(
+    pretrained: Pretrained, text: str, *, length: int = 512, max_tokens: int = 32_768
+) -> Routing:
+    """Returns the experts that a model routes the tokens of a text to.
+
+    A text that is longer than a row is cut, as in training; the padding of the last row does not
+    count.
+
+    Args:
+        pretrained: A decoder or a text encoder with experts.
+        text: The text.
+        length: The tokens of a row, or the positions of the model if these are fewer.
+        max_tokens: How many tokens are read; the others of a longer text are left out.
+
+    Raises:
+        ArgumentError: The model has no experts, the text has no tokens, or a number is not
+            positive.
+        DataError: The model has no tokenizer.
+    """
+    check_pretrained("pretrained", pretrained)
+    for name, value in (("length", length), ("max_tokens", max_tokens)):
+        rule = at_least(1)
+        check_argument(name, value, rule.allows(value), rule.expected)
+    config = pretrained.config
+    settings = getattr(config, "feed_forward", None)
+    if not (isinstance(config, DecoderConfig | EncoderConfig) and isinstance(settings, Experts)):
+        raise ArgumentError(
+            f"the model is a {type(config).__name__} with the feed-forward layer "
+            f"{type(settings).__name__}: must be a decoder or a text encoder with Experts"
+        )
+    tokens = open_tokenizer(pretrained).tokens(text)[:max_tokens]
+    if not tokens:
+        raise ArgumentError(f"text = {text!r}: must have at least one token")
+    limit = config.position.max_length
+    length = min(length, len(tokens), *(() if limit is None else (limit,)))
+    ids = np.array([token.id for token in tokens], np.int32)
+    rows = [ids[start : start + length] for start in range(0, len(ids), length)]
+    parts = [_routed(pretrained, settings.router, row, length) for row in rows]
+    layers, experts, entropies = zip(*parts, strict=True)
+    return Routing(
+        ids,
+        tuple(_name(token, text) for token in tokens),
+        np.array([CLASSES.index(_class(token, text)) for token in tokens]),
+        settings.num,
+        layers[0],
+        np.concatenate(experts, axis=1),
+        np.concatenate(entropies, axis=1),
+    )
+
+
+def _routed(
+    pretrained: Pretrained, router: Router, row: np.ndarray, length: int
+) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+    """Returns the layers, the experts `[L, T, K]` and the entropies `[L, T]` of a row."""
+    padded = np.zeros((2, 1, length), np.int32)
+    padded[:, 0, : len(row)] = row, np.ones_like(row)
+    inputs = dict(zip(("input_ids", "attention_mask"), padded, strict=True))
+    _, found = pretrained.activations(inputs, (_LOGITS, _EXPERTS))
+    layers, logits, experts = [], [], []
+    for name, array in found.items():
+        if fnmatchcase(name, _EXPERTS):
+            layers.append(int(name.split(".")[1]))
+            experts.append(array[0, : len(row)])
+        else:
+            logits.append(array[0, : len(row)])
+    probabilities = np.stack([router.probabilities(each) for each in logits])
+    entropies = -np.sum(jax.scipy.special.xlogy(probabilities, probabilities), axis=-1)
+    return tuple(layers), np.stack(experts), np.asarray(entropies)
+
+
+def _class(token: Token, text: str) -> str:
+    """Returns the class of a token, by its characters and the one before it."""
+    if token.special or token.start is None:
+        return "special"
+    piece = text[token.start : token.end]
+    letters = piece.strip()
+    if not letters:
+        return "white space"
+    if letters[0].isdigit():
+        return "number"
+    if not re.search(r"\w", letters):
+        return "punctuation"
+    inside = piece == letters and text[: token.start][-1:].isalnum()
+    return "inside a word" if inside else "starts a word"
+
+
+def _name(token: Token, text: str) -> str:
+    """Returns a token as text, with its white space made visible."""
+    shown = token.shown(text)
+    if token.start is None:
+        return shown
+    piece = text[token.start : token.end]
+    if not piece.strip():
+        shown = piece or shown
+    elif token.piece[:1] in ("Ġ", "▁"):
+        shown = f" {shown}"
+    return shown.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
