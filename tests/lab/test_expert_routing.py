@@ -107,6 +107,7 @@ def test_the_tokens_of_an_expert_are_those_beyond_its_share():
 
 
 @pytest.mark.more
+@pytest.mark.quick("mixtral")
 @pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3"])
 def test_rows_are_routed_as_by_the_model_and_padding_does_not_count(kind, tmp_path):
     model = jaxformer.load(save_tiny(kind, tmp_path / kind))
@@ -133,6 +134,7 @@ def test_rows_are_routed_as_by_the_model_and_padding_does_not_count(kind, tmp_pa
 
 
 @pytest.mark.torch
+@pytest.mark.quick("mixtral", "gpt_oss")
 @pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"])
 def test_the_routing_is_that_of_transformers(kind, tmp_path):
     import torch

@@ -107,6 +107,7 @@ DECODERS = {
 QUICK = ("grouped", "packed", "dropout")
 
 
+@pytest.mark.quick("mesh0-*", "mesh1-grouped", "mesh1-packed", "mesh1-T5")
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
