@@ -339,7 +339,8 @@ def largest_batch(config: Config, slice_: Slice) -> int:
 
     def extrapolated(units: int, found: int) -> int:
         """Linearly extrapolates from the memory of 1 and of `units` units to the limit."""
-        return 1 + int((units - 1) * (limit - one) / max(found - one, 1))
+        # The first rows of a small model fit on the chip and would suggest any number.
+        return min(1 + int((units - 1) * (limit - one) / max(found - one, 1)), 16 * units)
 
     if (one := needed(1)) > limit:
         return 0
