@@ -255,4 +255,6 @@ def _cut(
     # JAX refuses some reshapes of arrays whose type names a mesh axis, even of size 1. Inside
     # `jax.shard_map` a type does not name manual axes.
     manual = set(getattr(mesh, "manual_axes", ()))
-    return without(rule, manual | {axis for axis in mesh_axes(rule) if mesh.shape[axis] == 1})
+    return without(
+        rule, manual | {axis for axis in mesh_axes(rule) if mesh.shape.get(axis, 1) == 1}
+    )
