@@ -114,6 +114,20 @@ def nothing_was_said():
     warn_once.cache_clear()
 
 
+@pytest.fixture
+def compiled_here():
+    """Keeps no program on disk: one that was read from there may wait for itself for ever.
+
+    What jaxlib 0.10 reads back no longer orders the collective operations of a CPU device, and two
+    devices that begin with different ones stop the process after 40 seconds.
+    """
+    name = "jax_persistent_cache_min_compile_time_secs"
+    seconds = getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    yield
+    jax.config.update(name, seconds)
+
+
 def _compile_as_marked(node):
     quick = node.get_closest_marker("optimized") is None
     jax.config.update("jax_disable_most_optimizations", quick)

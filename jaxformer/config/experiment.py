@@ -20,7 +20,7 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
-from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, parameter_shardings
+from jaxformer.distributed.sharding import MESH_AXES, RULES, MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import diff, json_round_trip
@@ -36,6 +36,7 @@ from jaxformer.models import (
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.experts import Experts
 from jaxformer.nn.feedforward import MLP
 from jaxformer.optim.optimizers import AdamW, Optimizer
 
@@ -51,6 +52,7 @@ CHANGEABLE_FIELDS = (
     "data.prefetch_batches",
     "data.prefetch_threads",
     "mesh.data",
+    "mesh.expert",
     "mesh.fsdp",
     "mesh.sequence",
     "mesh.tensor",
@@ -129,12 +131,13 @@ def validate(config: Config, num_devices: int) -> None:
         any_path(config.init_from, "init_from")
     check_has_model(config)
     sizes = dict(zip(MESH_AXES, config.mesh.sizes(num_devices), strict=True))
+    _check_expert_axis(config.model, sizes)
     check_mesh(config.model, sizes)
     parts = config.train.gradient_accumulation
     phases = config.data.phases
     for phase in phases:
         name = f"{phase.field}.batch_size"
-        _check_batch_size(name, phase.batch_size, parts, sizes["data"] * sizes["fsdp"])
+        _check_batch_size(name, phase.batch_size, parts, sizes)
     if config.train.sample_interval is not None and not writes_samples(config.model, config.train):
         raise ConfigError(
             f"train.sample_interval = {config.train.sample_interval}: samples need a decoder that "
@@ -288,15 +291,31 @@ def _check_tensor_axis(stack: TransformerConfig, tensor: int) -> None:
         )
 
 
+def _check_expert_axis(model: ModelConfig, sizes: Mapping[str, int]) -> None:
+    """Refuses an axis of experts for models without them, or whose experts it does not divide."""
+    parts = sizes["expert"]
+    layers = [getattr(stack, "feed_forward", None) for stack in model.stacks]
+    counts = [layer.num for layer in layers if isinstance(layer, Experts)]
+    fits = math.gcd(parts, *(counts or [1]))
+    if parts != fits:
+        found = " and ".join(map(str, counts))
+        why = f"does not divide the {found} experts" if counts else "needs a model with experts"
+        raise ConfigError(
+            f"mesh.expert = {parts} {why}: the nearest mesh is --mesh.data "
+            f"{sizes['data'] * parts // fits} --mesh.expert {fits}"
+        )
+
+
 def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, int]) -> None:
     """Refuses models and lengths whose tokens devices cannot share."""
     if parts == 1:
         return
     able = DecoderConfig, EncoderConfig, EncoderDecoderConfig
+    in_parts = DotProductAttention, MLP, Experts
     kinds = [] if isinstance(model, able) else [type(model)]
     for stack in model.stacks:
         kinds += [type(stack.self_attention), type(stack.feed_forward)]
-    whole = next((kind for kind in kinds if kind not in (DotProductAttention, MLP)), None)
+    whole = next((kind for kind in kinds if kind not in in_parts), None)
     if whole is not None:
         raise ConfigError(
             f"mesh.sequence = {parts}: {whole.__name__} computes whole rows; set it to 1 and use "
@@ -403,12 +422,14 @@ def _check_pooling(model: ModelConfig) -> None:
             )
 
 
-def _check_batch_size(name: str, batch_size: int, parts: int, replicas: int) -> None:
+def _check_batch_size(name: str, batch_size: int, parts: int, sizes: Mapping[str, int]) -> None:
+    replicas = math.prod(sizes[axis] for axis in RULES["batch"])
     if batch_size % (parts * replicas):
+        axes = " x ".join(f"mesh.{axis}" for axis in RULES["batch"])
         raise ConfigError(
-            f"{name} = {batch_size} is not divisible by train.gradient_accumulation x mesh.data x "
-            f"mesh.fsdp = {parts} x {replicas} = {parts * replicas}: every device must get the "
-            "same number of rows in every part"
+            f"{name} = {batch_size} is not divisible by train.gradient_accumulation x {axes} = "
+            f"{parts} x {replicas} = {parts * replicas}: every device must get the same number of "
+            "rows in every part"
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from jaxformer.distributed.sharding import row_multiple
 from jaxformer.functional.arrays import replica_rows
 
 COPIES = "data"
@@ -29,9 +30,9 @@ def sum_over_replicas(function: Callable, arguments: Sequence[Any], cut: int) ->
         `function(*arguments)`, up to the order of summation.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    # If "fsdp" also shards rows, the chunked loss adds unreduced arrays, which JAX (0.10) does not
-    # support inside `jax.shard_map`.
-    if mesh.empty or mesh.shape[COPIES] == 1 or mesh.shape["fsdp"] > 1:
+    # If other axes shard rows too, the chunked loss adds unreduced arrays, which JAX (0.10) does
+    # not support inside `jax.shard_map`.
+    if mesh.empty or mesh.shape[COPIES] == 1 or row_multiple(mesh) > mesh.shape[COPIES]:
         return function(*arguments)
 
     def of_copy(*arguments):

@@ -22,16 +22,17 @@ from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import mesh_axes, place, without
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 _MOST_VIRTUAL_DEVICES = 1024
 
 # The mesh axes of each logical axis. The vocabulary is the only sharded axis of its tables: with a
 # table sharded along both axes, the partitioner would rematerialize all of it at the lookup.
 RULES: dict[str, str | tuple[str, ...] | None] = {
-    "batch": ("data", "fsdp"),
+    "batch": ("data", "fsdp", "expert"),
     "seq": "sequence",
     "embed": "fsdp",
     "mlp": "tensor",
+    "expert": "expert",
     "experts": None,
     "heads": "tensor",
     "kv_heads": "tensor",
@@ -67,6 +68,8 @@ class MeshConfig:
     """Number of devices that shard heads, feed-forward units and the vocabulary."""
     sequence: int = 1
     """Number of devices that shard the tokens of each row; attention gathers keys and values."""
+    expert: int = 1
+    """Number of devices that shard the rows of the batch, and the experts of each mixture."""
 
     def __post_init__(self):
         check_types(self, "mesh")
@@ -190,7 +193,9 @@ def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:
 
 def row_multiple(mesh: Mesh | None) -> int:
     """Returns the number of shards of a batch's rows, which must divide their number."""
-    return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+    if mesh is None:
+        return 1
+    return math.prod(mesh.shape.get(axis, 1) for axis in mesh_axes(RULES["batch"]))
 
 
 def check_rows(mesh: Mesh | None, rows: int) -> None:
@@ -198,7 +203,8 @@ def check_rows(mesh: Mesh | None, rows: int) -> None:
     parts = row_multiple(mesh)
     if rows % parts:
         raise ConfigError(
-            f"{rows} rows cannot be sharded over data x fsdp = {parts} devices: use a multiple"
+            f"{rows} rows cannot be sharded over {' x '.join(RULES['batch'])} = {parts} devices: "
+            "use a multiple"
         )
 
 
@@ -249,4 +255,6 @@ def _cut(
     # JAX refuses some reshapes of arrays whose type names a mesh axis, even of size 1. Inside
     # `jax.shard_map` a type does not name manual axes.
     manual = set(getattr(mesh, "manual_axes", ()))
-    return without(rule, manual | {axis for axis in mesh_axes(rule) if mesh.shape[axis] == 1})
+    return without(
+        rule, manual | {axis for axis in mesh_axes(rule) if mesh.shape.get(axis, 1) == 1}
+    )

@@ -25,6 +25,8 @@ ALL_LINEAR = "all-linear"
 
 # Patterns in runs of older versions; models may have no pooler and no head parameters.
 _MAY_MATCH_NOTHING = ("heads.*", "pooler.*")
+# The axes of the kernels of experts and of their routers.
+_EXPERTS = {"expert", "experts"}
 # Separates the factors' random numbers from those of the model, which depend only on the seed.
 _FACTORS_KEY = 0x4C6F5241
 _DROPOUT_KEY = 0x64726F70
@@ -244,7 +246,7 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
             raise ConfigError(
                 f"train.lora.{field}: {pattern!r} matches {problem}{_nearest(base, pattern)}"
             )
-        experts = [name for name in names if "experts" in base.axes[name]]
+        experts = [name for name in names if _EXPERTS & set(base.axes[name])]
         if experts and field == "targets":
             raise ConfigError(
                 f"train.lora.{field}: {pattern!r} matches {experts[0]}, a kernel of a mixture of "
@@ -258,7 +260,7 @@ def _named(base: AbstractModel, pattern: str) -> list[str]:
     """Returns the parameters that match a target pattern."""
     if pattern == ALL_LINEAR:
         # PEFT leaves out experts and their routers too, which are no linear layers there.
-        kernels = [name for name in base.kernels if "experts" not in base.axes[name]]
+        kernels = [name for name in base.kernels if not _EXPERTS & set(base.axes[name])]
         return [name for name in kernels if not name.startswith("heads.")]
     if not set("*?[.") & set(pattern) and pattern not in base.shapes:
         pattern = f"*.{pattern}.kernel"

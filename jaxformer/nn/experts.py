@@ -131,9 +131,9 @@ class ExpertLinear(nnx.Module):
         bias: bool = False,
     ):
         """Declares the parameters."""
-        axes = {"experts": num} | inputs | outputs
+        axes = {"expert": num} | inputs | outputs
         self.kernel = parameter(key, tuple(axes.values()), tuple(axes), initializer, contract=1)
-        own = {"experts": num} | outputs
+        own = {"expert": num} | outputs
         shape, names = tuple(own.values()), tuple(own)
         self.bias = parameter(key, shape, names, constant(0.0)) if bias else None
 

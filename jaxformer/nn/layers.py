@@ -74,8 +74,7 @@ def num_stacking_axes(axes: tuple[str, ...]) -> int:
     """The leading axes along which parameters are stacked: those of layers and of experts."""
     layers = num_layer_axes(axes)
     own = axes[layers:]
-    # The axis of experts may also be the outputs of a router.
-    return layers + (own[:1] == ("experts",) and len(own) > 1)
+    return layers + (own[:1] == ("expert",))
 
 
 def value_of(variable: nnx.Param | None) -> jax.Array | None:

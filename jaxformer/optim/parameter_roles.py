@@ -1,7 +1,7 @@
 """The role of a parameter in optimization, derived from its logical axes.
 
 Attention projections have separate axes (`("embed", "heads", "head_dim")`), and layers and experts
-may be stacked (`("layers", "experts", ...)`), so the number of dimensions alone does not identify a
+may be stacked (`("layers", "expert", ...)`), so the number of dimensions alone does not identify a
 matrix.
 """
 

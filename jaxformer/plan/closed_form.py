@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 
 from jaxformer.config import Config
-from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.distributed.sharding import MESH_AXES, RULES
 from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
@@ -16,7 +16,7 @@ from jaxformer.nn.feedforward import mlp_settings
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.trace import teacher_of
 
-_BFLOAT16_BYTES = 2
+_BFLOAT16_BYTES, _FLOAT32_BYTES = 2, 4
 _STATE_TRAFFIC = 32
 """Bytes that AdamW reads and writes in a step for each float32 parameter."""
 _NAMES = {
@@ -62,7 +62,8 @@ def work_of(config: Config, slice_: Slice) -> Work:
     tokens = config.data.num_sequences * config.row_lengths["inputs"]
     per_device = tokens / prod(mesh.values())
     flops = model.flops(config.row_lengths)
-    parameters = parameter_count(model)
+    parameters, experts = parameter_count(model), expert_parameter_count(model)
+    held = parameters - experts + experts // mesh["expert"]
     recomputed = 2 * sum(
         stack.num_layers * sum(recomputed_products(stack).values()) for stack in model.stacks
     )
@@ -80,7 +81,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
     return Work(
         products=products * per_device,
         attention=attention * per_device,
-        state_bytes=_STATE_TRAFFIC * parameters / (mesh["fsdp"] * mesh["tensor"]),
+        state_bytes=_STATE_TRAFFIC * held / (mesh["fsdp"] * mesh["tensor"]),
         collectives=sent(model, mesh, parameters=parameters, tokens=tokens, parts=parts),
         tokens=tokens,
         useful=flops.training(causal=True) * tokens,
@@ -143,6 +144,7 @@ def sent(
 
     For each micro-batch, a device gathers the parameters in both passes and scatters their
     gradients. A layer that is sharded over the tensor axis sums its activations twice in each pass.
+    A mixture that is sharded over the expert axis gathers its tokens and scatters its results.
 
     Args:
         model: The sizes.
@@ -155,38 +157,64 @@ def sent(
     Returns:
         The collectives.
     """
-    data, fsdp, tensor, sequence = (mesh.get(axis, 1) for axis in MESH_AXES)
+    _, fsdp, tensor, sequence, expert = (mesh.get(axis, 1) for axis in MESH_AXES)
+    read = tokens // prod(mesh.get(axis, 1) for axis in (*RULES["batch"], RULES["seq"]))
     layers = sum(stack.num_layers for stack in model.stacks)
     # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)
-    gathered = max(parameters, used) // tensor
+    experts = expert_parameter_count(model) if expert > 1 else 0
+    held = parameters - experts + experts // expert
+    gathered = (max(parameters, used) - parameters + held) // tensor
     found = []
     if fsdp > 1:
         both = 2 * parts * _BFLOAT16_BYTES * gathered
         found.append(Collective("all-gather", ("fsdp",), both, 2 * layers))
         scattered = parts * gradient_bytes * gathered
         found.append(Collective("reduce-scatter", ("fsdp",), scattered, layers))
-    for axis, size in (("data", data), ("sequence", sequence)):
-        if size > 1:
-            summed = parts * gradient_bytes * (parameters // tensor) // fsdp
+    for axis, owned in (("data", held), ("sequence", held), ("expert", parameters - experts)):
+        if mesh.get(axis, 1) > 1:
+            summed = parts * gradient_bytes * (owned // tensor) // fsdp
             found.append(Collective("all-reduce", (axis,), summed, layers))
+    if expert > 1:
+        found += _exchanged(model, read * expert)
     if sequence > 1:
         # Keys and values, whose gradients are scattered.
         size = sum(
             stack.num_layers * stack.kv_heads * (stack.head_width + stack.value_width)
             for stack in model.stacks
         )
-        size = _BFLOAT16_BYTES * size * tokens // (data * fsdp * tensor)
+        size = _BFLOAT16_BYTES * size * read * sequence // tensor
         found.append(Collective("all-gather", ("sequence",), size, layers))
         found.append(Collective("reduce-scatter", ("sequence",), size, layers))
     if tensor > 1:
         size, count = 0, 0
         for stack in model.stacks:
             sums = stack.num_layers * (6 if "output" in recomputed_products(stack) else 4)
-            size += sums * _BFLOAT16_BYTES * tokens * stack.model_dim // (data * fsdp * sequence)
+            size += sums * _BFLOAT16_BYTES * read * stack.model_dim
             count += sums
         found.append(Collective("all-reduce", ("tensor",), size, count))
     return tuple(found)
+
+
+def _exchanged(model: ModelConfig, tokens: int) -> list[Collective]:
+    """The collectives of mixtures of experts, for the tokens of the devices that share them."""
+    gathers, gathered, scatters, scattered = 0, 0, 0, 0
+    for stack in model.stacks:
+        layer = getattr(stack, "feed_forward", None)
+        if isinstance(layer, Experts):
+            count = stack.num_layers - layer.dense_layers
+            # Tokens, again if the backward pass recomputes them, and the float32 gradients of the
+            # results; float32 results, and the gradients of tokens.
+            passes = 1 if stack.remat == "none" else 2
+            size = count * tokens * stack.model_dim
+            gathers += count * (passes + 1)
+            gathered += size * (passes * _BFLOAT16_BYTES + _FLOAT32_BYTES)
+            scatters += 2 * count
+            scattered += size * (_FLOAT32_BYTES + _BFLOAT16_BYTES)
+    return [
+        Collective("all-gather", ("expert",), gathered, gathers),
+        Collective("reduce-scatter", ("expert",), scattered, scatters),
+    ]
 
 
 def saved_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
@@ -209,9 +237,17 @@ def with_remat(model: ModelConfig, remat: Remat) -> ModelConfig:
 
 def parameter_count(model: ModelConfig) -> int:
     """Returns the number of parameters of a model."""
-    return _count(with_remat(model, "none").build)
+    return _counts(with_remat(model, "none").build)[0]
+
+
+def expert_parameter_count(model: ModelConfig) -> int:
+    """Returns the number of parameters of the experts of a model."""
+    return _counts(with_remat(model, "none").build)[1]
 
 
 @lru_cache(maxsize=8)
-def _count(build) -> int:
-    return sum(prod(x.shape) for x in AbstractModel(build).shapes.values())
+def _counts(build) -> tuple[int, int]:
+    model = AbstractModel(build)
+    sizes = {name: prod(x.shape) for name, x in model.shapes.items()}
+    of_experts = (size for name, size in sizes.items() if "expert" in model.axes[name])
+    return sum(sizes.values()), sum(of_experts)

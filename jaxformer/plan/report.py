@@ -139,7 +139,7 @@ class Plan:
         options = [
             f"--mesh.{axis} {size}"
             for axis, size in vars(config.mesh).items()
-            if axis != "sequence" or size > 1
+            if axis not in ("sequence", "expert") or size > 1
         ]
         options += _remat_options(self.asked.model, config.model, "--model")
         if parts != self.asked.train.gradient_accumulation:

@@ -132,8 +132,8 @@ class Link(NamedTuple):
 def links(slice_: Slice, mesh: Mapping[str, int]) -> dict[str, Link]:
     """Returns the interconnect of the devices along each axis of a mesh.
 
-    The innermost axes, sequence and tensor, get the closest devices. The outermost axis that
-    divides over the slices or machines crosses the network.
+    The innermost axes, expert, sequence and tensor, get the closest devices. The outermost axis
+    that divides over the slices or machines crosses the network.
     """
     chip = slice_.chip
     mesh = {axis: mesh.get(axis, 1) for axis in MESH_AXES}

@@ -8,13 +8,13 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, isqrt, log2
+from math import ceil, isqrt, log2, prod
 from operator import le
 
 from jaxformer.config import Config
 from jaxformer.config.experiment import check_mesh
 from jaxformer.distributed.chips import GIB, Chip
-from jaxformer.distributed.sharding import MeshConfig
+from jaxformer.distributed.sharding import MESH_AXES, RULES, MeshConfig
 from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
@@ -329,8 +329,8 @@ def largest_batch(config: Config, slice_: Slice) -> int:
     Memory grows about linearly with the rows of a micro-batch: two estimates give the slope, and
     further ones confirm the result.
     """
-    sizes = config.mesh.sizes(slice_.num_devices)
-    unit = sizes[0] * sizes[1] * config.train.gradient_accumulation
+    sizes = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
+    unit = prod(sizes[axis] for axis in RULES["batch"]) * config.train.gradient_accumulation
     limit = slice_.chip.memory.value
 
     def needed(units: int) -> int:
@@ -339,7 +339,8 @@ def largest_batch(config: Config, slice_: Slice) -> int:
 
     def extrapolated(units: int, found: int) -> int:
         """Linearly extrapolates from the memory of 1 and of `units` units to the limit."""
-        return 1 + int((units - 1) * (limit - one) / max(found - one, 1))
+        # The first rows of a small model fit on the chip and would suggest any number.
+        return min(1 + int((units - 1) * (limit - one) / max(found - one, 1)), 16 * units)
 
     if (one := needed(1)) > limit:
         return 0

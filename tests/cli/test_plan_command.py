@@ -38,7 +38,7 @@ def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
 
     written = json.loads(file.read_text())
     assert written["fits"] is True
-    assert written["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
+    assert written["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1, "sequence": 1, "expert": 1}
     assert written["predicted_bytes"] == sum(written["parts"].values())
     assert written["peak_bytes"] < written["usable_bytes"]
     assert written["rows"] == 64 <= written["largest_batch"]

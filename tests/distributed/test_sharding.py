@@ -414,11 +414,12 @@ def test_a_spec_needs_a_mesh():
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
-        (MeshConfig(), (1, 1, 1, 1)),
-        (MeshConfig(data=-1), (8, 1, 1, 1)),
-        (MeshConfig(fsdp=-1, tensor=2), (1, 4, 2, 1)),
-        (MeshConfig(data=2, tensor=3), (2, 1, 3, 1)),
-        (MeshConfig(data=2, sequence=-1), (2, 1, 1, 4)),
+        (MeshConfig(), (1, 1, 1, 1, 1)),
+        (MeshConfig(data=-1), (8, 1, 1, 1, 1)),
+        (MeshConfig(fsdp=-1, tensor=2), (1, 4, 2, 1, 1)),
+        (MeshConfig(data=2, tensor=3), (2, 1, 3, 1, 1)),
+        (MeshConfig(data=2, sequence=-1), (2, 1, 1, 4, 1)),
+        (MeshConfig(fsdp=2, expert=-1), (1, 2, 1, 1, 4)),
     ],
 )
 def test_sizes_of_the_mesh(config, sizes):
@@ -465,7 +466,10 @@ def two_slices():
     return [Tpu(4 * n + i, n, place, n) for n in range(2) for i, place in enumerate(places)]
 
 
-@pytest.mark.parametrize("sizes", [(2, 4, 1, 1), (2, 2, 1, 2), (4, 1, 2, 1), (8, 1, 1, 1)])
+SLICED = [(2, 4, 1, 1, 1), (2, 2, 1, 2, 1), (4, 1, 2, 1, 1), (8, 1, 1, 1, 1), (2, 1, 1, 1, 4)]
+
+
+@pytest.mark.parametrize("sizes", SLICED)
 def test_only_the_data_axis_crosses_slices(sizes, monkeypatch):
     monkeypatch.setattr(sharding, "Mesh", lambda grid, *_, **__: grid)
     grid = make_mesh(MeshConfig(*sizes), two_slices())

@@ -20,6 +20,8 @@ from jaxformer.functional import (
     grouped_linear,
     router_z_loss,
 )
+from jaxformer.plan.collectives import collectives
+from jaxformer.plan.hlo import Module
 
 KINDS = ("blocks", "ragged")
 # An expert without tokens, all tokens of one expert, rows of no group, a group of many blocks.
@@ -148,22 +150,25 @@ def test_one_expert_may_have_all_tokens_and_padding_is_never_computed():
     assert not np.asarray(y)[~real].any()
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 4, 1), (4, 1, 2)])
-def test_on_a_mesh_each_device_computes_its_rows(sizes):
-    mesh = jax.make_mesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
-    arrays, x = layer(bias=True, width=8, hidden=12), normal(30, 8, 7, 8)
-    logits = normal(20, 8, 7, 5)
-    rows = P(("data", "fsdp"))
+def on_mesh(sizes, axes, experts):
+    """The gradients on one device and on a mesh, and the compiled text of the latter."""
+    mesh = jax.make_mesh(sizes, axes, axis_types=(AxisType.Explicit,) * 3)
+    num = 8 if experts else 5
+    arrays, x = layer(bias=True, experts=num, width=8, hidden=12), normal(30, 8, 7, 8)
+    logits = normal(20, 8, 7, num)
+    rows = P(tuple(axis for axis in axes if axis != "tensor"))
     cuts = {
-        **dict.fromkeys(("up", "gate"), P(None, "fsdp", "tensor")),
-        **dict.fromkeys(("up_bias", "gate_bias"), P(None, "tensor")),
-        "down": P(None, "tensor", "fsdp"),
-        "down_bias": P(None, "fsdp"),
+        **dict.fromkeys(("up", "gate"), P(experts, "fsdp", "tensor")),
+        **dict.fromkeys(("up_bias", "gate_bias"), P(experts, "tensor")),
+        "down": P(experts, "tensor", "fsdp"),
+        "down_bias": P(experts, "fsdp"),
     }
+    real = np.arange(7)[None] < np.arange(8)[:, None]
 
     def loss(x, logits, arrays):
-        weights, experts = SoftmaxTopK()(logits, 2)
-        y = expert_feed_forward(x, experts, weights, **arrays, activation=activation("silu"))
+        weights, chosen = SoftmaxTopK()(logits, 2)
+        act = activation("silu")
+        y = expert_feed_forward(x, chosen, weights, **arrays, activation=act, real=real)
         return jnp.sum(y * jnp.sin(x)), y
 
     (_, y), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, logits, arrays)
@@ -173,11 +178,41 @@ def test_on_a_mesh_each_device_computes_its_rows(sizes):
             jax.device_put(logits, rows),
             {name: jax.device_put(array, cuts[name]) for name, array in arrays.items()},
         )
-        step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+        step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True)).lower(*placed).compile()
         (_, y_cut), gradients_cut = step(*placed)
     cut, whole = (jax.tree.leaves(each) for each in ((y_cut, gradients_cut), (y, gradients)))
     for got, wanted in zip(cut, whole, strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-6 * np.abs(wanted).max())
+    return collectives(Module(step.as_text()), dict(zip(axes, sizes, strict=True)))
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 4, 1), (4, 1, 2)])
+def test_on_a_mesh_each_device_computes_its_rows(sizes):
+    on_mesh(sizes, ("data", "fsdp", "tensor"), None)
+
+
+more = pytest.mark.more
+SHARED = [
+    (2, 2, 2),
+    *(pytest.param(each, marks=more) for each in ((1, 1, 8), (1, 2, 4), (4, 1, 2))),
+]
+
+
+@pytest.mark.usefixtures("compiled_here")
+@pytest.mark.parametrize("sizes", SHARED)
+def test_devices_that_share_experts_exchange_tokens_and_keep_their_kernels(sizes):
+    found = [
+        c for c in on_mesh(sizes, ("fsdp", "tensor", "expert"), "expert") if "expert" in c.axes
+    ]
+    tokens = 8 // sizes[0] * 7
+    # Rows and the gradients of results; experts, weights, what is real. Results and the gradients
+    # of rows; those of weights.
+    gathered, scattered = tokens * (2 * 8 * 4 + 2 * 8 + 1), tokens * (2 * 8 * 4 + 8)
+    assert [each[:3] for each in found if each.kind != "all-reduce"] == [
+        ("all-gather", ("expert",), gathered),
+        ("reduce-scatter", ("expert",), scattered),
+    ]
+    assert all(each.bytes == 4 for each in found if each.kind == "all-reduce")  # the loss
 
 
 # Routers ----------------------------------------------------------------------------------------

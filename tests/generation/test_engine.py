@@ -161,7 +161,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
     found = generated(engine, PROMPTS, decoding)
     np.testing.assert_array_equal(found.tokens, one.tokens)
     np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
-    with pytest.raises(ConfigError, match=r"2 rows cannot be sharded over data x fsdp = 3"):
+    with pytest.raises(ConfigError, match=r"2 rows cannot be sharded over data .*= 3"):
         generated(engine, PROMPTS[:2], decoding)
     state = engine.prefill(Prompts.of_rows(PROMPTS), 4, keys=row_keys(0, np.arange(3)))
     spec = state.cache.layers[0][0].key.values.sharding.spec

@@ -72,7 +72,7 @@ def test_what_an_encoder_decoder_writes_is_that_of_one_device(num_beams, tmp_pat
 
 def test_rows_that_cannot_be_cut_are_refused(tmp_path):
     model = load_twice("llama", "ForCausalLM", tmp_path)[1]
-    message = r"3 rows cannot be sharded over data x fsdp = 4 devices: use a multiple"
+    message = r"3 rows cannot be sharded over data .*= 4 devices"
     with pytest.raises(ConfigError, match=message):
         jaxformer.forward(model, {"input_ids": np.ones((3, 5), int)})
 

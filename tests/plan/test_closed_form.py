@@ -4,8 +4,11 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+from experiments import ALL
 from plan_cases import tiny, traced
 
+from jaxformer.config import load_config
+from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.nn.config import RematNames
 from jaxformer.plan.closed_form import (
@@ -16,6 +19,7 @@ from jaxformer.plan.closed_form import (
     work_of,
 )
 from jaxformer.plan.program import each_operation
+from jaxformer.plan.trace import trace_step
 
 SLICE = parse_chips("v5e:2x2")
 
@@ -92,3 +96,28 @@ def test_each_axis_has_its_collectives(mesh, count):
         axis for axis, size in zip(("data", "fsdp", "tensor"), mesh, strict=True) if size > 1
     }
     assert work_of(tiny(), parse_chips("v5e:1x1")).collectives == ()
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_mixtures_exchange_tokens_and_divide_their_state(remat):
+    (path,) = (path for path in ALL if path.name == "tiny_experts.py")
+    config = load_config(str(path))
+    mesh, model = MeshConfig(fsdp=2, expert=2), replace(config.model, remat=remat)
+    step = trace_step(replace(config, mesh=mesh, model=model), SLICE)
+    sent = dict.fromkeys(("all_gather", "reduce_scatter"), 0)
+
+    def visit(op, times):
+        shapes = [x for x in (*op.operands, *op.results) if x is not None]
+        if op.name in sent and shapes[0].shape[-1] == model.model_dim:
+            sent[op.name] += times * max(x.bytes for x in shapes)
+
+    each_operation(step.program, visit)
+    work = work_of(step.config, SLICE)
+    found = {(each.kind, each.axes): each.bytes for each in work.collectives}
+    assert found["all-gather", ("expert",)] == sent["all_gather"]
+    assert found["reduce-scatter", ("expert",)] == sent["reduce_scatter"]
+    own = sum(
+        prod(x.sharding.shard_shape(x.shape))
+        for x in step.train_program.state_shapes.params.values()
+    )
+    assert work.state_bytes / 32 == pytest.approx(own, rel=0.01)

@@ -104,7 +104,7 @@ def test_without_it_the_plan_is_that_of_the_closed_form(monkeypatch):
     assert made.best_options == "--mesh.data 2 --mesh.fsdp 2 --mesh.tensor 1"
     written = json.loads(json.dumps(made.as_json()))
     assert written["compiled"] is None
-    assert written["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1, "sequence": 1}
+    assert written["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1, "sequence": 1, "expert": 1}
 
 
 def closed_form(config, chips="v5e:2x2"):

@@ -18,26 +18,12 @@ from jaxformer.models import (
     MaskedLanguageModel,
 )
 from jaxformer.nn.attention import DotProductAttention
-from jaxformer.nn.experts import Experts
+from jaxformer.nn.latent_attention import LatentAttention
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 
-
-@pytest.fixture(autouse=True)
-def compiled_here():
-    """Keeps no program on disk: one that was read from there may wait for itself for ever.
-
-    What jaxlib 0.10 reads back no longer orders the collective operations of a CPU device, and two
-    devices that begin with different ones stop the process after 40 seconds.
-    """
-    name = "jax_persistent_cache_min_compile_time_secs"
-    seconds = getattr(jax.config, name)
-    jax.config.update(name, 1e9)
-    yield
-    jax.config.update(name, seconds)
-
-
+pytestmark = pytest.mark.usefixtures("compiled_here")
 ROWS, LENGTH = 8, 16
 SIZES = {
     "compute_dtype": "float32",
@@ -217,6 +203,6 @@ def config(**fields):
 def test_what_devices_cannot_share_is_refused():
     with pytest.raises(ConfigError, match=r"30 .*--mesh.sequence 3"):
         validate(config(mesh=MeshConfig(sequence=4)), 4)
-    experts = DecoderConfig(**SIZES, feed_forward=Experts(num=4, per_token=2, dim=8))
-    with pytest.raises(ConfigError, match="Experts"):
-        validate(config(mesh=MeshConfig(sequence=2), model=experts), 2)
+    latent = DecoderConfig(**SIZES, self_attention=LatentAttention(rank=4, rope_dim=2))
+    with pytest.raises(ConfigError, match="LatentAttention"):
+        validate(config(mesh=MeshConfig(sequence=2), model=latent), 2)

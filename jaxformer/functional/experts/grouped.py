@@ -15,12 +15,14 @@ from jaxformer.functional.arrays import (
     assert_integers,
     check_choice,
     mesh_axes,
+    place,
     platform,
     spec_of,
+    without,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.feedforward import Elementwise
-from jaxformer.functional.linear import dot, gathered
+from jaxformer.functional.linear import dot
 
 GroupedImplementation = Literal["auto", "blocks", "ragged"]
 """How rows are multiplied: in blocks of the rows of one group, or with `jax.lax.ragged_dot`."""
@@ -92,7 +94,9 @@ def expert_feed_forward(
     .. math:: y_t = \sum_k w_{t k} \, \mathrm{FFN}_{e_{t k}}(x_t)
 
     with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load. In an
-    explicit mesh each device computes its own rows, with its own part of the hidden units.
+    explicit mesh each device computes its own rows, with its own part of the hidden units. Where
+    the mesh shards the experts, the devices that share them gather their tokens and routes, each
+    multiplies the tokens that are routed to its experts, and the results are summed and scattered.
 
     Args:
         x: `[B, T, D]`.
@@ -140,27 +144,39 @@ def expert_feed_forward(
     names = tuple(given)
 
     def local(x, experts, weights, real, *arrays):
+        arrays = dict(zip(names, arrays, strict=True))
         return _routed(
-            x, experts, weights, real, dict(zip(names, arrays, strict=True)), activation,
-            summed, implementation,
-        )  # fmt: skip
+            x, experts, weights, real, arrays, activation, shared, summed, implementation
+        )
 
     if spec_of(x) is None:
-        summed = ()
+        shared = summed = ()
         return local(x, experts, weights, real, *given.values())
-    # The rows of a device, whose kernels are gathered along the axes that shard the rows.
-    arrays = [gathered(array, x, 1) for array in given.values()]
-    summed = mesh_axes(spec_of(arrays[names.index("down")])[1])
-    batch = PartitionSpec(*spec_of(x)[:1])
+    # The rows of a device, whose kernels are gathered along the axes that shard the rows, but for
+    # those that shard the experts.
+    batch = PartitionSpec(*spec_of(x)[:2])
+    rows = mesh_axes(batch[0])
+    shared = tuple(axis for axis in mesh_axes(spec_of(up)[0]) if axis in rows)
+    summed = mesh_axes(without(spec_of(down)[1], set(rows)))
+    arrays = [
+        place(x, PartitionSpec(shared or None, *(without(e, set(rows)) for e in spec_of(x)[1:])))
+        for x in given.values()
+    ]
     specs = (batch, batch, batch, batch, *map(spec_of, arrays))
     placed = [jax.sharding.reshard(each, batch) for each in (x, experts, weights, real)]
     return jax.shard_map(local, in_specs=specs, out_specs=batch, check_vma=False)(*placed, *arrays)
 
 
-def _routed(x, experts, weights, real, arrays, activation, summed, implementation):
-    """Computes `expert_feed_forward` of one device, with sums over the mesh axes `summed`."""
+def _routed(x, experts, weights, real, arrays, activation, shared, summed, implementation):
+    """Computes a device's rows: with experts along `shared`, with hidden units along `summed`."""
     num, kept = arrays["up"].shape[0], experts.shape[-1]
-    flat = jnp.where(real[..., None], experts, num).reshape(-1)
+    if shared:
+        x, experts, weights, real = (
+            jax.lax.all_gather(each, shared, tiled=True) for each in (x, experts, weights, real)
+        )
+        experts = experts - num * jax.lax.axis_index(shared)
+    own = real[..., None] & (experts >= 0) & (experts < num)
+    flat = jnp.where(own, experts, num).reshape(-1)
     order = jnp.argsort(flat, stable=True)
     inverse = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
     sizes = jnp.sum(jax.nn.one_hot(flat, num, dtype=jnp.int32), axis=0)
@@ -178,13 +194,15 @@ def _routed(x, experts, weights, real, arrays, activation, summed, implementatio
     y = _permuted(product(_activated(activation, up, gate), "down"), inverse, order)
     wide = jnp.promote_types(x.dtype, jnp.float32)
     shape = (*experts.shape, x.shape[-1])
-    scales = jnp.where(real[..., None], weights, 0).astype(wide)[..., None]
+    scales = jnp.where(own, weights, 0).astype(wide)[..., None]
     result = jnp.sum(y.reshape(shape).astype(wide) * scales, axis=-2)
-    if summed:
-        result = jax.lax.psum(result, summed)
     if (bias := arrays.get("down_bias")) is not None:
+        if summed:  # one of them adds it
+            bias = jnp.where(jax.lax.axis_index(summed) == 0, bias, 0)
         result += jnp.sum(_biases(bias, flat, wide).reshape(shape) * scales, axis=-2)
-    return result.astype(x.dtype)
+    if shared:
+        result = jax.lax.psum_scatter(result, shared, tiled=True)
+    return (jax.lax.psum(result, summed) if summed else result).astype(x.dtype)
 
 
 def _activated(activation, up, gate):

@@ -16,7 +16,13 @@ from jaxformer.checks import (
     check_fields,
     check_types,
 )
-from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, assert_ids
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_bool,
+    assert_floating,
+    assert_ids,
+    per_device,
+)
 from jaxformer.functional.norms import ParameterTable
 
 
@@ -89,7 +95,7 @@ class SoftmaxTopK(Router):
     """Whether the weights of a token sum to 1."""
 
     def __call__(self, logits, count):
-        weights, experts = jax.lax.top_k(_scores(jax.nn.softmax, logits, count), count)
+        weights, experts = _top_k(_scores(jax.nn.softmax, logits, count), count)
         if self.renormalize:
             weights /= jnp.sum(weights, axis=-1, keepdims=True)
         return Routes(weights, experts)
@@ -115,7 +121,7 @@ class TopKSoftmax(Router):
         return self.linear_bias
 
     def __call__(self, logits, count):
-        highest, experts = jax.lax.top_k(_scores(lambda z: z, logits, count), count)
+        highest, experts = _top_k(_scores(lambda z: z, logits, count), count)
         return Routes(jax.nn.softmax(highest, axis=-1), experts)
 
 
@@ -167,11 +173,11 @@ class SigmoidTopK(Router):
         choice = jax.lax.stop_gradient(scores + biases)
         if self.groups > 1:
             grouped = choice.reshape(*choice.shape[:-1], self.groups, -1)
-            best = jnp.sum(jax.lax.top_k(grouped, 2)[0], axis=-1)
-            kept = jax.nn.one_hot(jax.lax.top_k(best, self.kept_groups)[1], self.groups)
+            best = jnp.sum(_top_k(grouped, 2)[0], axis=-1)
+            kept = jax.nn.one_hot(_top_k(best, self.kept_groups)[1], self.groups)
             allowed = jnp.sum(kept, axis=-2)[..., None] > 0
             choice = jnp.where(allowed, grouped, -math.inf).reshape(choice.shape)
-        experts = jax.lax.top_k(choice, count)[1]
+        experts = _top_k(choice, count)[1]
         weights = jnp.sum(jax.nn.one_hot(experts, scores.shape[-1]) * scores[..., None, :], axis=-1)
         if self.renormalize:
             weights /= jnp.sum(weights, axis=-1, keepdims=True) + 1e-20
@@ -298,6 +304,11 @@ class ClampedSwiGLU:
         gate = jnp.minimum(gate, self.limit)
         up = jnp.clip(up, -self.limit, self.limit)
         return (up + 1) * gate * jax.nn.sigmoid(self.alpha * gate)
+
+
+def _top_k(values, count):
+    """Returns the largest values and their indices; XLA would gather the rows of all devices."""
+    return per_device(lambda x: tuple(jax.lax.top_k(x, count)), values)
 
 
 def _counted(like, real):
