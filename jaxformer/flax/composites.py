@@ -58,11 +58,8 @@ def _from_parts(parts: dict[str, tuple[str, str, str]], ending: str) -> classmet
     return classmethod(from_parts)
 
 
-_OF_COMPOSITE = {
-    "from_encoder_decoder_pretrained": _from_parts(
-        _ENCODER_DECODER, "pretrained_model_name_or_path"
-    )
-}
+_PATH = "pretrained_model_name_or_path"
+_OF_COMPOSITE = {"from_encoder_decoder_pretrained": _from_parts(_ENCODER_DECODER, _PATH)}
 CONSTRUCTORS = {
     "EncoderDecoderModel": _OF_COMPOSITE,
     "SpeechEncoderDecoderModel": _OF_COMPOSITE,

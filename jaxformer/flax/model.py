@@ -122,8 +122,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     def _check_initialized(self, remedy: str) -> None:
         if not self._is_initialized:
-            name = type(self).__name__
-            raise ArgumentError(f"params: {name} was made with _do_init=False: {remedy}")
+            raise ArgumentError(f"params: the model was made with _do_init=False: {remedy}")
 
     def init_weights(
         self, rng: jax.Array, input_shape: Any = None, params: Any = None
@@ -207,8 +206,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         found = program.run(method, params, given, key, **options)
         config = program.checkpoint.config
         causal = isinstance(config, DecoderConfig)
-        made = output_of(method, self.architecture, config.is_encoder_decoder, causal)
-        output = made.of(found)
+        output = output_of(method, self.architecture, config.is_encoder_decoder, causal).of(found)
         return output if as_dict else output.to_tuple()
 
 
@@ -241,17 +239,16 @@ def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
         "main_input_name": list(signatures["__call__"].parameters)[1],
         "base_model_prefix": prefix.removesuffix("."),
     }
-    methods = {name: _method(name, each) for name, each in signatures.items()}
-    methods |= CONSTRUCTORS.get(own, {})
-    return type(f"Flax{own}", (BASES.get(kind, FlaxPreTrainedModel),), values | methods)
+    values |= {name: _method(name, each) for name, each in signatures.items()}
+    bases = (BASES.get(kind, FlaxPreTrainedModel),)
+    return type(f"Flax{own}", bases, values | CONSTRUCTORS.get(own, {}))
 
 
 def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
     """The base of the classes of a `model_type`, named as the one without a head."""
     bare = min((name for name in names if name.endswith("Model")), key=len)
     values = {"__doc__": f"The base of the classes of {kind}.", "__module__": "jaxformer.flax"}
-    name = f"Flax{bare.removesuffix('Model')}PreTrainedModel"
-    return type(name, (FlaxPreTrainedModel,), values)
+    return type(f"Flax{bare.removesuffix('Model')}PreTrainedModel", (FlaxPreTrainedModel,), values)
 
 
 BASES = {kind: _base(kind, own) for kind, own in FLAX_CLASSES.items() if "encoder" not in kind}
