@@ -31,10 +31,10 @@ END = "<!-- results: end -->"
 
 
 def files_of(repository, models):
-    """The files of tests by model."""
+    """The files of tests by model, in the order of the names."""
     found = sorted(repository.glob("tests/models/*/test_modeling_flax_*.py"))
     wanted = {path.parent.name: path for path in found if path.parent.name not in LEFT_OUT}
-    return {name: path for name, path in wanted.items() if not models or name in models}
+    return {name: wanted[name] for name in models or wanted if name in wanted}
 
 
 def run(path, repository, site):
