@@ -142,13 +142,12 @@ def main(arguments=None):
     if not files:
         parser.error(f"{given.repository}: has no tests/models/*/test_modeling_flax_*.py")
     for model, path in files.items():
-        before, _, rest = given.out.read_text().partition(BEGIN)
-        inside, _, after = rest.partition(END)
-        rows = read_rows(inside.splitlines())
-        if given.missing and model in rows:
+        if given.missing and model in read_rows(given.out.read_text().splitlines()):
             continue
         results = run(path, given.repository.resolve(), given.site.resolve())
-        lines = page(rows | {model: rows_of(model, results)})
+        before, _, rest = given.out.read_text().partition(BEGIN)
+        inside, _, after = rest.partition(END)
+        lines = page(read_rows(inside.splitlines()) | {model: rows_of(model, results)})
         given.out.write_text("\n".join([f"{before}{BEGIN}", "", *lines, "", f"{END}{after}"]))
 
 
