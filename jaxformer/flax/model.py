@@ -55,6 +55,8 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     config_class: ClassVar[type] = FlaxConfig
     """The class of a config that is read from a file."""
     framework: ClassVar[str] = "flax"
+    sets: ClassVar[Mapping[str, Any]] = {}
+    """Fields that the class sets in a config that it is given."""
 
     def __init__(
         self,
@@ -82,6 +84,8 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         """
         del add_pooling_layer
         self.config = as_config(config)
+        for name, value in self.sets.items():
+            setattr(self.config, name, value)
         self.checkpoint = describe_flax(self.config.to_dict(), self.model_type, self.architecture)
         if jnp.dtype(dtype) == jnp.float16:
             warn_once(f"{type(self).__name__}: dtype float16 is computed in float32")

@@ -2,10 +2,10 @@
 
     python -m flax_suite REPOSITORY --transformers SITE --out docs/flax-tests.md [MODEL ...]
 
-REPOSITORY is a checkout of transformers 4.55, with tests/models/bert and the others; nothing in it
-is changed. SITE is a folder with transformers 4.55 and the versions of huggingface_hub and
-tokenizers that it needs (docs/testing.md). Each file of tests runs in a process of its own. The
-page is written after each: the rows of its model are replaced, those of others stay.
+REPOSITORY is a checkout of transformers with these tests, in tests/models/bert and the others;
+nothing in it is changed. SITE is a folder with transformers 4.55 and the versions of
+huggingface_hub and tokenizers that it needs (docs/testing.md). Each file of tests runs in a process
+of its own. The page is written after each: the rows of its model are replaced, others stay.
 """
 
 import argparse

@@ -20,7 +20,7 @@ import jaxformer.flax  # noqa: E402
 from jaxformer.data.tasks.sequences import padded  # noqa: E402
 from jaxformer.data.tasks.sounds.masked import masked_spans, sampled_negatives  # noqa: E402
 from jaxformer.flax.auto import NAMES  # noqa: E402
-from jaxformer.hub.flax_format import sinusoids  # noqa: E402
+from jaxformer.functional import sinusoidal_code  # noqa: E402
 from jaxformer.models.heads.quantized import codes_in_use  # noqa: E402
 
 _WEIGHTS = {
@@ -57,12 +57,18 @@ class _Quantizer:
         return codes_in_use(probs[None], np.asarray(weights, np.float32)[None]).sum()
 
 
+def _sinusoids(key, shape):
+    rows, width = shape
+    options = {"theta": 10000.0, "layout": "half", "endpoint": True}
+    return sinusoidal_code(np.arange(rows), model_dim=width, **options)
+
+
 # Functions within the old modules -> those of this library, with the old arguments.
 _FUNCTIONS = {
     "FlaxWav2Vec2GumbelVectorQuantizer": _Quantizer,
     "_compute_mask_indices": _compute_mask_indices,
     "_sample_negative_indices": _sample_negative_indices,
-    "sinusoidal_embedding_init": lambda key, shape: sinusoids(*shape, "half"),
+    "sinusoidal_embedding_init": _sinusoids,
 }
 
 
