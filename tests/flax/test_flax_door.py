@@ -18,6 +18,7 @@ import jaxformer.flax
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generate
 from jaxformer.hub.flax_api.config import as_config, options_of
+from jaxformer.hub.flax_api.module import FlaxModule
 from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.parity.tiny import TINY
@@ -75,6 +76,7 @@ def test_the_module_of_a_model_has_init_and_apply(bert):
     variables = bert.module.init(jax.random.PRNGKey(0), IDS)
     assert bert.module.apply(variables, IDS, MASK).logits.shape == (2, 6, 131)
     module = jaxformer.flax.FlaxBertForMaskedLMModule(bert.config)
+    assert isinstance(module, FlaxModule)
     expected = bert.module.apply(variables, IDS, MASK).logits
     np.testing.assert_array_equal(module.apply(variables, IDS, MASK).logits, expected)
 
