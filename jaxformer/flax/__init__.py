@@ -28,7 +28,8 @@ def __getattr__(name: str) -> Any:
     existed = name.removeprefix("Flax") in sum(FLAX_CLASSES.values(), ())
     why = "is not supported yet" if existed else "never existed"
     # `from jaxformer.flax import NAME` hides the message of an AttributeError.
-    raise ImportError(f"jaxformer.flax: {name} {why}{did_you_mean(name, names)}")
+    nearest = did_you_mean(name, [each for each in names if not each.endswith("Module")])
+    raise ImportError(f"jaxformer.flax: {name} {why}{nearest}")
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,11 @@
 """The `FlaxAuto` classes, which choose the class of a checkpoint, and the names of all classes."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
 from jaxformer.flax.files import config_values, pop_hub
@@ -50,8 +53,14 @@ def _auto_class(task: str) -> type[FlaxAutoBase]:
     return type(f"FlaxAutoModel{task}", (FlaxAutoBase,), values)
 
 
+def _module_of(made: type[FlaxPreTrainedModel], config: Any, dtype: Any = jnp.float32) -> Any:
+    return made(config, dtype=dtype, _do_init=False).module
+
+
 NAMES: Mapping[str, Any] = {
     **CLASSES,
+    # The module of FlaxBertModel is FlaxBertModule; of another, FlaxBertForMaskedLMModule.
+    **{f"{n.removesuffix('Model')}Module": partial(_module_of, x) for n, x in CLASSES.items()},
     **{base.__name__: base for base in BASES.values()},
     **{f"FlaxAutoModel{task}": _auto_class(task) for task in ("", *FLAX_AUTO_ENDINGS)},
     **OUTPUTS,

@@ -62,10 +62,10 @@ _PATH = "pretrained_model_name_or_path"
 _OF_COMPOSITE = {"from_encoder_decoder_pretrained": _from_parts(_ENCODER_DECODER, _PATH)}
 CONSTRUCTORS = {
     "EncoderDecoderModel": _OF_COMPOSITE,
-    "SpeechEncoderDecoderModel": _OF_COMPOSITE,
+    "SpeechEncoderDecoderModel": _OF_COMPOSITE | {"sets": {"tie_word_embeddings": False}},
     "VisionEncoderDecoderModel": _OF_COMPOSITE,
     "VisionTextDualEncoderModel": {
         "from_vision_text_pretrained": _from_parts(_VISION_TEXT, "model_name_or_path")
     },
 }
-"""Class without "Flax" -> the constructors that others lack."""
+"""Class without "Flax" -> the constructors that others lack, and the fields that it sets."""

@@ -15,6 +15,7 @@ from jaxformer.flax.files import FilesMixin
 from jaxformer.flax.generation import GenerationMixin
 from jaxformer.functional.dropout import as_key
 from jaxformer.hub.flax_api.config import FlaxConfig, as_config
+from jaxformer.hub.flax_api.module import FlaxModule
 from jaxformer.hub.flax_api.outputs import output_of
 from jaxformer.hub.flax_api.signatures import signatures_of
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
@@ -54,6 +55,8 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     config_class: ClassVar[type] = FlaxConfig
     """The class of a config that is read from a file."""
     framework: ClassVar[str] = "flax"
+    sets: ClassVar[Mapping[str, Any]] = {}
+    """Fields that the class sets in a config that it is given."""
 
     def __init__(
         self,
@@ -81,6 +84,8 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         """
         del add_pooling_layer
         self.config = as_config(config)
+        for name, value in self.sets.items():
+            setattr(self.config, name, value)
         self.checkpoint = describe_flax(self.config.to_dict(), self.model_type, self.architecture)
         if jnp.dtype(dtype) == jnp.float16:
             warn_once(f"{type(self).__name__}: dtype float16 is computed in float32")
@@ -207,33 +212,6 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         causal = isinstance(config, DecoderConfig)
         output = output_of(method, self.architecture, config.is_encoder_decoder, causal).of(found)
         return output if as_dict else output.to_tuple()
-
-
-class FlaxModule:
-    """A model as a Flax module has it, without state; it cannot be a part of another module."""
-
-    def __init__(self, model: FlaxPreTrainedModel):
-        """Takes a model, whose parameters it ignores."""
-        self._model = model
-
-    def init(self, rngs: Any, *inputs: Any, **options: Any) -> dict[str, Any]:
-        """Returns `{"params": tree}`; `rngs` is a key, or {"params": key}; inputs are ignored."""
-        del inputs, options
-        key = rngs["params"] if isinstance(rngs, dict) else rngs
-        return {"params": self._model.init_weights(key)}
-
-    def apply(
-        self,
-        variables: Any,
-        *inputs: Any,
-        deterministic: bool = True,
-        rngs: Any = None,
-        **options: Any,
-    ) -> Any:
-        """Runs the model with `variables["params"]`; `rngs` has a "dropout" key for training."""
-        key = None if deterministic else (rngs or {}).get("dropout")
-        training = {} if deterministic else {"train": True, "dropout_rng": key}
-        return self._model(*inputs, params=variables["params"], **training, **options)
 
 
 def _method(name: str, signature: inspect.Signature) -> Callable[..., Any]:

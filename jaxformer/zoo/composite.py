@@ -22,7 +22,8 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import CompositeConfig, EncoderConfig, Head, VisionConfig, WaveformConfig
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn import DotProductCrossAttention
+from jaxformer.nn import DotProductCrossAttention, TransformerBlock
+from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 _PARTS = ("encoder", "decoder")
 _DECODES = {"is_decoder": True, "add_cross_attention": True}
@@ -74,7 +75,10 @@ def _part_values(hf_config: HFConfig, name: str, model_format: ModelFormat) -> H
             f"{hf_config.path}: decoder: add_cross_attention must be true: the decoder reads the "
             "outputs of the encoder"
         )
-    return completed(hf_config.section(name, values), model_format)
+    own = hf_config.section(name, values)
+    # Of BART's relatives, the causal class is the decoder alone.
+    chosen = own.values | {"architectures": [_class(model_format, name).name]}
+    return completed(own.completed(chosen), model_format)
 
 
 def _given(hf_config: HFConfig, name: str) -> Mapping[str, Any]:
@@ -133,8 +137,10 @@ def _read(
         config = config.with_fields(heads=heads, **architecture.changes)
         values.finish((*model_format.harmless, "is_decoder"))
         configs[name] = config
-    decoder = replace(configs["decoder"], cross_attention=DotProductCrossAttention())
-    return configs | {"decoder": decoder}
+    decoder = configs["decoder"]
+    if keeps_cross_attention(decoder):
+        decoder = replace(decoder, block=TransformerBlock())
+    return configs | {"decoder": replace(decoder, cross_attention=DotProductCrossAttention())}
 
 
 def _written(config: CompositeConfig, parts: Mapping[str, Part]) -> dict[str, Any]:

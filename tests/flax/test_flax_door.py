@@ -18,6 +18,7 @@ import jaxformer.flax
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generate
 from jaxformer.hub.flax_api.config import as_config, options_of
+from jaxformer.hub.flax_api.module import FlaxModule
 from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.parity.tiny import TINY
@@ -74,6 +75,10 @@ def test_a_wrong_name_says_the_nearest():
 def test_the_module_of_a_model_has_init_and_apply(bert):
     variables = bert.module.init(jax.random.PRNGKey(0), IDS)
     assert bert.module.apply(variables, IDS, MASK).logits.shape == (2, 6, 131)
+    module = jaxformer.flax.FlaxBertForMaskedLMModule(bert.config)
+    assert isinstance(module, FlaxModule)
+    expected = bert.module.apply(variables, IDS, MASK).logits
+    np.testing.assert_array_equal(module.apply(variables, IDS, MASK).logits, expected)
 
 
 # Calls ------------------------------------------------------------------------------------------
@@ -463,6 +468,22 @@ def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
     np.testing.assert_array_equal(found, expected)
     with pytest.raises(ArgumentError, match="decoder_model"):
         made.from_encoder_decoder_pretrained(tmp_path / "bert")
+
+
+@pytest.mark.more
+def test_barts_decoder_keeps_its_tree_in_a_composite(bert):
+    encoder = jaxformer.flax.FlaxBertModel(bert.config)
+    decoder = jaxformer.flax.FlaxBartForCausalLM({**TINY["bart"], "model_type": "bart"})
+    model = jaxformer.flax.FlaxEncoderDecoderModel.from_encoder_decoder_pretrained(
+        encoder_model=encoder, decoder_model=decoder
+    )
+    found, expected = flatten_dict(model.params["decoder"]), flatten_dict(decoder.params)
+    assert found.keys() == expected.keys()
+    for path, array in expected.items():
+        np.testing.assert_array_equal(found[path], array)
+    assert ("model", "decoder", "layers", "0", "encoder_attn", "k_proj", "kernel") in expected
+    logits = [model(ids, MASK, IDS[:, :3]).logits for ids in (IDS, IDS[:, ::-1])]
+    assert np.abs(logits[0] - logits[1]).max() > 1e-4
 
 
 def test_a_dual_encoder_of_two_checkpoints(bert, tmp_path):

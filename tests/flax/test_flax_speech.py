@@ -231,6 +231,7 @@ def test_a_composite_of_sound_is_pytorchs(tmp_path):
     folder = save_tiny("speech-encoder-decoder", tmp_path)
     theirs = SpeechEncoderDecoderModel.from_pretrained(folder, attn_implementation="eager").eval()
     model = door.FlaxAutoModelForSpeechSeq2Seq.from_pretrained(folder)
+    assert model.config.tie_word_embeddings is False
     ids = IDS[:2] % model.config.decoder.vocab_size
     waves = (SOUNDS * SAMPLES).astype(np.float32)
     sounds, mask = torch.tensor(waves), torch.tensor(SAMPLES)

@@ -11,11 +11,17 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 
+import numpy as np
+
 # Needs a newer huggingface_hub than transformers 4.55.
 sys.modules["datasets"] = None
 
 import jaxformer.flax  # noqa: E402
+from jaxformer.data.tasks.sequences import padded  # noqa: E402
+from jaxformer.data.tasks.sounds.masked import masked_spans, sampled_negatives  # noqa: E402
 from jaxformer.flax.auto import NAMES  # noqa: E402
+from jaxformer.functional import sinusoidal_code  # noqa: E402
+from jaxformer.models.heads.quantized import codes_in_use  # noqa: E402
 
 _WEIGHTS = {
     "FLAX_WEIGHTS_NAME": "flax_model.msgpack",
@@ -25,6 +31,44 @@ _MAPPINGS = {
     "FLAX_MODEL_MAPPING": "FlaxAutoModel",
     "FLAX_MODEL_FOR_QUESTION_ANSWERING_MAPPING": "FlaxAutoModelForQuestionAnswering",
     "FLAX_MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING": "FlaxAutoModelForSequenceClassification",
+}
+
+
+def _compute_mask_indices(shape, mask_prob, mask_length, attention_mask=None, min_masks=0):
+    rows, length = shape
+    rng = np.random.default_rng(0)
+    frames = [length] * rows if attention_mask is None else attention_mask.sum(axis=1)
+    options = {"probability": mask_prob, "span": mask_length, "min_spans": min_masks}
+    return np.stack([padded(masked_spans(rng, n, **options), length, False) for n in frames])
+
+
+def _sample_negative_indices(shape, num_negatives, attention_mask=None):
+    rows, length, _ = shape
+    rng = np.random.default_rng(0)
+    valid = np.ones((rows, length), bool) if attention_mask is None else attention_mask > 0
+    found = [sampled_negatives(rng, row, num_negatives) for row in valid]
+    return np.stack([row * length + each for row, each in enumerate(found)])
+
+
+class _Quantizer:
+    @staticmethod
+    def _compute_perplexity(probs, mask=None):
+        weights = np.ones(len(probs)) if mask is None else mask
+        return codes_in_use(probs[None], np.asarray(weights, np.float32)[None]).sum()
+
+
+def _sinusoids(key, shape):
+    rows, width = shape
+    options = {"theta": 10000.0, "layout": "half", "endpoint": True}
+    return sinusoidal_code(np.arange(rows), model_dim=width, **options)
+
+
+# Functions within the old modules -> those of this library, with the old arguments.
+_FUNCTIONS = {
+    "FlaxWav2Vec2GumbelVectorQuantizer": _Quantizer,
+    "_compute_mask_indices": _compute_mask_indices,
+    "_sample_negative_indices": _sample_negative_indices,
+    "sinusoidal_embedding_init": _sinusoids,
 }
 
 
@@ -39,7 +83,8 @@ class _OldModule(ModuleType):
 
             classes = NAMES[_MAPPINGS[name]].classes
             return {CONFIG_MAPPING[kind]: each for kind, each in classes.items()}
-        return _WEIGHTS.get(name) or getattr(jaxformer.flax, name)
+        found = _WEIGHTS.get(name) or _FUNCTIONS.get(name)
+        return found or getattr(jaxformer.flax, name)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -68,6 +113,17 @@ class _Forwarded(logging.Handler):
 
 sys.meta_path.insert(0, _Finder())
 logging.getLogger("jaxformer.hub.weights.flax_tree").addHandler(_Forwarded())
+
+
+def pytest_sessionstart():
+    from transformers import testing_utils
+
+    # Files of tests import it, for tests that need the hub.
+    spec = importlib.util.spec_from_loader("datasets", None)
+    sys.modules["datasets"] = importlib.util.module_from_spec(spec)
+    sys.modules["datasets"].load_dataset = None
+    # Such tests need the hub as well.
+    vars(testing_utils).setdefault("require_soundfile", lambda test: test)
 
 
 def pytest_runtest_logreport(report):

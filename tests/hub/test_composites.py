@@ -33,6 +33,9 @@ PAIRS = {
     "vit2bert": ("vision-encoder-decoder", "vit", "bert"),
     "deit2roberta": ("vision-encoder-decoder", "deit", "roberta"),
     "wav2vec2bert": ("speech-encoder-decoder", "wav2vec2", "bert"),
+    "bert2bart": ("encoder-decoder", "bert", "bart"),
+    "vit2pegasus": ("vision-encoder-decoder", "vit", "pegasus"),
+    "wav2vec2mbart": ("speech-encoder-decoder", "wav2vec2", "mbart"),
     "hubert2gpt2": ("speech-encoder-decoder", "hubert", "gpt2"),
 }
 

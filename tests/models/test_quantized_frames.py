@@ -11,6 +11,7 @@ from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.terms import collect_terms
 from jaxformer.models import QuantizedFrames
 from jaxformer.models.heads.base import LossOptions
+from jaxformer.models.heads.quantized import codes_in_use
 from jaxformer.pretrained.auto import load
 
 QUIET = {
@@ -34,6 +35,18 @@ def test_the_temperature_falls_to_the_lowest():
     for name in ("gumbel_decay", "min_gumbel_temperature"):
         with pytest.raises(ConfigError, match=f"{name} = 0"):
             QuantizedFrames(**{name: 0.0})
+
+
+def test_codes_in_use_of_the_frames_that_count():
+    logits = np.random.default_rng(0).normal(size=(2, 3, 2, 5))
+    chosen = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    weights = np.array([[1, 0, 1], [0, 1, 0]])
+    mean = chosen[weights > 0].mean(0)
+    expected = np.exp(-(mean * np.log(mean)).sum(-1))
+    np.testing.assert_allclose(codes_in_use(chosen, weights), expected, rtol=1e-6)
+    # One code of each codebook, and none where no frame counts.
+    np.testing.assert_allclose(codes_in_use(np.eye(5)[[[[0, 3]]]], np.ones((1, 1))), [1, 1])
+    np.testing.assert_allclose(codes_in_use(chosen, 0 * weights), [1, 1])
 
 
 @pytest.mark.torch

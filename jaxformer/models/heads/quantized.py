@@ -114,6 +114,28 @@ class Compared(NamedTuple):
     """float32 `[G]`: how many codes of each codebook are in use."""
 
 
+def codes_in_use(chosen: jax.Array, weights: jax.Array) -> jax.Array:
+    r"""Returns the perplexity of the mean choice of each codebook.
+
+    .. math:: \exp(-\sum_v \bar p_{gv} \log \bar p_{gv}), \quad
+              \bar p = \sum_{bt} w_{bt} p_{bt} / \sum_{bt} w_{bt}
+
+    Args:
+        chosen: float `[B, T, G, V]`, the probabilities of the codes (p).
+        weights: float `[B, T]`, 0 for frames that do not count (w).
+
+    Returns:
+        `[G]`.
+
+    References:
+        Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), section 3.2.
+    """
+    total = jnp.sum(chosen * weights[..., None, None], axis=(0, 1))
+    shares = total / jnp.maximum(jnp.sum(weights), 1.0)
+    logs = jnp.log(jnp.where(shares > 0, shares, 1.0))
+    return jnp.exp(-jnp.sum(shares * logs, axis=-1))
+
+
 class Quantizer(nnx.Module):
     """Replaces a frame by a vector of each codebook."""
 
@@ -158,12 +180,8 @@ class Quantizer(nnx.Module):
             chosen = hard + soft - jax.lax.stop_gradient(soft)
         weights = jnp.ones(x.shape[:2]) if masked is None else masked.astype(jnp.float32)
         measured = hard if key is None else jax.nn.softmax(logits, axis=-1)
-        total = jnp.sum(measured * weights[..., None, None], axis=(0, 1))
-        shares = total / jnp.maximum(jnp.sum(weights), 1.0)
-        logs = jnp.log(jnp.where(shares > 0, shares, 1.0))
-        perplexities = jnp.exp(-jnp.sum(shares * logs, axis=-1))
         vectors = jnp.einsum("btgv,gvc->btgc", chosen, self.codebooks[...])
-        return vectors.reshape(*x.shape[:2], -1), codes, perplexities
+        return vectors.reshape(*x.shape[:2], -1), codes, codes_in_use(measured, weights)
 
 
 class QuantizedFramesHead(HeadModule):

@@ -35,6 +35,7 @@ from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn import MLP, DotProductAttention, PostNorm, UnusedCrossAttention
 from jaxformer.nn.config import TextConfig
+from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 
 def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderDecoderConfig:
@@ -197,33 +198,32 @@ NAMES = {
     "heads.span.output": "qa_outputs",
 }
 _UNUSED = {
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "output": "out_proj",
+    "unused.0.attention.query": "encoder_attn.q_proj",
+    "unused.0.attention.key": "encoder_attn.k_proj",
+    "unused.0.attention.value": "encoder_attn.v_proj",
+    "unused.0.attention.output": "encoder_attn.out_proj",
+    "unused.1": "encoder_attn_layer_norm",
 }
-_DECODER_NAMES = {
-    "embedding.table": "model.decoder.embed_tokens.weight",
-    **block(
-        "transformer",
-        "model.decoder.layers.{}",
-        {
-            **block_names(("self_attn",)),
-            **{f"unused.0.attention.{k}": f"encoder_attn.{v}" for k, v in _UNUSED.items()},
-            "unused.1": "encoder_attn_layer_norm",
-        },
-    ),
-    "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
-    "transformer.inputs.embedding_norm": "model.decoder.layernorm_embedding",
-    "transformer.final_norm": "model.decoder.layer_norm",
-    "heads.language_model.kernel": "lm_head.weight",
-}
+
+
+def _decoder_names(config: DecoderConfig) -> dict[str, str]:
+    """The names of the tensors of only the decoder, whose cross-attention may be unused."""
+    kinds = ("self_attn",) if config.cross_attention is None else ("self_attn", "encoder_attn")
+    names = block_names(kinds) | (_UNUSED if keeps_cross_attention(config) else {})
+    return {
+        "embedding.table": "model.decoder.embed_tokens.weight",
+        **block("transformer", "model.decoder.layers.{}", names),
+        "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
+        "transformer.inputs.embedding_norm": "model.decoder.layernorm_embedding",
+        "transformer.final_norm": "model.decoder.layer_norm",
+        "heads.language_model.kernel": "lm_head.weight",
+    }
 
 
 def weight_map(config: EncoderDecoderConfig | DecoderConfig) -> WeightMap:
     """Returns the names of the tensors of a model, or of only its decoder."""
     if isinstance(config, DecoderConfig):
-        return WeightMap(_DECODER_NAMES)
+        return WeightMap(_decoder_names(config))
     names = dict(NAMES)
     if not config.share_embeddings:
         names["embedding.table"] = "model.encoder.embed_tokens.weight"
@@ -254,11 +254,13 @@ def bart_format(
     **parts: Any,
 ) -> ModelFormat:
     """Returns the format of BART or a relative."""
+    architectures = tuple(architectures)
     fields = {
         "model_type": model_type,
         "config_map": config_map,
         "weight_map": weight_map,
-        "architectures": tuple(architectures),
+        "architectures": architectures,
+        "reads_encoder": any(each.name.endswith(_CAUSAL) for each in architectures),
         "prefix": "model.",
         "buffers": ("*coder.version",),
         "copies": {
