@@ -193,10 +193,11 @@ def test_faster_whisper_hears_and_writes_the_same(tmp_path):
 
 
 def whisper_without_names(folder):
-    """A Whisper whose tokenizer has other special tokens, which needs no PyTorch."""
+    """A Whisper whose tokenizer has other special tokens."""
     return load(save_tiny("whisper", folder), dtype=None)
 
 
+@pytest.mark.torch
 def test_a_tokenizer_without_the_names_of_whisper(tmp_path):
     message = refused(whisper_without_names(tmp_path / "hf"), tmp_path)
     assert "<|endoftext|>" in message
