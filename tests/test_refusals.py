@@ -116,7 +116,7 @@ RANGES = {
     SpanText.sequence_length min_new_tokens GenerationConfig.top_k no_repeat_ngram_size
     encoder_no_repeat_ngram_size eos_token_id pad_token_id forced_bos_token_id forced_eos_token_id
     count start token blank min_time_spans min_channel_spans dense_layers""": [-1],
-    "data fsdp tensor sequence": [0, -2],
+    "data fsdp tensor sequence expert": [0, -2],
     "word tag": [],  # columns are counted from either end
     """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
     learning_rate mscale_all_dim soft_weight hard_weight cosine_weight
