@@ -101,6 +101,7 @@ def assert_same(model, config, train=None):
 
 
 @pytest.mark.more
+@pytest.mark.quick("*-DeepSeek", "*-gpt-oss")
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.parametrize("mesh", MESHES[:1], ids=str)
 def test_gradients_and_losses_are_those_of_one_device(name, mesh):
@@ -108,12 +109,14 @@ def test_gradients_and_losses_are_those_of_one_device(name, mesh):
 
 
 @pytest.mark.more
+@pytest.mark.quick("*2 x 2", "*1 x 8")
 @pytest.mark.parametrize("mesh", MESHES[1:], ids=str)
 def test_on_several_axes(mesh):
     assert_same(model_of(MIXTURES["DeepSeek"]), mesh)
 
 
 @pytest.mark.more
+@pytest.mark.quick("fields1-*")
 @pytest.mark.parametrize(
     ("fields", "train"),
     [
