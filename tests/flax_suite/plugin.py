@@ -21,6 +21,8 @@ from jaxformer.data.tasks.sequences import padded  # noqa: E402
 from jaxformer.data.tasks.sounds.masked import masked_spans, sampled_negatives  # noqa: E402
 from jaxformer.flax.auto import NAMES  # noqa: E402
 from jaxformer.functional import sinusoidal_code  # noqa: E402
+from jaxformer.hub.hf_config import HFConfig  # noqa: E402
+from jaxformer.hub.model_format import LastToFront  # noqa: E402
 from jaxformer.models.heads.quantized import codes_in_use  # noqa: E402
 
 _WEIGHTS = {
@@ -63,12 +65,20 @@ def _sinusoids(key, shape):
     return sinusoidal_code(np.arange(rows), model_dim=width, **options)
 
 
+def _last_to_front(input_ids, pad_token_id):
+    return LastToFront()(np.asarray(input_ids), HFConfig({"pad_token_id": pad_token_id}))
+
+
 # Functions within the old modules -> those of this library, with the old arguments.
 _FUNCTIONS = {
     "FlaxWav2Vec2GumbelVectorQuantizer": _Quantizer,
     "_compute_mask_indices": _compute_mask_indices,
     "_sample_negative_indices": _sample_negative_indices,
     "sinusoidal_embedding_init": _sinusoids,
+}
+# Those whose name has another meaning in one module.
+_OF_MODULE = {
+    "transformers.models.mbart.modeling_flax_mbart": {"shift_tokens_right": _last_to_front}
 }
 
 
@@ -83,8 +93,8 @@ class _OldModule(ModuleType):
 
             classes = NAMES[_MAPPINGS[name]].classes
             return {CONFIG_MAPPING[kind]: each for kind, each in classes.items()}
-        found = _WEIGHTS.get(name) or _FUNCTIONS.get(name)
-        return found or getattr(jaxformer.flax, name)
+        functions = _WEIGHTS | _FUNCTIONS | _OF_MODULE.get(self.__name__, {})
+        return functions.get(name) or getattr(jaxformer.flax, name)
 
 
 class _Finder(MetaPathFinder, Loader):
