@@ -182,6 +182,17 @@ def test_gradients_with_checkpointing_are_the_same():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.more
+@pytest.mark.quick("marian")
+@pytest.mark.parametrize("kind", ["bart", "marian", "pegasus"])
+def test_without_its_inputs_a_decoder_reads_those_of_the_encoder(kind):
+    name = "FlaxMarianMTModel" if kind == "marian" else f"Flax{kind.title()}Model"
+    model = getattr(jaxformer.flax, name)({**TINY[kind], "model_type": kind})
+    pad, start = model.config.pad_token_id, model.config.decoder_start_token_id
+    shifted = jaxformer.flax.shift_tokens_right(jnp.asarray(IDS), pad, start)
+    np.testing.assert_array_equal(model(IDS)[0], model(IDS, decoder_input_ids=shifted)[0])
+
+
 # What moves or names arrays, and a fusion, which is counted by what is in it.
 _MOVES = {"bitcast", "copy", "fusion", "parameter", "slice", "transpose"}
 
