@@ -104,7 +104,7 @@ def flax_architecture(
 
 
 _SEQ2SEQ = ("ForConditionalGeneration", "MTModel")
-SHIFTS_INPUTS = frozenset({"blenderbot", "blenderbot-small", "marian", "pegasus"})
+REPEATS_INPUTS = frozenset({"blenderbot", "blenderbot-small", "marian", "pegasus"})
 """The systems whose Flax decoders, unlike PyTorch's, read the inputs of the encoder, shifted, where
 no `decoder_input_ids` are given."""
 FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {

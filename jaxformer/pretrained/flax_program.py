@@ -16,7 +16,7 @@ from jaxformer.functional.dropout import as_key
 from jaxformer.hub import steps
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.families import Outputs
-from jaxformer.hub.flax_classes import SHIFTS_INPUTS, flax_architecture
+from jaxformer.hub.flax_classes import REPEATS_INPUTS, flax_architecture
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds
 from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
@@ -104,7 +104,9 @@ def flax_program(checkpoint: HFCheckpoint, dtype: Any, remat: bool) -> "FlaxProg
 def _program(values: str, architecture: str, config: ModelConfig) -> "FlaxProgram":
     hf_config = HFConfig(json.loads(values))
     checkpoint = read_checkpoint(hf_config, FORMATS, architecture=architecture)
-    return FlaxProgram(replace(checkpoint, config=config))
+    own = checkpoint.model_format
+    own = replace(own, repeats_inputs=own.repeats_inputs or own.model_type in REPEATS_INPUTS)
+    return FlaxProgram(replace(checkpoint, config=config, model_format=own))
 
 
 class FlaxProgram:
@@ -145,10 +147,6 @@ class FlaxProgram:
             **options: `hidden_states` and `attentions`, except for features.
         """
         function, arrays = _FUNCTIONS[method], self.arrays(inputs)
-        model_format = self.checkpoint.model_format
-        if method == "__call__" and model_format.model_type in SHIFTS_INPUTS:
-            shifted = model_format.shift(arrays["input_ids"], self.checkpoint.hf_config)
-            arrays.setdefault("decoder_input_ids", shifted)
         if method == "encode" and not self.checkpoint.config.is_encoder_decoder:
             function = steps.forward
         if "past_key_values" in arrays:
