@@ -20,7 +20,13 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
-from jaxformer.distributed.sharding import MESH_AXES, RULES, MeshConfig, parameter_shardings
+from jaxformer.distributed.sharding import (
+    MESH_AXES,
+    RULES,
+    MeshConfig,
+    parameter_shardings,
+    row_shards,
+)
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import diff, json_round_trip
@@ -423,7 +429,7 @@ def _check_pooling(model: ModelConfig) -> None:
 
 
 def _check_batch_size(name: str, batch_size: int, parts: int, sizes: Mapping[str, int]) -> None:
-    replicas = math.prod(sizes[axis] for axis in RULES["batch"])
+    replicas = row_shards(sizes)
     if batch_size % (parts * replicas):
         axes = " x ".join(f"mesh.{axis}" for axis in RULES["batch"])
         raise ConfigError(

@@ -193,9 +193,12 @@ def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:
 
 def row_multiple(mesh: Mesh | None) -> int:
     """Returns the number of shards of a batch's rows, which must divide their number."""
-    if mesh is None:
-        return 1
-    return math.prod(mesh.shape.get(axis, 1) for axis in mesh_axes(RULES["batch"]))
+    return 1 if mesh is None else row_shards(mesh.shape)
+
+
+def row_shards(sizes: Mapping[str, int]) -> int:
+    """Returns the number of shards of a batch's rows in a mesh with axes of these sizes."""
+    return math.prod(sizes.get(axis, 1) for axis in RULES["batch"])
 
 
 def check_rows(mesh: Mesh | None, rows: int) -> None:

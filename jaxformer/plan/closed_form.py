@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 
 from jaxformer.config import Config
-from jaxformer.distributed.sharding import MESH_AXES, RULES
+from jaxformer.distributed.sharding import MESH_AXES, row_shards
 from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
@@ -158,7 +158,7 @@ def sent(
         The collectives.
     """
     _, fsdp, tensor, sequence, expert = (mesh.get(axis, 1) for axis in MESH_AXES)
-    read = tokens // prod(mesh.get(axis, 1) for axis in (*RULES["batch"], RULES["seq"]))
+    read = tokens // (row_shards(mesh) * sequence)
     layers = sum(stack.num_layers for stack in model.stacks)
     # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)

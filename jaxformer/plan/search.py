@@ -8,13 +8,13 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, isqrt, log2, prod
+from math import ceil, isqrt, log2
 from operator import le
 
 from jaxformer.config import Config
 from jaxformer.config.experiment import check_mesh
 from jaxformer.distributed.chips import GIB, Chip
-from jaxformer.distributed.sharding import MESH_AXES, RULES, MeshConfig
+from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, row_shards
 from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
@@ -330,7 +330,7 @@ def largest_batch(config: Config, slice_: Slice) -> int:
     further ones confirm the result.
     """
     sizes = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
-    unit = prod(sizes[axis] for axis in RULES["batch"]) * config.train.gradient_accumulation
+    unit = row_shards(sizes) * config.train.gradient_accumulation
     limit = slice_.chip.memory.value
 
     def needed(units: int) -> int:
