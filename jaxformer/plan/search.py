@@ -218,17 +218,17 @@ def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
                 yield _with_parts(changed, parts)
 
 
-def _meshes(slice_: Slice) -> Iterator[MeshConfig]:
+def _meshes(model: ModelConfig, slice_: Slice) -> Iterator[MeshConfig]:
     """Yields every way to distribute the devices of a slice over the mesh axes."""
-    devices = slice_.num_devices
     # Layers wait for tensor-parallel reductions, and network latency is not modelled.
-    widest = slice_.chip.link_domain or devices
-    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
-    for tensor in (size for size in divisors if size <= widest):
-        for fsdp in divisors:
-            data, rest = divmod(devices, tensor * fsdp)
-            if not rest and data % slice_.num_slices == 0:
-                yield MeshConfig(data=data, fsdp=fsdp, tensor=tensor)
+    widest = slice_.chip.link_domain or slice_.num_devices
+    has_experts = expert_parameter_count(model) > 0
+    for tensor, others in _factors(slice_.num_devices):
+        for expert, others in _factors(others if has_experts else 1, others):
+            for sequence, others in _factors(others):
+                for fsdp, data in _factors(others):
+                    if tensor <= widest and data % slice_.num_slices == 0:
+                        yield MeshConfig(data, fsdp, tensor, sequence, expert)
 
 
 def _divides(config: Config, slice_: Slice) -> bool:

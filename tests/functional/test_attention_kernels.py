@@ -214,12 +214,12 @@ def xla_for_cudnn(monkeypatch):
         (causal(), (8, 6), (True, None, False)),
         (sliding_window(3), (6, 8), (True, (2, 0), False)),
         (sliding_window(1), (8, 8), (True, (0, 0), False)),
-        (sliding_window(3), (8, 6), (False, None, True)),
+        (sliding_window(3), (8, 6), (True, None, True)),
         (causal() & Band(before=2), (6, 8), (True, (2, 0), False)),
         (causal() & Band(before=2), (8, 6), (True, None, True)),
         (Band(4, 3) & sliding_window(3) & Band(5, 0), (8, 8), (True, (2, 0), False)),
         (Band(4, 3) & Band(before=2), (8, 8), (False, None, True)),
-        (causal() & causal(2), (6, 8), (True, None, True)),
+        (causal() & causal(2), (6, 8), (True, None, False)),
         (causal(2), (6, 8), (False, None, True)),
         (causal(jnp.array([2, -3])), (6, 8), (False, None, True)),
         (Band(2, 1), (8, 8), (False, None, True)),
@@ -345,11 +345,12 @@ def test_cudnn_on_a_gpu(mask):
         (request_for(sliding_window(3, 2) & key_padding(8) & documents(8, 8)), None),
         (request_for(bias=jnp.zeros((1, 1, 8, 8))), "bias"),
         (request_for(dropout=Dropout.create(jax.random.key(0), 0.1, BATCH, 4)), "dropout"),
-        (request_for(causal(jnp.array(3))), "known while tracing"),
+        (request_for(causal(jnp.array(3))), None),
+        (request_for(causal(jnp.array(3)) & causal()), "known while tracing"),
+        (request_for(causal(jnp.array([3, 4]))), "for all rows"),
         (request_for(DenseMask(jnp.ones((1, 8, 8), bool))), "DenseMask"),
         (request_for(causal() & Prefix(jnp.ones(2, int))), "Prefix"),
         (request_for(documents(8, 8) & documents(8, 8)), "one set of segments"),
-        (request_for(causal(-8)), "every pair"),
     ],
 )
 def test_splash_says_why_it_cannot(on, request_, reason):
@@ -364,6 +365,7 @@ def test_splash_says_why_it_cannot(on, request_, reason):
     [
         (causal(), (37, 37), (4, 1), 2.0),
         (causal(-20) & causal(3), (130, 257), (2, 1), None),
+        (causal(-150), (260, 257), (2, 1), None),
         (None, (256, 128), (4, 2), None),
         (Band(30, 140) & key_padding(257), (130, 257), (2, 2), 1.0),
         (causal() & documents(257, 130) & key_padding(130), (257, 130), (2, 2), None),
@@ -392,75 +394,96 @@ def test_splash_has_the_gradient_of_sinks_when_interpreted(mask):
         np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
 
 
-@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("offset", [0, 70, -200])
 @pytest.mark.parametrize(
-    ("lengths", "band"),
+    ("lengths", "low", "high"),
     [
-        ((512, 512), (-511, 0)),
-        ((384, 512), (-383, 511)),  # all pairs
-        ((640, 384), (-639, 100)),
-        ((384, 640), (-128, 127)),
-        ((512, 512), (-300, -1)),
-        ((512, 384), (200, 383)),
-        ((256, 768), (511, 511)),
+        ((512, 512), None, 0),
+        ((384, 512), None, None),
+        ((640, 384), None, 100),
+        ((384, 640), -128, 127),
+        ((512, 512), -300, -1),
+        ((512, 384), 200, None),
+        ((256, 768), 511, 511),
     ],
 )
-@pytest.mark.parametrize("process", ["process_mask", "process_mask_dkv"])
-def test_splash_skips_the_blocks_that_jax_would_find_for_all_heads(process, lengths, band, heads):
-    process = getattr(attention_splash.splash_attention_mask_info, process)
-    masks = attention_splash.splash_attention_mask
-    low, high = band
-    for theirs, ours in (
-        (masks.LocalMask, attention_splash._LocalMask),
-        (masks.FullMask, attention_splash._FullMask),
-    ):
-        arguments = (lengths, (-low, high), 0) if theirs is masks.LocalMask else (lengths,)
-        expected, _ = process(masks.MultiHeadMask([theirs(*arguments)] * heads), (128, 128))
-        found, _ = process(masks.MultiHeadMask([ours(*arguments)]), (128, 128))
-        for name, array in expected._asdict().items():
-            np.testing.assert_array_equal(getattr(found, name), array, name)
+def test_splash_visits_the_blocks_with_an_allowed_pair(lengths, low, high, offset):
+    size = 128
+    rows, columns = (np.arange(length) for length in lengths)
+    distance = columns[None] - rows[:, None] - offset
+    allowed = (distance >= (low or -9999)) & (distance <= (9999 if high is None else high))
+    shape = lengths[0] // size, size, lengths[1] // size, size
+    expected = allowed.reshape(shape).any((1, 3))
+    for known in (offset, jnp.asarray(offset)):
+        block, computes = attention_splash._visits(lengths, (size, size), known, low, high)
+        assert block.min() >= 0
+        assert block.max() < shape[2]
+        row, visit = np.nonzero(computes)
+        visits = np.zeros(expected.shape, int)
+        np.add.at(visits, (row, np.asarray(block)[row, visit]), 1)
+        np.testing.assert_array_equal(visits, expected)
 
 
-def test_splash_over_a_mesh(monkeypatch):
+@pytest.mark.parametrize("mask", [Band(40, 0), Band(30, 140), causal()])
+def test_splash_starts_at_a_query_that_is_known_at_run_time_alone(mask):
+    inputs = arrays(257, 400, (4, 2))
+    for start in (0, 130, 300):
+        shifted = replace(mask, query_offset=jnp.asarray(start))
+        assert_equal_to_reference(attention_splash.attend, inputs, request_for(shifted))
+
+
+@pytest.mark.parametrize("time", [None, "sequence"])
+@pytest.mark.parametrize(
+    "mask", [causal() & documents(40, 40), sliding_window(9) & key_padding(40), None]
+)
+def test_splash_over_a_mesh(monkeypatch, mask, time):
     monkeypatch.setattr(attention_splash, "unsupported", lambda *arguments: None)
     inputs = arrays(40, 40, heads=(4, 2))
-    mask = causal() & documents(40, 40)
 
-    @jax.jit
-    def run(inputs, mask):
-        return attention(*inputs, mask=mask, implementation="splash")
+    def loss(inputs, mask):
+        return jnp.sum(attention(*inputs, mask=mask, implementation="splash") ** 2)
 
+    run = jax.jit(jax.value_and_grad(loss))
     expected = run(inputs, mask)
-    mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    axes = ("data", "sequence", "tensor")
+    mesh = jax.make_mesh((2, 2, 2), axes, axis_types=(AxisType.Explicit,) * 3)
     with jax.set_mesh(mesh):
-        over = jax.NamedSharding(mesh, PartitionSpec("data", None, "tensor", None))
+        over = jax.NamedSharding(mesh, PartitionSpec("data", time, "tensor", None))
         actual = run([jax.device_put(x, over) for x in inputs], mask)
-    assert actual.sharding == over
-    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    assert all(x.sharding == over for x in actual[1])
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5 * float(jnp.abs(y).max()))
 
 
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 @pytest.mark.parametrize(
-    ("width", "dtype", "bias", "kernels"),
-    [(64, jnp.bfloat16, False, 3), (80, jnp.float32, False, 3), (128, jnp.bfloat16, True, 0)],
+    ("width", "dtype", "bias", "time", "kernels"),
+    [
+        (64, jnp.bfloat16, False, None, 3),
+        (80, jnp.float32, False, None, 3),
+        (128, jnp.bfloat16, True, None, 0),
+        (128, jnp.bfloat16, False, "sequence", 6),  # an early and a late part of the queries
+    ],
 )
-def test_auto_compiles_for_a_tpu(width, dtype, bias, kernels):
+def test_auto_compiles_for_a_tpu(width, dtype, bias, time, kernels):
     from jax.experimental import topologies
 
     length = 4096
     devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
     mesh = jax.sharding.Mesh(
-        np.array(devices).reshape(2, 2), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2
+        np.array(devices).reshape(2, 2),
+        (time or "data", "tensor"),
+        axis_types=(AxisType.Explicit,) * 2,
     )
     with jax.set_mesh(mesh):
 
         def shape(dtype, *sizes, spec):
             return jax.ShapeDtypeStruct(sizes, dtype, sharding=jax.NamedSharding(mesh, spec))
 
-        spec = PartitionSpec("data", None, "tensor", None)
+        spec = PartitionSpec(None if time else "data", time, "tensor", None)
         inputs = [shape(dtype, BATCH, length, heads, width, spec=spec) for heads in (4, 2, 2)]
-        ids = shape(jnp.int32, BATCH, length, spec=PartitionSpec("data", None))
+        ids = shape(jnp.int32, BATCH, length, spec=PartitionSpec(*spec[:2]))
 
         def loss(inputs, ids):
             added = ALiBi().bias(ids, ids, num_heads=4) if bias else None

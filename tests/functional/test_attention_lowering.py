@@ -155,7 +155,7 @@ NOT_ON = {
             lambda ids: {"mask": DenseMask(jnp.ones((1, LENGTH, LENGTH), bool))},
             {},
         ),
-        "known while tracing": (lambda ids: {"mask": causal(ids[:, 0])}, {}),
+        "offset for all rows": (lambda ids: {"mask": causal(ids[:, 0])}, {}),
         "not float16": (packed, {"dtype": jnp.float16}),
     },
 }

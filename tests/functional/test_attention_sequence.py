@@ -10,7 +10,15 @@ import pytest
 from attention_cases import BATCH, arrays, make_bias, random_mask, value_and_gradients
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxformer.functional import Bias, DistanceTerms, attention, causal
+from jaxformer.functional import (
+    Bias,
+    DistanceTerms,
+    Mask,
+    attention,
+    causal,
+    sliding_window,
+)
+from jaxformer.functional.attention import blockwise
 
 P = PartitionSpec
 LENGTH = 32
@@ -124,13 +132,16 @@ def test_the_probabilities_are_those_of_one_device():
         np.testing.assert_allclose(weights(inputs, jax.random.key(3)), expected, atol=1e-6)
 
 
-def test_keys_are_gathered_and_their_gradients_scattered():
+@pytest.mark.parametrize(
+    ("mask", "moves"), [(causal(), True), (sliding_window(9), False), (None, False)]
+)
+def test_keys_are_gathered_and_their_gradients_scattered(mask, moves):
     *inputs, cotangent = arrays(LENGTH, LENGTH, (4, 2))
 
     @jax.jit
     def gradients(inputs, cotangent):
         def output(*inputs):
-            return attention(*inputs, mask=causal(), implementation="blockwise")
+            return attention(*inputs, mask=mask, implementation="blockwise")
 
         return jax.vjp(output, *inputs)[1](cotangent)
 
@@ -138,9 +149,32 @@ def test_keys_are_gathered_and_their_gradients_scattered():
         placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
         text = gradients.lower(tuple(placed[:3]), placed[3]).compile().as_text()
     found = re.findall(r" = \S+ (all-[a-z]+|reduce-scatter|collective-permute)\(", text)
-    kinds = set(found)
-    assert kinds == {"all-gather", "reduce-scatter"}, found
+    permuted = {"collective-permute"} if moves else set()
+    assert set(found) == {"all-gather", "reduce-scatter"} | permuted, found
     assert found.count("reduce-scatter") <= 2
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("kind", ["causal", "window", "none"])
+def test_every_device_reads_as_many_keys(monkeypatch, kind, parts):
+    def count(query, key, value, request):
+        del value
+        keys = jnp.sum(request.mask.values(query.shape[1], key.shape[1]), axis=-1)
+        device = jax.lax.axis_index("sequence")
+        found = jnp.stack([jnp.broadcast_to(device, keys.shape), keys], -1)[:, :, None]
+        return jnp.broadcast_to(found, (*query.shape[:3], 2)).astype(query.dtype)
+
+    monkeypatch.setattr(blockwise, "attend", count)
+    *inputs, _ = arrays(256, 256, (4, 2))
+    mask = {"causal": causal(), "window": sliding_window(9), "none": None}[kind]
+    with jax.set_mesh(mesh(parts)):
+        placed = [put(x, None, "sequence", None, None) for x in inputs]
+        found = jax.jit(lambda *x: attention(*x, mask=mask, implementation="blockwise"))(*placed)
+    device, keys = np.asarray(found[0, :, 0]).astype(int).T
+    work = np.bincount(device, keys, parts)
+    assert work.max() <= 1.05 * work.mean()
+    expected = np.asarray((Mask() if mask is None else mask).values(256, 256))
+    np.testing.assert_array_equal(keys, np.broadcast_to(expected.sum(-1), (1, 256))[0])
 
 
 def test_memory_falls_with_the_number_of_devices():

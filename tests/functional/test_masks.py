@@ -162,10 +162,17 @@ def test_block_sparse_attention_skips_most_keys(length):
 
 
 def test_and_keeps_a_flat_list_of_terms():
-    one, two, three = causal(), sliding_window(3), Band(1, 1)
+    one, two, three = causal(), KeyPadding(jnp.ones((1, 3), bool)), Prefix(jnp.ones(1, int))
     assert terms_of((one & two) & (Mask() & three)) == (one, two, three)
     assert terms_of(Mask() & Mask()) == ()
     assert terms_of(one) == (one,)
+
+
+def test_bands_with_fixed_offsets_become_one():
+    assert causal() & Band(before=2) == sliding_window(3)
+    assert Band(4, 3) & sliding_window(3, 2) & Band(5, 1, -1) == Band(0, 0)
+    traced = causal(jnp.array(3))
+    assert terms_of(causal(2) & traced & causal()) == (causal(), traced)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -6,13 +6,10 @@ an implementation and runs it; in a mesh each device processes its rows, queries
 
 import importlib
 import warnings
-from dataclasses import replace
 from typing import Literal, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from jaxformer.checks import FINITE, POSITIVE, RATE, check_argument
 from jaxformer.functional.activations import is_wanted
@@ -22,12 +19,11 @@ from jaxformer.functional.arrays import (
     assert_keys,
     attended,
     check_choice,
-    place,
     platform,
-    spec_of,
     static,
 )
 from jaxformer.functional.attention import blockwise, reference
+from jaxformer.functional.attention.devices import in_order, per_device, zigzag
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.attention.reference import AttentionBias, Request
 from jaxformer.functional.dropout import Dropout
@@ -68,7 +64,8 @@ def attention(
     A query whose keys are all masked gives zeros, with zero gradients; B, T and S may be 0. In an
     explicit mesh each device computes its batch rows, queries and heads. If queries and keys are
     sharded along time, each device gathers all keys and values of its rows and heads, and their
-    gradients are scattered again; this needs "reference" or "blockwise".
+    gradients are scattered again. "cudnn" does not support this.
+    Under a causal mask the devices exchange queries so that all of them read as many keys.
 
     The activations "hook_attn_scores" (scaled, capped, biased, -inf where masked) and
     "hook_pattern" (the probabilities), `[B, N, T, S]`, are computed by the reference
@@ -135,10 +132,12 @@ def attention(
         sinks=sinks,
     )
     if return_weights or is_wanted("hook_attn_scores", "hook_pattern"):
-        found = reference.attend_with_weights(query, key, value, request, _per_device)
+        found = reference.attend_with_weights(query, key, value, request, per_device)
         return found if return_weights else found[0]
     attend = _choose(implementation, query, key, value, request)
-    return _per_device(attend, query, key, value, request)
+    skips = attend is not reference.attend
+    parts = zigzag if skips and request.mask.grows else in_order
+    return per_device(attend, query, key, value, request, parts)
 
 
 def _check_arrays(query, key, value) -> dict[str, int]:
@@ -192,72 +191,13 @@ def _choose(implementation, query, key, value, request):
     # A decode step has one query per row, so blocks would not help.
     if 0 in (query.size, key.size) or (is_auto and query.shape[1] == 1):
         return reference.attend
-    in_parts = (spec := spec_of(query)) is not None and spec[1] is not None
     for name in _PREFERRED.get(platform(), ()) if is_auto else (implementation,):
         # Imported on first use, since the TPU kernel imports all of Pallas.
         chosen = importlib.import_module(f"jaxformer.functional.attention.{name}")
         reason = chosen.unsupported(query, key, value, request)
-        if in_parts and chosen not in (reference, blockwise):
-            reason = "the queries are sharded along time"
         if reason is None:
             return chosen.attend
         if not is_auto:
             message = f"attention: {name} cannot run here ({reason}); using blockwise"
             warnings.warn(message, stacklevel=3)
     return blockwise.attend
-
-
-def _per_device(attend, query, key, value, request):
-    """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded."""
-    spec = spec_of(query)
-    if spec is None:
-        return attend(query, key, value, request)
-    batch, time, heads, _ = spec
-    key_time = time if spec_of(key)[1] == time else None
-    of_query = PartitionSpec(batch, time, heads, None)
-    of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
-    of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, heads)
-    in_specs = (of_query, of_key, of_key, of_request)
-    arguments = jax.tree.map(place, (query, key, value, request), in_specs)
-
-    def attend_locally(query, key, value, request):
-        # Here, not by resharding before: the gradient of this gather is a reduce-scatter.
-        if key_time is not None:
-            key, value = (jax.lax.all_gather(x, time, axis=1, tiled=True) for x in (key, value))
-        if time is not None:
-            length = query.shape[1]
-            request = request.of_queries(jax.lax.axis_index(time) * length, length, key.shape[1])
-        return attend(query, key, value, request)
-
-    on_each = jax.shard_map(attend_locally, in_specs=in_specs, out_specs=of_query, check_vma=False)
-    return on_each(*arguments)
-
-
-def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, heads) -> Request:
-    """Returns the partition specs of a request's arrays, from those of the batch and head axes."""
-
-    def of(x, head_axis=None):
-        entries = [None] * jnp.ndim(x)
-        if entries and x.shape[0] == batch_size and head_axis != 0:
-            entries[0] = batch
-        if head_axis is not None and x.shape[head_axis] == num_heads:
-            entries[head_axis] = heads
-        return PartitionSpec(*entries)
-
-    bias = request.bias
-    dropout = request.dropout
-    distances = request.distances
-    if isinstance(bias, Bias):
-        rows = jax.tree.map(of, replace(bias, heads=()))
-        bias = replace(rows, heads=PartitionSpec(*[None] * (bias.heads.ndim - 1), heads))
-    elif bias is not None:
-        bias = of(bias, head_axis=1)
-    if dropout is not None:
-        rows, own = PartitionSpec(batch), PartitionSpec(heads)
-        whole = PartitionSpec()
-        dropout = replace(dropout, key=whole, rows=rows, heads=own, first_query=whole)
-    if distances is not None:
-        distances = distances.partition_specs(heads)
-    mask = jax.tree.map(of, request.mask)
-    sinks = None if request.sinks is None else PartitionSpec(heads)
-    return replace(request, mask=mask, bias=bias, dropout=dropout, distances=distances, sinks=sinks)

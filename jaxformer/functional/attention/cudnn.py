@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.backend import get_backend
 
 from jaxformer.functional.activations import saveable
-from jaxformer.functional.arrays import platform
+from jaxformer.functional.arrays import platform, spec_of
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.derivatives import with_gradient_of
@@ -32,6 +32,7 @@ def unsupported(query, key, value, request: Request) -> str | None:
     widest = 256 if capability >= (9, 0) else 128
     _, rest = _split(request.mask, query.shape[1], key.shape[1])
     odd = query.shape[1] % 2 or key.shape[1] % 2
+    spec = spec_of(query)
     reasons = {
         "it needs an NVIDIA GPU of compute capability 8.0 or later": capability < (8, 0),
         "it does not support a bias": request.bias is not None,
@@ -47,6 +48,7 @@ def unsupported(query, key, value, request: Request) -> str | None:
         f"it needs a head dim that is a multiple of 8 and at most {widest}, not {width}": width % 8
         or width > widest,
         f"it needs values as wide as the keys, not {value.shape[-1]}": value.shape[-1] != width,
+        "the queries are sharded along time": spec is not None and spec[1] is not None,
         "this mask needs even lengths": odd and terms_of(rest),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -208,17 +210,17 @@ def _compute_capability() -> tuple[int, int]:
 def _split(mask: Mask, query_length: int, key_length: int) -> tuple[dict, Mask]:
     """Splits a mask into keyword arguments for cuDNN and the remaining mask."""
     terms = terms_of(mask)
-    if terms and all(map(_is_band, terms)) and query_length <= key_length:
-        before = min((term.before for term in terms if term.before is not None), default=None)
-        after = min((term.after for term in terms if term.after is not None), default=None)
-        if after == 0:
-            # Without `is_causal`, jax 0.10 ignores the right end of the window.
-            window = None if before is None else (before, 0)
-            return {"is_causal": True, "local_window_size": window}, Mask()
-    rest = tuple(term for term in terms if not (_is_band(term) and term == causal()))
-    return {"is_causal": len(rest) < len(terms)}, All(rest)
+    band = next((term for term in terms if _is_causal(term)), None)
+    if len(terms) == 1 and band is not None and query_length <= key_length:
+        # Without `is_causal`, jax 0.10 ignores the right end of the window.
+        window = None if band.before is None else (band.before, 0)
+        return {"is_causal": True, "local_window_size": window}, Mask()
+    rest = tuple(term for term in terms if not (_is_causal(term) and term == causal()))
+    return {"is_causal": band is not None}, All(rest)
 
 
-def _is_band(term: Mask) -> bool:
-    """Whether a mask is a band whose offset is statically 0."""
-    return isinstance(term, Band) and isinstance(term.query_offset, int) and term.query_offset == 0
+def _is_causal(term: Mask) -> bool:
+    """Whether a mask is a band that ends with the query, whose offset is statically 0."""
+    if not isinstance(term, Band) or not isinstance(term.query_offset, int):
+        return False
+    return term.query_offset == 0 and term.after == 0

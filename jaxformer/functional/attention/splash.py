@@ -1,19 +1,19 @@
 """Splash attention, JAX's own flash-attention kernel for TPUs.
 
-The kernel skips blocks that a causal mask or a window excludes. Padding and packed documents become
-segment ids, which cost no memory but skip no blocks. Derivatives other than the gradient are
-computed by blockwise.
+The kernel skips blocks that a causal mask or a window excludes. Which these are follows from the
+index of the first query, so that it may be known at run time alone, as on a device that has a part
+of each row. Padding and packed documents become segment ids, which cost no memory but skip no
+blocks. Derivatives other than the gradient are computed by blockwise.
 """
 
-from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel,
-    splash_attention_mask,
     splash_attention_mask_info,
 )
 
@@ -50,16 +50,16 @@ def unsupported(query, key, value, request: Request) -> str | None:
 
 
 def _unsupported_mask(mask: Mask, query_length: int, key_length: int) -> str | None:
-    for term in terms_of(mask):
+    terms = terms_of(mask)
+    for term in terms:
         if not isinstance(term, Band | KeyPadding | Segments):
             return f"it cannot express the mask {type(term).__name__}"
-        if isinstance(term, Band) and not isinstance(term.query_offset, int):
-            return "it needs a query offset that is known while tracing"
-    if sum(isinstance(term, Segments) for term in terms_of(mask)) > 1:
+        if isinstance(term, Band) and jnp.ndim(term.query_offset):
+            return "it needs the same query offset for all rows"
+    if sum(isinstance(term, Segments) for term in terms) > 1:
         return "it supports only one set of segments"
-    low, high = _band(mask, query_length, key_length)
-    if low > high:
-        return "it cannot express a mask that excludes every pair"
+    if sum(isinstance(term, Band) for term in terms) > 1:
+        return "it supports only one query offset that is not known while tracing"
     return None
 
 
@@ -79,8 +79,7 @@ def _by_kernel(lengths, query_BNTH, key_BKSH, value_BKSH, request):
     batch, num_heads, *_ = query_BNTH.shape
     pairs = query_BNTH.shape[2], key_BKSH.shape[2]
     query_padding, key_padding = (whole - n for whole, n in zip(pairs, lengths, strict=True))
-    band = _band(request.mask, *pairs)
-    kernel = _kernel(pairs, band, request.softcap, platform() != "tpu")
+    kernel = _kernel(pairs, _band(request.mask), request.softcap, platform() != "tpu")
     ids = None
     if key_padding or any(not isinstance(term, Band) for term in terms_of(request.mask)):
         ids = splash_attention_kernel.SegmentIds(
@@ -116,41 +115,35 @@ def _named(x):
     return saveable("attention_context", x) if is_made else x
 
 
-# JAX checks for each block whether any pair and whether all pairs are allowed. If all pairs of a
-# block agree, a single element answers both: 131,072 tokens have 1.7e10 pairs.
+@dataclass(frozen=True)
+class _IsBetween:
+    """Whether `low <= key - query <= high`; None is unlimited. Hashable, for a kernel's cache."""
+
+    low: int | None
+    high: int | None
+
+    def __call__(self, query_ids, key_ids):
+        distance = key_ids - query_ids
+        allowed = True if self.low is None else distance >= self.low
+        return allowed if self.high is None else (distance <= self.high) & allowed
 
 
-class _LocalMask(splash_attention_mask.LocalMask):
-    def __getitem__(self, block):
-        queries, keys = block
-        before, after = self.window_size
-        lowest = keys.start - (queries.stop - 1)
-        highest = keys.stop - 1 - queries.start
-        if highest < -before or after < lowest:
-            return np.zeros((1, 1), bool)
-        if -before <= lowest and highest <= after:
-            return np.ones((1, 1), bool)
-        return super().__getitem__(block)
-
-
-class _FullMask(splash_attention_mask.FullMask):
-    def __getitem__(self, block):
-        return np.ones((1, 1), bool)
-
-
-@lru_cache
-def _kernel(pairs, band, softcap, interpret):
-    low, high = band
-    mask = _LocalMask(pairs, (-low, high), 0)
-    if band == _band(Mask(), *pairs):
-        mask = _FullMask(pairs)
-    masks = splash_attention_mask.MultiHeadMask([mask])  # shared by all heads
-    query_block, key_block = (_block_size(length) for length in pairs)
-    # `make_splash_mha` does the same but puts these arrays on a device, which ahead-of-time
-    # compilation does not have.
-    blocks = (query_block, key_block)
-    by_query, in_band = splash_attention_mask_info.process_mask(masks, blocks)
-    by_key, _ = splash_attention_mask_info.process_mask_dkv(masks, blocks)
+def _kernel(pairs, band: Band, softcap, interpret):
+    query_block, key_block = blocks = tuple(_block_size(length) for length in pairs)
+    low = None if band.before is None else -band.before
+    high = band.after
+    is_between = None if low is None and high is None else _IsBetween(low, high)
+    query_ids = None if is_between is None else jnp.arange(pairs[0]) + band.query_offset
+    by_query = _visits(pairs, blocks, band.query_offset, low, high)
+    # A query is as far from a key as the key is from it, in the other direction.
+    opposite = (None if x is None else -x for x in (high, low))
+    by_key = _visits(pairs[::-1], blocks[::-1], -band.query_offset, *opposite)
+    by_query = splash_attention_mask_info.MaskInfo(
+        by_query[0][None], None, by_query[1][None], None, query_ids
+    )
+    by_key = splash_attention_mask_info.MaskInfo(
+        by_key[0].T[None], None, by_key[1].T[None], None, query_ids
+    )
     return splash_attention_kernel.SplashAttentionKernel(
         by_query,
         by_query,
@@ -168,25 +161,51 @@ def _kernel(pairs, band, softcap, interpret):
         mask_value=splash_attention_kernel.DEFAULT_MASK_VALUE,
         attn_logits_soft_cap=softcap,
         residual_checkpoint_name=None,
-        mask_function=in_band,
+        mask_function=is_between,
         interpret=interpret,
     )
+
+
+def _visits(lengths, blocks, offset, low: int | None, high: int | None) -> tuple:
+    """Returns which blocks of columns each block of rows visits, and whether it computes there.
+
+    Row i, whose index among the columns is `i + offset`, reads columns from `i + offset + low` to
+    `i + offset + high`.
+
+    Returns:
+        Integers `[row blocks, visits]` and 0 or 1 `[row blocks, visits]`. A visit that computes
+        nothing names the first block of the next row, which is then loaded meanwhile.
+    """
+    (num_rows, num_columns), (row_block, column_block) = lengths, blocks
+    count = num_columns // column_block
+    array = np if isinstance(offset, int) else jnp
+    start = array.arange(0, num_rows, row_block) + offset
+    first, last = array.zeros_like(start), array.full_like(start, count - 1)
+    if low is not None:
+        first = array.maximum((start + low) // column_block, 0)
+    if high is not None:
+        last = array.minimum((start + row_block - 1 + high) // column_block, last)
+    visits = count
+    if array is np:
+        visits = max(1, int(np.max(last - first)) + 1)
+    elif low is not None and high is not None:
+        visits = min(count, (row_block - 1 + high - low) // column_block + 2)
+    block = first[:, None] + array.arange(visits)[None]
+    computes = block <= last[:, None]
+    following = array.minimum(array.roll(first, -1), count - 1)
+    block = array.where(computes, block, following[:, None])
+    # These are in a TPU's memory for scalars, which is small.
+    smallest = next(x for x in (jnp.int8, jnp.int16, jnp.int32) if count <= jnp.iinfo(x).max)
+    return jnp.asarray(block, smallest), jnp.asarray(computes, jnp.int8)
 
 
 def _block_size(length: int) -> int:
     return next(size for size in (512, 384, 256, 128) if length % size == 0)
 
 
-def _band(mask: Mask, query_length: int, key_length: int) -> tuple[int, int]:
-    """Returns the lowest and highest `key - query` that the mask allows."""
-    low, high = 1 - query_length, key_length - 1
-    for term in terms_of(mask):
-        if isinstance(term, Band):
-            if term.before is not None:
-                low = max(low, term.query_offset - term.before)
-            if term.after is not None:
-                high = min(high, term.query_offset + term.after)
-    return low, high
+def _band(mask: Mask) -> Band:
+    """Returns the band of a mask; the one of all pairs if it has none."""
+    return next((term for term in terms_of(mask) if isinstance(term, Band)), Band())
 
 
 def _query_ids(mask: Mask, batch: int, length: int) -> jax.Array:

@@ -31,9 +31,17 @@ class Mask:
     __array_ufunc__ = None  # otherwise NumPy would apply `array & mask` elementwise
 
     def __and__(self, other: Mask) -> Mask:
-        """Returns the intersection: a pair is allowed if both masks allow it."""
+        """Returns the intersection: a pair is allowed if both masks allow it.
+
+        Bands whose offsets are known while tracing become one.
+        """
         _check_mask(other)
-        return All((*terms_of(self), *terms_of(other)))
+        terms = (*terms_of(self), *terms_of(other))
+        bands = [term for term in terms if _is_fixed_band(term)]
+        if len(bands) > 1:
+            others = (term for term in terms if not _is_fixed_band(term))
+            terms = (_intersection(bands), *others)
+        return terms[0] if len(terms) == 1 else All(terms)
 
     def __or__(self, other: Mask) -> Mask:
         """Returns the union: a pair is allowed if either mask allows it."""
@@ -59,6 +67,11 @@ class Mask:
     @property
     def has_gaps(self) -> bool:
         """Whether keys between the bounds may be excluded for all queries; see `key_blocks`."""
+        return False
+
+    @property
+    def grows(self) -> bool:
+        """Whether later queries read more keys, as in a causal mask."""
         return False
 
     def key_blocks(self, query_length: int, key_length: int, size: int) -> jax.Array:
@@ -151,6 +164,10 @@ class All(Mask):
     def has_gaps(self):
         return any(term.has_gaps for term in self.terms)
 
+    @property
+    def grows(self):
+        return any(term.grows for term in self.terms)
+
     def key_blocks(self, query_length, key_length, size):
         blocks = (term.key_blocks(query_length, key_length, size) for term in self.terms)
         return reduce(jnp.logical_and, blocks, super().key_blocks(query_length, key_length, size))
@@ -184,6 +201,10 @@ class AnyOf(Mask):
     @property
     def has_gaps(self):
         return True
+
+    @property
+    def grows(self):
+        return any(choice.grows for choice in self.choices)
 
     def key_blocks(self, query_length, key_length, size):
         blocks = (choice.key_blocks(query_length, key_length, size) for choice in self.choices)
@@ -259,10 +280,25 @@ class Band(Mask):
             high = jnp.clip(last + self.after + 1, 0, key_length)
         return low, high
 
+    @property
+    def grows(self):
+        return self.before is None and self.after is not None
+
     def grain(self, key_length):
         if self.before is None or self.after is None:
             return key_length if self.before is self.after else key_length // 4
         return min(key_length, self.before + self.after + 1) // 2
+
+
+def _is_fixed_band(mask: Mask) -> bool:
+    return isinstance(mask, Band) and isinstance(mask.query_offset, int)
+
+
+def _intersection(bands: list[Band]) -> Band:
+    """The pairs in all of several bands with fixed offsets, as one without an offset."""
+    before = [band.before - band.query_offset for band in bands if band.before is not None]
+    after = [band.after + band.query_offset for band in bands if band.after is not None]
+    return Band(min(before, default=None), min(after, default=None))
 
 
 def causal(query_offset: int | jax.Array = 0) -> Band:
@@ -319,6 +355,10 @@ class Prefix(Mask):
     def key_bounds(self, query_length, key_length):
         _, high = causal(self.query_offset).key_bounds(query_length, key_length)
         return 0, jnp.clip(jnp.max(self.lengths), high, key_length)
+
+    @property
+    def grows(self):
+        return True
 
     def grain(self, key_length):
         return causal().grain(key_length)

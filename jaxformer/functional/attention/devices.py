@@ -1,0 +1,104 @@
+"""Attention in a mesh: which rows, heads, queries and keys each device computes with."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.functional.arrays import place, spec_of
+from jaxformer.functional.attention.reference import Request
+from jaxformer.functional.positions.base import Bias
+
+
+def in_order(attend, query, key, value, request, axis):
+    """Computes a device's own queries."""
+    length = query.shape[1]
+    start = jax.lax.axis_index(axis) * length
+    return attend(query, key, value, request.of_queries(start, length, key.shape[1]))
+
+
+def zigzag(attend, query, key, value, request, axis):
+    """Computes half i and half 2n - 1 - i of the 2n halves of all queries on device i of n.
+
+    Under a causal mask all devices then read the same number of keys. In order, the last one would
+    read twice as many as on average.
+
+    Returns:
+        The outputs of the device's own queries.
+    """
+    size = jax.lax.axis_size(axis)
+    if query.shape[1] % 2 or size == 1:
+        return in_order(attend, query, key, value, request, axis)
+    device, length = jax.lax.axis_index(axis), query.shape[1] // 2
+    outputs = []
+    for side, half in enumerate(jnp.split(query, 2, axis=1)):
+        moves = [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
+        moved = jax.lax.ppermute(half, axis, moves)
+        is_early = device % 2 == side
+        start = jnp.where(is_early, device, 2 * size - 1 - device) * length
+        output = attend(moved, key, value, request.of_queries(start, length, key.shape[1]))
+        outputs.append(jax.lax.ppermute(output, axis, [(to, of) for of, to in moves]))
+    return jnp.concatenate(outputs, axis=1)
+
+
+def per_device(attend, query, key, value, request, parts=in_order):
+    """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded.
+
+    `parts` says which queries a device computes if they are sharded along time: those of its own
+    shard (`in_order`), or as many early as late ones (`zigzag`).
+
+    Returns:
+        The outputs `[B, T, N, H']`, sharded as the queries.
+    """
+    spec = spec_of(query)
+    if spec is None:
+        return attend(query, key, value, request)
+    batch, time, heads, _ = spec
+    key_time = time if spec_of(key)[1] == time else None
+    of_query = PartitionSpec(batch, time, heads, None)
+    of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
+    of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, heads)
+    in_specs = (of_query, of_key, of_key, of_request)
+    arguments = jax.tree.map(place, (query, key, value, request), in_specs)
+
+    def attend_locally(query, key, value, request):
+        # Here, not by resharding before: the gradient of this gather is a reduce-scatter.
+        if key_time is not None:
+            key, value = (jax.lax.all_gather(x, time, axis=1, tiled=True) for x in (key, value))
+        if time is not None:
+            return parts(attend, query, key, value, request, time)
+        return attend(query, key, value, request)
+
+    on_each = jax.shard_map(attend_locally, in_specs=in_specs, out_specs=of_query, check_vma=False)
+    return on_each(*arguments)
+
+
+def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, heads) -> Request:
+    """Returns the partition specs of a request's arrays, from those of the batch and head axes."""
+
+    def of(x, head_axis=None):
+        entries = [None] * jnp.ndim(x)
+        if entries and x.shape[0] == batch_size and head_axis != 0:
+            entries[0] = batch
+        if head_axis is not None and x.shape[head_axis] == num_heads:
+            entries[head_axis] = heads
+        return PartitionSpec(*entries)
+
+    bias = request.bias
+    dropout = request.dropout
+    distances = request.distances
+    if isinstance(bias, Bias):
+        rows = jax.tree.map(of, replace(bias, heads=()))
+        bias = replace(rows, heads=PartitionSpec(*[None] * (bias.heads.ndim - 1), heads))
+    elif bias is not None:
+        bias = of(bias, head_axis=1)
+    if dropout is not None:
+        rows, own = PartitionSpec(batch), PartitionSpec(heads)
+        whole = PartitionSpec()
+        dropout = replace(dropout, key=whole, rows=rows, heads=own, first_query=whole)
+    if distances is not None:
+        distances = distances.partition_specs(heads)
+    mask = jax.tree.map(of, request.mask)
+    sinks = None if request.sinks is None else PartitionSpec(heads)
+    return replace(request, mask=mask, bias=bias, dropout=dropout, distances=distances, sinks=sinks)
