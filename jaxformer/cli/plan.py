@@ -40,7 +40,8 @@ CONFIG and the options that change its fields are the same as for `jaxformer tra
   {prog} llama3_8b --chips v5p:4x4x4        a slice, by the topology of its chips
   {prog} llama3_8b --chips v6e:16x16*2      two slices, joined by the network
   {prog} t5:11b --chips h100:64             GPUs
-  {prog} llama:llama3-405b --chips v5p --find   the smallest slice that holds it
+  {prog} llama3_8b --chips v5p:4x4x4 --find the fastest mesh of a slice
+  {prog} llama:llama3-405b --chips v5p --find   the smallest slice that holds it, and its mesh
 
 Chips: {chips}
 Configs: {names}"""
@@ -51,9 +52,9 @@ class PlanOptions(Config):
     """Estimates the memory and speed of a config on a slice."""
 
     chips: str = ""
-    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; only the chip with --find."""
+    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; with --find also a chip alone."""
     find: bool = False
-    """Find the smallest slice of the chip that the config fits on, with the best mesh."""
+    """Find the fastest mesh of the slice, or of the smallest slice of a chip that it fits on."""
     compile: bool = True
     """Run the TPU compiler, which takes a minute or two; --no-compile uses only the closed form."""
     price_per_chip_hour: float | None = None
@@ -86,12 +87,12 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
             "chips: must name a slice, as --chips v5p:4x4x4, --chips h100:64, or --chips v5p --find"
         )
     if wanted.find and chooses_mesh:
-        raise ArgumentError("--find chooses the mesh: leave out --mesh, or name a slice")
+        raise ArgumentError("--find chooses the mesh: leave out --mesh, or --find")
     price = wanted.price_per_chip_hour
     positive = price is None or 0 < price < math.inf
     check_argument("price-per-chip-hour", price, positive, "dollars above 0")
     found = None
-    slice_ = None if wanted.find else parse_chips(wanted.chips)
+    slice_ = None if wanted.find and ":" not in wanted.chips else parse_chips(wanted.chips)
     config = _filled_in(wanted.experiment)
     check_without_mesh(config)
     if slice_ is None:
@@ -99,6 +100,9 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
         _progress(f"searching the slices of {chip.name}")
         found = search.smallest(config, chip)
         slice_ = found.slice
+    elif wanted.find:
+        _progress(f"searching the meshes of {slice_.name}")
+        found = search.winner(config, slice_)
     elif chooses_mesh:
         check(config, slice_)
     made = make_plan(config, slice_, found, compiling=wanted.compile, progress=_progress)

@@ -237,17 +237,17 @@ def with_remat(model: ModelConfig, remat: Remat) -> ModelConfig:
 
 def parameter_count(model: ModelConfig) -> int:
     """Returns the number of parameters of a model."""
-    return _counts(with_remat(model, "none").build)[0]
+    return _counts(with_remat(model, "none"))[0]
 
 
 def expert_parameter_count(model: ModelConfig) -> int:
     """Returns the number of parameters of the experts of a model."""
-    return _counts(with_remat(model, "none").build)[1]
+    return _counts(with_remat(model, "none"))[1]
 
 
 @lru_cache(maxsize=8)
-def _counts(build) -> tuple[int, int]:
-    model = AbstractModel(build)
+def _counts(config: ModelConfig) -> tuple[int, int]:
+    model = AbstractModel(config.build)
     sizes = {name: prod(x.shape) for name, x in model.shapes.items()}
     of_experts = (size for name, size in sizes.items() if "expert" in model.axes[name])
     return sum(sizes.values()), sum(of_experts)

@@ -19,7 +19,13 @@ from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import RematNames
-from jaxformer.plan.closed_form import parameter_count, saved_bytes, with_remat, work_of
+from jaxformer.plan.closed_form import (
+    expert_parameter_count,
+    parameter_count,
+    saved_bytes,
+    with_remat,
+    work_of,
+)
 from jaxformer.plan.memory import MemoryEstimate, estimate
 from jaxformer.plan.roofline import StepTime, step_time, time_of
 from jaxformer.plan.trace import TracedStep, check, stages_of, trace_step
@@ -120,7 +126,13 @@ def _traced(config: Config, slice_: Slice) -> list[Candidate]:
     traced: list[Candidate] = []
     while waiting and len(traced) < MOST_TRACES and sum(x.fits for x in traced) < WANTED:
         traced.append(evaluate(waiting.pop(0), slice_))
-        smaller = None if traced[-1].fits else _in_more_parts(traced[-1])
+        if traced[-1].fits:
+            continue
+        # Others that need as much are not worth a trace.
+        excess = traced[-1].memory.peak / slice_.chip.memory.value
+        most = _rough_bytes(traced[-1].config) / excess
+        waiting = [each for each in waiting if _rough_bytes(each) < most]
+        smaller = _in_more_parts(traced[-1])
         if smaller is not None:
             insort(waiting, smaller, key=order)
     return traced
@@ -148,7 +160,7 @@ def winner(config: Config, slice_: Slice) -> Candidate:
             f"{nearest.name}, needs {nearest.memory.peak / GIB:.2f}; take more chips, a chip with "
             f"more memory, or a smaller batch{_or_pad(config, slice_)}"
         )
-    if any(_divides(replace(config, mesh=mesh), slice_) for mesh in _meshes(slice_)):
+    if any(_divides(replace(config, mesh=mesh), slice_) for mesh in _meshes(config.model, slice_)):
         raise ConfigError(
             f"chips = {slice_.name!r}: the state of this config does not fit on any mesh in the "
             f"{available:.2f} GiB of a device; take more chips, or a chip with more "
@@ -175,8 +187,8 @@ def _why_not_divided(config: Config, slice_: Slice) -> str:
     # Some mesh divides the model, since full replication does.
     parts = config.train.gradient_accumulation
     devices = slice_.num_devices
-    meshes = [mesh for mesh in _meshes(slice_) if _divides_model(config.model, mesh)]
-    least = parts * min(mesh.data * mesh.fsdp for mesh in meshes)
+    meshes = [mesh for mesh in _meshes(config.model, slice_) if _divides_model(config.model, mesh)]
+    least = parts * min(row_shards(vars(mesh)) for mesh in meshes)
     phase = next(phase for phase in config.data.phases if phase.batch_size % least)
     return (
         f"{phase.field}.batch_size = {phase.batch_size}: must be a multiple of {least}, so that "
@@ -207,7 +219,7 @@ def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
     model = config.model
     models = [with_remat(model, remat) for remat in REMAT]
     models += [model] if model not in models else []
-    for mesh in _meshes(slice_):
+    for mesh in _meshes(model, slice_):
         placed = replace(config, mesh=mesh)
         if not _divides(placed, slice_):
             continue
@@ -220,15 +232,25 @@ def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
 
 def _meshes(model: ModelConfig, slice_: Slice) -> Iterator[MeshConfig]:
     """Yields every way to distribute the devices of a slice over the mesh axes."""
+    devices = slice_.num_devices
     # Layers wait for tensor-parallel reductions, and network latency is not modelled.
-    widest = slice_.chip.link_domain or slice_.num_devices
-    has_experts = expert_parameter_count(model) > 0
-    for tensor, others in _factors(slice_.num_devices):
-        for expert, others in _factors(others if has_experts else 1, others):
-            for sequence, others in _factors(others):
-                for fsdp, data in _factors(others):
-                    if tensor <= widest and data % slice_.num_slices == 0:
-                        yield MeshConfig(data, fsdp, tensor, sequence, expert)
+    most_tensor = slice_.chip.link_domain or devices
+    most_expert = devices if expert_parameter_count(model) else 1
+    for tensor, expert, sequence, fsdp in _divisors(devices, 4):
+        data = devices // (tensor * expert * sequence * fsdp)
+        if tensor <= most_tensor and expert <= most_expert and data % slice_.num_slices == 0:
+            yield MeshConfig(data, fsdp, tensor, sequence, expert)
+
+
+def _divisors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yields every tuple of `count` factors whose product divides a number."""
+    if count == 0:
+        yield ()
+        return
+    for size in range(1, number + 1):
+        if number % size == 0:
+            for others in _divisors(number // size, count - 1):
+                yield size, *others
 
 
 def _divides(config: Config, slice_: Slice) -> bool:
@@ -253,22 +275,29 @@ def _fewest_parts(config: Config, slice_: Slice) -> int | None:
     """Returns the fewest micro-batches whose saved activations fit, or None if single rows do not
     fit.
     """
-    mesh = config.mesh
-    model = config.model
-    stages = stages_of(config)
-    state = 4 * _FLOAT_BYTES * parameter_count(model) / (mesh.fsdp * mesh.tensor)
-    free = slice_.chip.memory.value - state
-    rows = [stage.config.data.batch_size // (mesh.data * mesh.fsdp) for stage in stages]
-    tokens = [_longest_row(stage.config) * count for stage, count in zip(stages, rows, strict=True)]
     parts = config.train.gradient_accumulation
-    while all(count % parts == 0 for count in rows):
-        saved = (saved_bytes(stack, max(tokens) // parts, mesh.tensor) for stack in model.stacks)
-        if sum(saved) < free:
+    rows = [stage.config.data.batch_size for stage in stages_of(config)]
+    while all(count % (parts * row_shards(vars(config.mesh))) == 0 for count in rows):
+        if _rough_bytes(_with_parts(config, parts)) < slice_.chip.memory.value:
             return parts
-        if _compares_rows(model):
+        if _compares_rows(config.model):
             return None
         parts *= 2
     return None
+
+
+def _rough_bytes(config: Config) -> float:
+    """The state and the saved activations of a device, which are most of its memory."""
+    mesh, model = config.mesh, config.model
+    experts = expert_parameter_count(model)
+    held = parameter_count(model) - experts + experts / mesh.expert
+    parts = config.train.gradient_accumulation * row_shards(vars(mesh)) * mesh.sequence
+    tokens = max(
+        stage.config.data.batch_size * _longest_row(stage.config) // parts
+        for stage in stages_of(config)
+    )
+    saved = sum(saved_bytes(stack, tokens, mesh.tensor) for stack in model.stacks)
+    return 4 * _FLOAT_BYTES * held / (mesh.fsdp * mesh.tensor) + saved
 
 
 def _in_more_parts(candidate: Candidate) -> Config | None:
