@@ -128,10 +128,11 @@ def _traced(config: Config, slice_: Slice) -> list[Candidate]:
         traced.append(evaluate(waiting.pop(0), slice_))
         if traced[-1].fits:
             continue
-        # Others that need as much are not worth a trace.
+        # Others that need as much are not worth a trace; the one that needs the least is.
         excess = traced[-1].memory.peak / slice_.chip.memory.value
         most = _rough_bytes(traced[-1].config) / excess
-        waiting = [each for each in waiting if _rough_bytes(each) < most]
+        least = min(waiting, key=_rough_bytes, default=None)
+        waiting = [each for each in waiting if _rough_bytes(each) < most or each is least]
         smaller = _in_more_parts(traced[-1])
         if smaller is not None:
             insort(waiting, smaller, key=order)
@@ -287,7 +288,7 @@ def _fewest_parts(config: Config, slice_: Slice) -> int | None:
 
 
 def _rough_bytes(config: Config) -> float:
-    """The state and the saved activations of a device, which are most of its memory."""
+    """The state, the saved activations and those of one layer, which are most of the memory."""
     mesh, model = config.mesh, config.model
     experts = expert_parameter_count(model)
     held = parameter_count(model) - experts + experts / mesh.expert
@@ -296,8 +297,14 @@ def _rough_bytes(config: Config) -> float:
         stage.config.data.batch_size * _longest_row(stage.config) // parts
         for stage in stages_of(config)
     )
-    saved = sum(saved_bytes(stack, tokens, mesh.tensor) for stack in model.stacks)
-    return 4 * _FLOAT_BYTES * held / (mesh.fsdp * mesh.tensor) + saved
+    found = 4 * _FLOAT_BYTES * held / (mesh.fsdp * mesh.tensor)
+    for stack in model.stacks:
+        layer = saved_bytes(stack.with_fields(remat="none"), tokens, mesh.tensor)
+        found += saved_bytes(stack, tokens, mesh.tensor) + layer / stack.num_layers
+        keys = tokens * mesh.sequence * stack.kv_heads * (stack.head_width + stack.value_width)
+        # Keys and values of all parts of a row, and their gradients.
+        found += (mesh.sequence > 1) * 2 * keys * stack.dtype.itemsize / mesh.tensor
+    return found
 
 
 def _in_more_parts(candidate: Candidate) -> Config | None:
