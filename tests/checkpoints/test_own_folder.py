@@ -124,6 +124,7 @@ def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     [".lock", "metrics.jsonl", "wall_time.jsonl", "config.json", "evaluation.json", "loss.png"],
 )
 @pytest.mark.first(".lock")
+@pytest.mark.quick(".lock")
 def test_nothing_is_written_through_a_link(place, name):
     outside = place / "precious"
     outside.write_bytes((place / "run" / name).read_bytes() if name != ".lock" else b"")
@@ -199,6 +200,7 @@ def test_a_changed_batch_size_of_steps_to_come_is_no_other_run(place):
 
 @pytest.mark.parametrize("what", ["run", ".lock", "another in its place"])
 @pytest.mark.more
+@pytest.mark.quick("run", ".lock")
 def test_a_run_that_was_removed_writes_nothing_more(place, capsys, what):
     """As the process would see it: the lock is asked before anything is committed."""
     seen = []

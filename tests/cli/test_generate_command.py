@@ -118,6 +118,7 @@ def test_a_stop_string_ends_the_text(folder):
     assert "".join(writer.stream(ids_of(model, "the")[0])) == found.text
 
 
+@pytest.mark.slow
 def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypatch):
     asked = []
     original = TextGenerator.stream

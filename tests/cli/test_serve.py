@@ -251,6 +251,7 @@ VALUES = [
 
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("name", [*_OPTIONS, *_WITHOUT_EFFECT, *_OTHERS])
+@pytest.mark.quick("*-False", "stream-*")
 def test_any_value_of_an_option_is_read_or_refused(name, chat, model):
     refused = 0
     for value in VALUES:

@@ -45,6 +45,7 @@ def test_the_screen_shows_times_and_text(folder, capsys):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("ending", ["txt", "srt", "vtt", "json"])
+@pytest.mark.quick("srt")
 def test_every_kind_of_file_is_written(folder, tmp_path, ending):
     output = tmp_path / f"talk.{ending}"
     timing = ("--timestamps", "words", "--language", "en")
@@ -57,6 +58,7 @@ def test_every_kind_of_file_is_written(folder, tmp_path, ending):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_several_files_are_lines_of_one(folder, tmp_path):
     output = tmp_path / "talks.jsonl"
     assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0

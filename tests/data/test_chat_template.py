@@ -121,6 +121,7 @@ def save(folder, template=None, **settings):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.quick("chatml", "llama 3", "others")
 def test_a_chat_is_written_as_transformers_writes_it(tmp_path, name):
     from transformers import AutoTokenizer
 

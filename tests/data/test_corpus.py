@@ -154,7 +154,7 @@ def _build(source, folder, barrier, results):
     results.put((corpus.tokenizer.fingerprint(), np.array(corpus.train.tokens).tobytes()))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_processes_that_race_agree(source, tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()

@@ -217,7 +217,7 @@ def test_a_lost_shard_is_tokenised_again(source, tmp_path):
     assert files(tmp_path / "run") == whole
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     process = started(source, run)

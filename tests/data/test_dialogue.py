@@ -59,6 +59,7 @@ def answer(tokenizer, text, prompt="<|im_start|>assistant\n", num_calls=0):
 
 @pytest.mark.parametrize("messages", [ASKED, WITH_TOOLS[:4]], ids=["question", "results"])
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["", "tools"])
+@pytest.mark.quick("-question", "tools-results")
 def test_prompts_are_those_of_transformers(tmp_path, messages, tools):
     theirs, dialogue = saved(tmp_path)
     expected = theirs.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
@@ -91,6 +92,7 @@ def test_a_function_has_the_schema_that_transformers_makes_of_it():
 
 
 @pytest.mark.parametrize("name", sorted({*TEMPLATES} - {"qwen"}))
+@pytest.mark.quick("chatml", "llama3")
 def test_templates_without_tools_say_so(tmp_path, name):
     _, dialogue = saved(tmp_path, TEMPLATES[name])
     with pytest.raises(DataError, match="the chat template does not support tools"):
@@ -172,6 +174,7 @@ def test_special_tokens_that_open_calls_count(tmp_path):
     ],
 )
 @pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.quick("None-text0", "tools1-text1")
 def test_a_response_template_reads_answers_as_in_transformers(tmp_path, text, tools):
     pytest.importorskip("transformers.utils.chat_parsing")
     tokenizer, dialogue = saved(tmp_path, response_template=RESPONSES)

@@ -59,7 +59,7 @@ def test_ids_and_texts_are_those_of_transformers(tmp_path, kind):
     assert_same(theirs, ours)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json", "split_special*", "only_in_added*", "gemma", "tikt*")
+@pytest.mark.quick("gpt2_prefix", "t5_json")
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
     folder = make(tmp_path / "model", kind)
@@ -73,7 +73,7 @@ def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PYTHON)
-@pytest.mark.quick("byt5", "byt5_names", "esm", "m2m_100_no_names", "siglip", "siglip_cased")
+@pytest.mark.quick("byt5", "siglip")
 def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
     folder = make(tmp_path / "model", kind)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), tokenizer_in(folder)
@@ -101,6 +101,7 @@ def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.quick("marian")
 def test_classes_without_an_equal_tokenizer_are_refused(tmp_path, kind):
     folder = make(tmp_path / "model", kind)
     name = type(transformers.AutoTokenizer.from_pretrained(folder)).__name__
@@ -115,7 +116,7 @@ def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
         tokenizer_in(folder)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json", "mbart")
+@pytest.mark.quick("gpt2_prefix", "t5_json")
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
 def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
     """A run saves a tokenizer.json of its own, in which names of special tokens are text."""
@@ -209,6 +210,7 @@ def test_runs_need_no_transformers(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "old"), [("gpt2", "gpt2"), ("bert", "bert"), ("llama", "llama"), ("t5", "t5_few")]
 )
+@pytest.mark.quick("llama-llama")
 def test_models_with_old_tokenizers_load(tmp_path, kind, old):
     tokenizer = make(tmp_path / "tokenizer", old)
     size = len(transformers.AutoTokenizer.from_pretrained(tokenizer))
@@ -286,6 +288,7 @@ def test_what_is_missing_or_foreign_is_named(tmp_path):
         ("gpt2", {"extra_special_tokens": 5}),
     ],
 )
+@pytest.mark.quick("gpt2-*")
 def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
     folder = make(tmp_path / "model", kind)
     settings_of(folder, **settings)

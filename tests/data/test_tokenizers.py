@@ -97,6 +97,7 @@ def test_wordpiece_is_of_the_form_of_bert(trained):
 
 @pytest.mark.more
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("bpe")
 def test_training_gives_the_same_tokenizer_in_another_process(trained, kind):
     # Another process has other hash seeds, which the Rust trainers let through.
     program = (

@@ -127,6 +127,7 @@ def test_sounds_of_another_size_are_refused(name, array, words, whisper, pre_tra
     ],
     ids=["detected", "translated", "beams and timestamps"],
 )
+@pytest.mark.quick("detected")
 def test_transcripts_are_those_of_the_library(options, whisper, tmp_path):
     whisper.save_pretrained(tmp_path)
     speech.write_files(tmp_path)
@@ -137,7 +138,7 @@ def test_transcripts_are_those_of_the_library(options, whisper, tmp_path):
     np.testing.assert_array_equal(np.asarray(found)[:, : expected.shape[1]], expected)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_transcript_within_a_program_that_detects_the_language(whisper):
     model = door.FlaxWhisperForConditionalGeneration(WHISPER)
     model.generation_config.__dict__.update(speech.GENERATION)
@@ -223,6 +224,7 @@ def test_frames_of_samples(pre_training):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_composite_of_sound_is_pytorchs(tmp_path):
     """Both parts apart, a decode step, and greedy tokens, with padding after sounds."""
     import torch

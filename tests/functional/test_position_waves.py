@@ -104,6 +104,7 @@ def test_decay_equals_float64(theta):
 
 
 @pytest.mark.parametrize(("layout", "pairs"), [("half", 1), ("half", 8), ("interleaved", 3)])
+@pytest.mark.quick("half-8")
 def test_scores_stay_below_the_bound(layout, pairs):
     rng = np.random.default_rng(pairs)
     frequencies = inverse_frequencies(10_000.0, 2 * pairs)

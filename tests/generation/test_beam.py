@@ -138,7 +138,7 @@ def test_what_changes_with_the_length_is_read_again():
     np.testing.assert_allclose(found.scores, totals / most, rtol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_mesh_finds_the_same():
     sizes = {"num_layers": 1, "num_decoder_layers": 1, "model_dim": 24, "mlp_dim": 18}
     config = tiny_encoder_decoder(vocab_size=36, **sizes)

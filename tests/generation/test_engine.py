@@ -169,7 +169,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
     assert spec[1] == ("tensor" if "tensor" in sizes else None)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     abstract_model, parameters = structure_of(config), random_parameters(config)

@@ -40,7 +40,7 @@ def test_rules_and_ends_are_those_of_transformers(gpt2):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.quick("3")
+@pytest.mark.slow
 def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams):
     from transformers import GenerationConfig as TheirConfig
 
@@ -101,6 +101,7 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
 
 @pytest.mark.torch
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.quick("config.json")
 def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
     asked = {
         "max_length": 14, "min_length": 11, "encoder_no_repeat_ngram_size": 1, "num_beam_groups": 2,

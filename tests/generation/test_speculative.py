@@ -167,7 +167,7 @@ DRAWS = GenerationConfig(
 )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_row_is_the_same_alone_and_in_a_batch():
     target, draft = engine(ONE), engine(ONE, scale=0.72)
     model, sampling = SpeculativeEngine(target, draft, 3), DRAWS.sampling
@@ -206,13 +206,12 @@ def exact(decoding, prompt):
     return texts, probabilities
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"temperature": 1.5, "top_k": 5, "repetition_penalty": 1.3, "eos_token_id": 3}],
     ids=["plain", "rules"],
 )
-@pytest.mark.quick("rules")
 def test_drawn_texts_are_distributed_as_the_targets(options):
     decoding, rows = GenerationConfig(max_new_tokens=PLACES, do_sample=True, **options), 4096
     prompt = np.array([1, 5], np.int32)

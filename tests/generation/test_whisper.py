@@ -156,6 +156,7 @@ def test_windows_are_cut_as_in_transformers(models, ending):
     ],
     ids=lambda options: ",".join(options),
 )
+@pytest.mark.quick("task", "condition_on_prev_tokens")
 def test_long_sounds_are_transcribed_as_by_transformers(models, options):
     ours, theirs = models
     wave = speech.sound(5 * speech.WINDOW + 3000)
@@ -183,6 +184,7 @@ def test_long_sounds_are_transcribed_as_by_transformers(models, options):
 
 @pytest.mark.parametrize("conditions", [False, True])
 @pytest.mark.parametrize("windows", [1, 4])
+@pytest.mark.quick("4-True")
 def test_a_prompt_is_read_as_in_transformers(models, tmp_path, windows, conditions):
     import torch
 

@@ -27,6 +27,7 @@ LONG = partial(example_inputs, length=17)
 
 @pytest.mark.torch
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.quick("left")
 def test_states_are_those_of_transformers(padding, tmp_path):
     ours, theirs = models(save_tiny("gemma3_text", tmp_path, "Model", **BOTH_WAYS))
     # transformers halves it: 3 tokens on either side, and the token itself.
@@ -49,7 +50,7 @@ def test_states_are_those_of_transformers(padding, tmp_path):
 @pytest.mark.parametrize(
     "inputs", [partial(LONG, padding="left"), partial(LONG, padding="right")], ids=["left", "right"]
 )
-@pytest.mark.quick("right")
+@pytest.mark.slow
 def test_a_classifier_reads_the_last_token(inputs, tmp_path):
     check_variant(tmp_path, "gemma3_text", BOTH_WAYS, "SequenceClassification", inputs)
 

@@ -30,7 +30,7 @@ def read(**values):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("electra")
+@pytest.mark.slow
 def test_gradients_are_those_of_transformers(kind, tmp_path):
     def padded(checkpoint):
         return example_inputs(checkpoint, "left")

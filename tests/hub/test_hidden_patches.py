@@ -146,7 +146,7 @@ def batch_of(config, rows=4):
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.quick("tokens")
+@pytest.mark.slow
 def test_hidden_patches_are_learned(head):
     config = replace(PIXELS, heads=(HEADS[head],), dropout=0.0)
     batch, structure = batch_of(config), structure_of(config)

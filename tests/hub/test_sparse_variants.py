@@ -31,7 +31,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("big_bird with full attention")
+@pytest.mark.slow
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -64,6 +64,7 @@ def test_lengths_with_another_plan_of_random_blocks(tmp_path):
     check_outputs(ours, theirs, inputs)
 
 
+@pytest.mark.slow
 def test_answers_lie_outside_the_question(tmp_path):
     ours, theirs = models(save_tiny("big_bird", tmp_path, "QuestionAnswering"))
     inputs = dict(example_inputs(ours.checkpoint, "right"))

@@ -214,6 +214,7 @@ def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_pat
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_two_dogs_from_the_command_line(folders, tmp_path, capsys):
     text = "the boat sells the boat"
     arguments = ["lab", "two-dogs", folders["gpt2"], "--text", text, "--out", tmp_path]

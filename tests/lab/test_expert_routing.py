@@ -106,8 +106,7 @@ def test_the_tokens_of_an_expert_are_those_beyond_its_share():
                 assert top.routed == np.sum(experts[own] == expert)
 
 
-@pytest.mark.more
-@pytest.mark.quick("mixtral")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3"])
 def test_rows_are_routed_as_by_the_model_and_padding_does_not_count(kind, tmp_path):
     model = jaxformer.load(save_tiny(kind, tmp_path / kind))
@@ -134,7 +133,7 @@ def test_rows_are_routed_as_by_the_model_and_padding_does_not_count(kind, tmp_pa
 
 
 @pytest.mark.torch
-@pytest.mark.quick("mixtral", "gpt_oss")
+@pytest.mark.quick("mixtral")
 @pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"])
 def test_the_routing_is_that_of_transformers(kind, tmp_path):
     import torch
@@ -155,7 +154,7 @@ def test_the_routing_is_that_of_transformers(kind, tmp_path):
         np.testing.assert_allclose(found.entropies[place], entropies, atol=2e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_experts_of_a_token_can_be_replaced_and_have_no_gradient(mixtral):
     model = jaxformer.load(mixtral)
     inputs = {"input_ids": np.array([[1, 2, 4, 1]])}

@@ -40,7 +40,7 @@ def hidden_of(config, parameters, inputs, **options):
 
 @pytest.mark.first("*learned")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("*learned", "*t5")
 def test_every_output_depends_on_every_input(position):
     config, length = tiny_encoder(position=position), 7
     parameters = random_parameters(config)

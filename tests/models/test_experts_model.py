@@ -107,6 +107,7 @@ def stepped(sizes=(1, 1, 1), **settings):
 
 @pytest.mark.more
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1), (1, 2, 4)])
+@pytest.mark.quick("sizes2")
 def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
     params, metrics = stepped()
     cut, cut_metrics = stepped(sizes)
@@ -119,6 +120,7 @@ def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
 
 @pytest.mark.more
 @pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.quick("full")
 def test_scanned_and_rematerialised_layers_are_the_same(remat):
     plain = config_with()
     _, parameters = randomised(plain)

@@ -126,6 +126,7 @@ def test_a_window_of_the_whole_length_is_no_window():
 
 @pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
+@pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5")
 def test_padding_on_either_side_changes_nothing(position):
     config, inputs = tiny(position=position), tokens(2, 5)
     parameters = random_parameters(config)
@@ -152,6 +153,7 @@ def assert_packed_is_separate(config):
 
 @pytest.mark.first("learned", "rope_half", "alibi", "t5")
 @with_scheme
+@pytest.mark.quick("learned", "rope_half", "alibi", "t5")
 def test_packed_documents_are_as_separate_ones(position):
     assert_packed_is_separate(tiny(position=position))
 
@@ -253,6 +255,7 @@ def test_a_layer_whose_keys_are_not_shifted_is_seen(monkeypatch):
     ],
     ids=["queries shifted", "keys shifted", "counted anew"],
 )
+@pytest.mark.quick("queries shifted")
 def test_a_layer_with_positions_of_its_own_is_seen(places, monkeypatch):
     check_one_place(RoPE())
     in_second_layer(monkeypatch, places)

@@ -332,6 +332,7 @@ def test_cross_attention_from_another_width_is_that_of_torch():
 
 
 @pytest.mark.parametrize("share", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
 def test_an_encoder_and_a_decoder_of_different_width(share):
     sizes = {"encoder_dim": 12, "encoder_heads": 4, "encoder_mlp_dim": 9}
     config = tiny_encoder_decoder(**sizes, **WIDE, share_embeddings=share)

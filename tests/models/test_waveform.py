@@ -74,6 +74,7 @@ def test_padding_changes_nothing(config):
 
 @pytest.mark.more
 @each_config
+@pytest.mark.quick("large")
 def test_every_parameter_has_a_gradient(config):
     config = replace(config, heads=(*config.heads, QuantizedFrames(num_negatives=3)))
     model = config.build(jax.random.key(0))

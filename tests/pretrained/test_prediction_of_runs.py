@@ -74,6 +74,7 @@ def table(path, labels, count=17):
 
 
 @pytest.mark.parametrize("columns", [("a",), ("a", "b")])
+@pytest.mark.quick("columns1")
 def test_vectors_and_scores_of_a_run_with_a_tokenizer_of_its_own(columns, tmp_path, caplog):
     labels = ["no", "yes"]
     train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))
@@ -105,6 +106,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("classes", "numbers")
 def test_labels_and_numbers(name, tmp_path):
     family, head, options, labels = HEADS[name]
     train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))

@@ -70,6 +70,7 @@ def contents(url):
     return {name: (home / name).read_bytes() for name in home.files()}
 
 
+@pytest.mark.slow
 def test_an_export_has_the_bytes_of_a_local_one(bucket, run, exported, capsys):
     command("export", uploaded(run, f"{bucket}/run"), f"{bucket}/model")
     assert f"{bucket}/model: " in capsys.readouterr().out

@@ -171,6 +171,7 @@ def test_a_run_that_stopped_ends_with_the_same_bits(pairs, tmp_path):
     assert hash_of(tmp_path / "whole", 8) == hash_of(tmp_path / "parts", 8)
 
 
+@pytest.mark.slow
 def test_a_run_goes_out_and_comes_back(run, tmp_path):
     """As a CLIP of transformers, whose outputs are ours."""
     model = load(run)

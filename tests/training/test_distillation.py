@@ -311,6 +311,7 @@ def parameters_of(config):
     return loss_for(config, data, mesh).parameters
 
 
+@pytest.mark.slow
 def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
     parameters = parameters_of(student_config(teacher))
     saved = dict(read_arrays(teacher / "checkpoints" / "6", ("ema/", "params/")))

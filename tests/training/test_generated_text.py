@@ -113,7 +113,7 @@ def test_each_token_is_the_likeliest_after_those_before_it():
 
 
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 1, 4)])
-@pytest.mark.quick("mesh2")
+@pytest.mark.slow
 def test_every_mesh_writes_the_same(mesh):
     params, batch = ending_parameters(CONFIG), sources(rows=8)
     batch["row"][-2:] = -1  # rows that only fill the batch

@@ -125,6 +125,7 @@ def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama"])
+@pytest.mark.quick("bert", "gpt2")
 def test_rows_are_those_of_the_checkpoints_tokenizer(tmp_path, checkpoint, kind):
     from transformers import AutoTokenizer
 

@@ -93,7 +93,15 @@ DECODERS = {
 QUICK = ("grouped", "packed", "dropout")
 
 
-@pytest.mark.quick("mesh0-*", "mesh1-grouped", "mesh1-packed", "mesh1-T5")
+@pytest.mark.quick(
+    "mesh0-grouped",
+    "mesh0-packed",
+    "mesh0-dropout",
+    "mesh0-T5",
+    "mesh0-window",
+    "mesh0-prefix",
+    "mesh1-grouped",
+)
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
@@ -159,6 +167,7 @@ def test_the_evaluation_of_a_head_over_rows():
 
 @pytest.mark.more
 @pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.quick("3")
 def test_preferences(chunk):
     train = TrainConfig(preference=DPO(), loss_chunk=chunk)
     loss = preference_loss(train.preference)
