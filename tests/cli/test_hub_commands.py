@@ -145,7 +145,7 @@ def test_hidden_states_are_added(folder, tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     command("export", run_folder, tmp_path / "out")
     command("verify", tmp_path / "out")

@@ -173,6 +173,7 @@ def test_labels_spans_choices_and_tags(show, models):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_chats_preferences_and_summaries(show, models):
     llama = ("--init-from", models["llama"], "-n", "1", "--data.sequence-length", "64")
     said = [{"role": "user", "content": "Who paints?"}, {"role": "assistant", "content": "She."}]

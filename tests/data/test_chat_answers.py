@@ -105,7 +105,7 @@ def conversations(name):
     return found
 
 
-@pytest.mark.quick("qwen3", "phi3")
+@pytest.mark.quick("qwen3")
 @pytest.mark.parametrize("name", STOCK)
 def test_every_answer_of_every_published_template_is_learned(name):
     chats = conversations(name)

@@ -205,7 +205,7 @@ def test_long_conversations_may_be_cut_or_left_out(config, tmp_path):
 # Templates ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_template_stays_with_the_run(config, tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}{{ m.role[0] ~ m.content }};{% endfor %}")

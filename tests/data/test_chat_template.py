@@ -151,6 +151,7 @@ def test_a_template_knows_the_special_tokens_and_nothing_is_escaped(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.quick("True")
 def test_a_chat_with_tools_has_the_template_for_them(tmp_path, in_files):
     from transformers import AutoTokenizer
 

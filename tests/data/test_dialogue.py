@@ -147,6 +147,7 @@ def test_calls_have_numbers_and_special_tokens_are_not_in_texts(tmp_path):
     assert f"So.\n{call}\n{call}<|im_end|>" in shown
 
 
+@pytest.mark.slow
 def test_special_tokens_that_open_calls_count(tmp_path):
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}{% elif m.tool_calls "

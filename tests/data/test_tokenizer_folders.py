@@ -59,7 +59,7 @@ def test_ids_and_texts_are_those_of_transformers(tmp_path, kind):
     assert_same(theirs, ours)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json")
+@pytest.mark.quick("gpt2_prefix")
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
     folder = make(tmp_path / "model", kind)
@@ -73,7 +73,7 @@ def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PYTHON)
-@pytest.mark.quick("byt5", "siglip")
+@pytest.mark.quick("byt5")
 def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
     folder = make(tmp_path / "model", kind)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), tokenizer_in(folder)
@@ -116,7 +116,7 @@ def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
         tokenizer_in(folder)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json")
+@pytest.mark.quick("gpt2_prefix")
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
 def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
     """A run saves a tokenizer.json of its own, in which names of special tokens are text."""
@@ -177,11 +177,7 @@ def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"x" * 99, None])
-@pytest.mark.quick(
-    "",
-    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
-    "None",
-)
+@pytest.mark.quick("None")
 def test_a_damaged_answer_is_asked_for_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
     folder = make(tmp_path / "model", "gpt2_prefix")

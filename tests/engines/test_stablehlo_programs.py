@@ -120,7 +120,7 @@ def test_a_process_that_knows_no_jaxformer(exported):
 
 
 @pytest.mark.torch
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart"])
 def test_systems_in_jax_alone(kind, tmp_path):
     save_plain(kind, tmp_path / "hf")

@@ -63,7 +63,7 @@ def refused(model, tmp_path, format="ctranslate2"):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("quantise", [None, "int8"])
-@pytest.mark.quick("None")
+@pytest.mark.slow
 def test_the_commands(quantise, folder, tmp_path):
     library = pytest.importorskip("ctranslate2")
     options = () if quantise is None else ("--quantise", quantise)

@@ -171,7 +171,7 @@ def gradients(model, **options):
     return flatten_dict(jax.grad(loss)(model.params))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_no_gradient_reaches_the_sinusoids_of_whisper(whisper):
     found = gradients(whisper, decoder_input_ids=IDS)
     still = {path for path, x in found.items() if not np.any(x)}
@@ -179,7 +179,7 @@ def test_no_gradient_reaches_the_sinusoids_of_whisper(whisper):
     assert still == {("model", "encoder", "embed_positions", "embedding")}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_frozen_convolutions_have_no_gradient(pre_training):
     learning = gradients(pre_training, train=False)
     frozen = gradients(pre_training, freeze_feature_encoder=True)

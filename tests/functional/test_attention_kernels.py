@@ -297,7 +297,7 @@ _AGAIN = Segments(jnp.array([[1, 1, 2, 2, 1, 1]] * BATCH), jnp.array([[1, 1, 2, 
     ],
 )
 @pytest.mark.parametrize(
-    "other", [Mask(), pytest.param(causal(), marks=pytest.mark.more), sliding_window(2)]
+    "other", [Mask(), pytest.param(causal(), marks=pytest.mark.slow), sliding_window(2)]
 )
 def test_cudnn_gets_the_documents_of_rows(xla_for_packed_cudnn, xla_for_cudnn, documents, other):
     def attend(*arguments):

@@ -47,7 +47,7 @@ def engine():
     ],
     ids=lambda position: type(getattr(position, "scaling", position)).__name__,
 )
-@pytest.mark.quick("NoScaling", "ALiBi")
+@pytest.mark.quick("NoScaling")
 @pytest.mark.first("NoScaling")
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))

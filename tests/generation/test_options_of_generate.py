@@ -121,6 +121,7 @@ def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
     assert not np.isin(generated[0, 1:], inputs["input_ids"][0]).any()
 
 
+@pytest.mark.slow
 def test_scalars_of_numpy_ask_for_the_same(gpt2):
     asked = {"max_new_tokens": 3, "temperature": 0.5, "seed": 7, "eos_token_id": [3, 4]}
     ours = jaxformer.generate(gpt2, prompts(131), **asked)

@@ -99,7 +99,7 @@ def test_a_draft_of_another_kind_changes_nothing():
     assert found.accepted.sum() < 0.2 * found.proposed.sum()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_model_accepts_all_that_it_proposes():
     target = engine(ONE)
     itself = speculative(target, target, 4)

@@ -184,7 +184,7 @@ def test_long_sounds_are_transcribed_as_by_transformers(models, options):
 
 @pytest.mark.parametrize("conditions", [False, True])
 @pytest.mark.parametrize("windows", [1, 4])
-@pytest.mark.quick("4-True")
+@pytest.mark.quick("4-False")
 def test_a_prompt_is_read_as_in_transformers(models, tmp_path, windows, conditions):
     import torch
 

@@ -65,6 +65,7 @@ def test_a_classifier_without_a_mask_finds_the_padding_by_its_id(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_language_model_sees_what_comes_as_in_transformers(tmp_path):
     ours = check_variant(tmp_path, "gemma3_text", BOTH_WAYS)
     with pytest.raises(ConfigError, match="decoder"):

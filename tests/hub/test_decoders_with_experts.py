@@ -63,7 +63,7 @@ def test_the_balancing_loss_and_its_gradients(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("qwen3_moe")
+@pytest.mark.slow
 def test_generated_tokens(kind, tmp_path):
     import torch
 

@@ -25,7 +25,7 @@ VARIANTS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("published", "dense layers alone")
+@pytest.mark.quick("published")
 def test_logits_and_greedy_tokens_are_those_of_transformers(changes, tmp_path):
     import torch
     import transformers

@@ -32,7 +32,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("marian with two tables")
+@pytest.mark.slow
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 

@@ -91,7 +91,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("ernie*", "roformer*", "dinov2*")
+@pytest.mark.quick("ernie*", "roformer*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -110,7 +110,7 @@ def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
-@pytest.mark.quick("roberta")
+@pytest.mark.slow
 def test_padding_that_no_mask_hides_is_seen_and_not_counted(model_type, tmp_path):
     def unhidden(checkpoint):
         inputs = example_inputs(checkpoint, "left")

@@ -109,7 +109,7 @@ def test_what_a_file_cannot_have_is_refused(tmp_path):
     ],
     ids=str,
 )
-@pytest.mark.quick("*use_mask_token*")
+@pytest.mark.slow
 def test_variants_of_beit(changes, tmp_path):
     folder = save_tiny("beit", tmp_path / "theirs", **changes)
     model, reference = load(folder), Reference(folder, "BeitForImageClassification")

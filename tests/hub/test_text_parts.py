@@ -169,7 +169,7 @@ def test_texts_are_read_as_by_the_whole(kind, padding, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.quick("qwen2_5_vl")
+@pytest.mark.slow
 def test_the_other_way_of_tying(kind, tmp_path):
     tied = not load(save_whole(kind, tmp_path / "one")).config.tie_embeddings
     folder = save_whole(kind, tmp_path / "other", tie_word_embeddings=tied)
@@ -177,7 +177,7 @@ def test_the_other_way_of_tying(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.quick("gemma3", "qwen2_vl")
+@pytest.mark.quick("gemma3")
 def test_the_class_without_a_head(kind, tmp_path):
     name = list(TEXT_PARTS[kind].classes)[-1]
     ours = compared(save_whole(kind, tmp_path, name), name)
@@ -186,7 +186,7 @@ def test_the_class_without_a_head(kind, tmp_path):
 
 @pytest.mark.parametrize(("body", "head"), LAYOUTS, ids=[body for body, _ in LAYOUTS])
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.quick("gemma3-*", "qwen2_vl-*")
+@pytest.mark.quick("gemma3-*")
 def test_every_layout_of_the_hub(kind, body, head, tmp_path):
     expected = load(save_whole(kind, tmp_path / "whole")).parameters
     folder = save_whole(kind, tmp_path / "other")
@@ -298,6 +298,7 @@ def test_what_cannot_be_read_is_said(changes, message, tmp_path):
         read_folder(tmp_path)
 
 
+@pytest.mark.slow
 def test_generation_is_that_of_the_whole(tmp_path):
     import torch
     import transformers

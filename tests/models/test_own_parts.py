@@ -57,6 +57,7 @@ def model_with(config, **options):
 
 
 @each_part
+@pytest.mark.quick("differential", "gru", "linear")
 def test_no_token_sees_a_later_one(part):
     transformer = model_with(tiny_with(part)).transformer
     x = jax.random.normal(jax.random.key(1), (7, 20))
@@ -259,7 +260,7 @@ WIDE = {"head_dim": 6, "value_dim": 10}
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-@pytest.mark.quick("blockwise")
+@pytest.mark.slow
 def test_values_of_another_width(implementation):
     config = tiny(**WIDE, attention=implementation, position=RoPE(theta=100.0), windows=(3, None))
     model = model_with(config)

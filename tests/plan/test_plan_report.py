@@ -139,7 +139,7 @@ def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_
     assert made.as_json()["own_mesh_impossible"] == made.impossible
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_vocabulary_that_no_mesh_of_its_own_divides_is_cut_less(short_search):
     config = replace(tiny(), mesh=MeshConfig(fsdp=-1))
     model = replace(config.model, vocab_size=2050, remat="full")

@@ -140,6 +140,7 @@ def test_entities_are_those_of_the_pipeline(saved, kind):
     assert len(kinds) > 1
 
 
+@pytest.mark.slow
 def test_words_have_the_tag_of_their_first_piece(saved):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved("bert_tagger")
@@ -251,6 +252,7 @@ def test_the_encoder_of_a_pair_reads_rows_of_any_length(saved):
     assert np.isfinite(cut["embedding"]).all()
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_their_batch(saved):
     folder = saved("llama_classifier")
     together = predicted(folder, records(TEXTS), batch_size=32)

@@ -141,7 +141,7 @@ def test_as_the_pipeline_of_transformers(model, images):
         np.testing.assert_allclose([score.score for score in ours], theirs, rtol=2e-5)
 
 
-@pytest.mark.quick("siglip2")
+@pytest.mark.slow
 def test_several_images_at_a_time_give_the_same(model, images):
     one, all_ = (
         zero_shot(load(model), [*images, images[0]], LABELS, batch_size=size) for size in (1, 2)

@@ -236,6 +236,7 @@ def rows_file(folder, rows):
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_summaries_and_rouge(tmp_path):
     rows = [{"document": f"Story {n}", "summary": f"It is {n}"} for n in range(5)]
     end = concluded(SummaryText, rows_file(tmp_path, rows), tmp_path)

@@ -93,15 +93,7 @@ DECODERS = {
 QUICK = ("grouped", "packed", "dropout")
 
 
-@pytest.mark.quick(
-    "mesh0-grouped",
-    "mesh0-packed",
-    "mesh0-dropout",
-    "mesh0-T5",
-    "mesh0-window",
-    "mesh0-prefix",
-    "mesh1-grouped",
-)
+@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout", "mesh0-T5", "mesh1-grouped")
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
@@ -116,7 +108,7 @@ def test_decoders(name, mesh):
     "train",
     [
         TrainConfig(loss_chunk=3),
-        pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.more),
+        pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.slow),
     ],
 )
 def test_chunks_of_the_loss_and_parts_of_the_batch(train):
@@ -131,6 +123,10 @@ def padding():
 def test_encoders():
     masked = EncoderConfig(**SIZES, heads=(MaskedLanguageModel(),))
     assert_same(masked, batch() | {"mask": padding()}, TWO_AXES)
+
+
+@pytest.mark.slow
+def test_classifiers():
     labels = {"label": RANDOM.integers(0, 3, ROWS).astype(np.int32)}
     labels |= {"label_weights": np.ones(ROWS, np.float32), "inputs": batch()["inputs"]}
     classifier = EncoderConfig(**SIZES, heads=(Classification(num_labels=3),))
