@@ -143,7 +143,7 @@ def test_the_checkpoints_of_another_run_are_not_reached_through_a_link(place, ca
     assert everything(place / "run") == before
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_step_that_is_a_link_is_removed_as_one(place):
     (place / "elsewhere").mkdir()
     os.rename("run/checkpoints/2", "elsewhere/2")

@@ -221,7 +221,7 @@ def test_a_mesh_that_does_not_divide_the_model(folder):
 @pytest.mark.parametrize(
     ("kind", "changes"), [("xlm-roberta", {}), ("mistral", {"sliding_window": None})]
 )
-@pytest.mark.quick("mistral-*")
+@pytest.mark.slow
 def test_a_system_keeps_its_name_where_another_could_say_the_same(kind, changes, tmp_path):
     folder = save_tiny(kind, tmp_path / "folder", "", **changes)
     command("import", folder, tmp_path / "run")

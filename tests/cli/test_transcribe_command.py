@@ -36,6 +36,7 @@ def test_the_options_are_those_of_the_function():
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_screen_shows_times_and_text(folder, capsys):
     assert run(folder, folder / "0.wav", folder / "1.wav", *QUICK) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -173,9 +173,8 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
-@pytest.mark.quick("reasoning_content")
 def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
     content = "<think>why</think>b" if name == "inline" else "b"
     fields = {} if name == "inline" else {name: "why"}

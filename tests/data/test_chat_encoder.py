@@ -198,6 +198,7 @@ def test_special_tokens_that_a_message_spells_out_stay_text(tmp_path, name, kind
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3"])
+@pytest.mark.quick("chatml")
 def test_text_around_a_spelled_token_has_the_tokens_of_text(tmp_path, name):
     """The parts between special tokens are those of a tokenizer that knows none."""
     tokenizer = tokenizer_of("bytes")
@@ -268,7 +269,7 @@ def test_a_template_that_rewrites_a_spelled_token_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 def test_a_prompt_and_its_completion_have_the_tokens_of_a_text(tmp_path, kind):
     from transformers import AutoTokenizer
 

@@ -277,6 +277,7 @@ REASONS = {
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.quick("loops", "join", "macro", "text", "file")
 def test_a_template_without_end_is_stopped(tmp_path, name):
     template, reason = BOMBS[name]
     save(tmp_path, template)

@@ -66,6 +66,7 @@ def test_prompts_are_those_of_transformers(tmp_path, messages, tools):
     np.testing.assert_array_equal(dialogue.prompt(messages, tools), expected["input_ids"])
 
 
+@pytest.mark.slow
 def test_a_schema_alone_is_put_where_templates_look_for_it(tmp_path):
     _, dialogue = saved(tmp_path)
     alone = [TOOLS[0]["function"]]
@@ -175,7 +176,7 @@ def test_special_tokens_that_open_calls_count(tmp_path):
     ],
 )
 @pytest.mark.parametrize("tools", [None, TOOLS])
-@pytest.mark.quick("None-text0", "tools1-text1")
+@pytest.mark.quick("None-text0")
 def test_a_response_template_reads_answers_as_in_transformers(tmp_path, text, tools):
     pytest.importorskip("transformers.utils.chat_parsing")
     tokenizer, dialogue = saved(tmp_path, response_template=RESPONSES)
@@ -188,6 +189,7 @@ def test_a_response_template_reads_answers_as_in_transformers(tmp_path, text, to
     assert found == {"content": ""} | expected
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_fit_stays_text(tmp_path, caplog):
     pytest.importorskip("transformers.utils.chat_parsing")
     fields = RESPONSES["fields"] | {

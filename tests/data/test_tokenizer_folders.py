@@ -152,6 +152,7 @@ def test_the_name_of_a_special_token_may_be_ordinary_text(tmp_path, kind):
         )
 
 
+@pytest.mark.slow
 def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
     folder = make(tmp_path / "model", "gpt2_prefix")
@@ -168,6 +169,7 @@ def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
     assert len(started) == 1
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "file" / "cache"))
@@ -233,6 +235,7 @@ def settings_of(folder, **settings):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+@pytest.mark.slow
 def test_what_transformers_refuses_is_read_alone_with_a_warning(tmp_path, caplog):
     folder = make(tmp_path / "model", "gpt2_json")
     (folder / "config.json").write_text('{"model_type": "own"}')
@@ -293,6 +296,7 @@ def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_added_tokens_of_older_files_have_their_ids(tmp_path):
     folder = make(tmp_path / "model", "gpt2")
     (folder / "added_tokens.json").write_text('{"<new>": 357, "<special>": 356}')

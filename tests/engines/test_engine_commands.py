@@ -117,7 +117,7 @@ def test_a_head_that_the_engine_lacks(tmp_path, capsys):
         for quantise in (None, *ENGINE_FORMATS[name].quantisations[:1])
     ],
 )
-@pytest.mark.quick("ctranslate2-int8", "mlx-None", "gguf-*")
+@pytest.mark.quick("ctranslate2-int8", "gguf-*")
 def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):
     pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
     options = () if quantise is None else ("--quantise", quantise)

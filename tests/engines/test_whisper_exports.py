@@ -103,6 +103,7 @@ def test_odd_sizes_and_a_run(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_transformers_is_compared_in_the_same_way(folder):
     (receipt,) = verify_export(folder, [TransformersEngine()])
     assert not receipt.problems
@@ -111,6 +112,7 @@ def test_transformers_is_compared_in_the_same_way(folder):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_outputs_do_not_depend_on_what_the_engine_would_write(folder, exported):
     reference = SpeechReference(load(folder))
     prompt = reference.prompt()

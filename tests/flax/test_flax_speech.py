@@ -257,6 +257,7 @@ def test_a_composite_of_sound_is_pytorchs(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_whispers_gradients_are_pytorchs(tmp_path):
     import torch
 

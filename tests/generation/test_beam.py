@@ -124,7 +124,7 @@ def test_a_row_has_a_limit_of_its_own():
         assert together.lengths[row].max() == limit - 1
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_changes_with_the_length_is_read_again():
     config = tiny(num_layers=1, position=RoPE(scaling=DynamicNTK(2.0, 7)))
     prompt, most = np.array([[9, 8, 7, 6, 5, 4]]), 3

@@ -62,6 +62,7 @@ def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams
     np.testing.assert_array_equal(jaxformer.generate(copy, inputs)["sequences"], found)
 
 
+@pytest.mark.slow
 def test_several_draws_of_a_prompt_lie_in_a_row(gpt2):
     options = {"max_new_tokens": NEW, "num_return_sequences": 3, "temperature": 1.3}
     found = jaxformer.generate(gpt2, prompts(131), **options)

@@ -91,7 +91,7 @@ def test_greedy_texts_are_those_of_the_target(scheme):
     assert 0.2 < found.accepted.sum() / found.proposed.sum() < 1
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_draft_of_another_kind_changes_nothing():
     target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS)
@@ -130,7 +130,7 @@ RULES = GenerationConfig(
 )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_rules_and_ends_hold_at_every_place():
     target, draft = engine(ONE), engine(ONE, scale=0.72)
     prompts = prompts_of(*[1, 7, 3, 12] * 2, seed=1)

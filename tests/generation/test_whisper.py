@@ -156,7 +156,7 @@ def test_windows_are_cut_as_in_transformers(models, ending):
     ],
     ids=lambda options: ",".join(options),
 )
-@pytest.mark.quick("task", "condition_on_prev_tokens")
+@pytest.mark.quick("condition_on_prev_tokens")
 def test_long_sounds_are_transcribed_as_by_transformers(models, options):
     ours, theirs = models
     wave = speech.sound(5 * speech.WINDOW + 3000)
@@ -239,6 +239,7 @@ def test_paths_and_medians_are_those_of_transformers():
 # Fallback ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_unlikely_text_is_written_again_and_silence_left_out(models):
     ours, _ = models
     wave = speech.sound(2 * speech.WINDOW)
@@ -257,6 +258,7 @@ def test_an_unlikely_text_is_written_again_and_silence_left_out(models):
     assert {each["temperature"] for each in certain["segments"]} == {0.0}
 
 
+@pytest.mark.slow
 def test_files_of_older_versions_force_their_tokens(models, tmp_path):
     from saved_folders import copy_of
 

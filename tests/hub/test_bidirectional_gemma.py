@@ -56,6 +56,7 @@ def test_a_classifier_reads_the_last_token(inputs, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_classifier_without_a_mask_finds_the_padding_by_its_id(tmp_path):
     ours, theirs = models(save_tiny("gemma3_text", tmp_path, "SequenceClassification", **BOTH_WAYS))
     inputs = LONG(ours.checkpoint, "right")

@@ -91,7 +91,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("ernie*", "roformer*")
+@pytest.mark.quick("roformer*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -100,7 +100,7 @@ def test_variants(model_type, changes, tmp_path):
     ("model_type", "pooling"),
     [("modernbert", "cls"), ("eurobert", "bos"), ("eurobert", "mean"), ("eurobert", "late")],
 )
-@pytest.mark.quick("eurobert-late")
+@pytest.mark.slow
 def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
     def padded(checkpoint):
         return example_inputs(checkpoint, "right")

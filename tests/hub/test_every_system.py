@@ -103,6 +103,7 @@ def test_eager_and_unrolled_are_the_same(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.quick("bert")
 def test_outputs_are_arrays_of_numpy(kind, tmp_path):
     model = load(save_tiny(kind, tmp_path))
     outputs = forward(model, example_inputs(model.checkpoint))

@@ -33,7 +33,7 @@ def test_shards(model, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.quick("*bfloat16")
+@pytest.mark.quick("t5-bfloat16")
 def test_narrower_numbers(model, dtype, tmp_path):
     folder = copy_of(model.folder, tmp_path / "narrow")
 

@@ -208,6 +208,7 @@ def test_a_model_of_ours_has_a_class_there(tmp_path):
 
 
 @torch_only
+@pytest.mark.slow
 def test_its_body_starts_a_classifier_and_a_classifier_s_starts_it(tmp_path):
     """The token for hidden patches comes and goes with the head that predicts them."""
     folder = save_tiny("vit", tmp_path / "hidden", HEAD)

@@ -48,7 +48,7 @@ def images(model, size, rows=2):
 
 
 @each_model
-@pytest.mark.quick("vit", "beit-shared")
+@pytest.mark.quick("vit")
 def test_outputs_equal_those_of_transformers(name, tmp_path):
     model, reference = case(name, tmp_path)
     asked = {} if name in ("dinov2", "dinov3") else {"interpolate_pos_encoding": True}

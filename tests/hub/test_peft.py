@@ -81,7 +81,7 @@ def scrambled(model):
     return model.eval()
 
 
-@pytest.mark.quick("llama", "t5", "gpt2")
+@pytest.mark.quick("llama", "t5")
 def test_adapters_of_peft(base, tmp_path):
     name, folder = base
     targets, options = CASES[name]
@@ -116,7 +116,7 @@ def random_adapter(model, kernels, rank):
 
 
 @pytest.mark.parametrize("kernels", [r"(query|value)\.kernel", r"(value|output|down)\.kernel"])
-@pytest.mark.quick("t5-*", "gpt2-*")
+@pytest.mark.quick("t5-*")
 def test_adapters_for_peft(base, kernels, tmp_path):
     name, folder = base
     model = jaxformer.load(folder)

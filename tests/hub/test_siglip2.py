@@ -174,6 +174,7 @@ def test_a_model_of_ours_becomes_one():
         describe(wide, FORMATS.values(), {"model_type": "siglip2"})
 
 
+@pytest.mark.slow
 def test_trained_on_images_of_one_shape_it_computes_the_same(tmp_path):
     """What training reads as pixels, and files as patches."""
     model = load(save_tiny("siglip2", tmp_path / "theirs", "ForImageClassification"))

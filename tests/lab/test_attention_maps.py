@@ -266,6 +266,7 @@ def test_the_command_on_a_text_and_on_an_image(folders, picture, tmp_path, capsy
 
 
 @torch_needed
+@pytest.mark.slow
 def test_mistakes_are_one_sentence(folders, picture, capsys):
     cases = [
         ([folders["bert"]], "give either --text"),

@@ -238,6 +238,7 @@ def test_the_command(mixtral, tmp_path, capsys):
         (["--text", "the dog", "--length", "0"], "length = 0"),
     ],
 )
+@pytest.mark.quick("words0-*", "words1-*", "words2-*")
 def test_the_command_refuses_in_a_sentence(words, message, mixtral, tmp_path, capsys):
     words = [str(mixtral), "--out", str(tmp_path / "out"), *words]
     assert cli.run("lab experts", words, "jaxformer lab experts") == 2

@@ -153,7 +153,7 @@ def test_the_lattice_of_a_given_text(speaker):
         labelled(model, sound, "TEN " * 40 + "TEN")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_long_text_has_several_pictures(speaker):
     model, sound = load(speaker), Sound("clip.wav", speech.sound(1000), RATE)
     pictures = lattice_pictures(labelled(model, sound, "TEN HENS EAT IN THE HALL AND ONE"))

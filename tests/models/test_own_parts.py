@@ -70,6 +70,7 @@ def test_no_token_sees_a_later_one(part):
 
 
 @each_part
+@pytest.mark.quick("differential", "gru", "linear", "additive")
 def test_steps_with_a_cache_give_the_states_of_whole_rows(part):
     model = model_with(tiny_with(part))
     inputs = tokens(3, 9)
@@ -362,6 +363,7 @@ def test_an_encoder_and_a_decoder_of_different_width(share):
     ],
     ids=["attention", "block", "values", "encoder", "heads"],
 )
+@pytest.mark.quick("heads", "values")
 def test_no_format_says_them(config, said):
     with pytest.raises(ConfigError, match="no known system") as error:
         describe(config, FORMATS.values())

@@ -298,6 +298,7 @@ def test_sublayers_of_one_name_are_numbered():
     assert {"hook_mlp_out", "hook_mlp_2_out", "mlp_2.hook_pre", "hook_resid_mid_mlp"} <= set(cache)
 
 
+@pytest.mark.slow
 def test_a_pass_with_a_cache_has_the_same_names():
     config = tiny(position=RoPE(theta=100.0))
     model, whole = model_of(config), recorded(config)[1]

@@ -198,7 +198,7 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("kind", SYSTEMS)
 @pytest.mark.parametrize("mode", ["mean", "lasttoken"])
-@pytest.mark.quick("mean-t5", "lasttoken-qwen3")
+@pytest.mark.quick("lasttoken-qwen3")
 def test_other_systems_are_those_of_sentence_transformers(kind, mode, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     import torch
@@ -255,6 +255,7 @@ def test_a_model_without_modules_has_the_usual_pooling(bert, caplog):
     assert "modules.json" in caplog.text
 
 
+@pytest.mark.slow
 def test_exports_and_runs_keep_what_makes_vectors(whole, tmp_path):
     expected = embed(whole, TEXTS)
     jaxformer.save(jaxformer.load(whole), tmp_path / "export")

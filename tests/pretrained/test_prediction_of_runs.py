@@ -162,6 +162,7 @@ def test_tags_of_words_and_the_entities_that_they_mark(tmp_path):
         assert all(e["word"] in " ".join(words) for e in row["entities"])
 
 
+@pytest.mark.slow
 def test_answers(tmp_path):
     context = "She paints the red boat. Nobody sells the lake, in Zürich! " * 4
     entries = [

@@ -125,7 +125,7 @@ def images(tmp_path_factory):
     return files
 
 
-@pytest.mark.quick("clip", "siglip2")
+@pytest.mark.quick("siglip2")
 def test_as_the_pipeline_of_transformers(model, images):
     from transformers import pipeline
 

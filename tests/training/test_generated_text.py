@@ -102,6 +102,7 @@ CONFIG = tiny_encoder_decoder(
 )
 
 
+@pytest.mark.slow
 def test_each_token_is_the_likeliest_after_those_before_it():
     params, batch = ending_parameters(CONFIG), sources()
     texts = translated(CONFIG, params, batch)

@@ -278,11 +278,10 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
         assert np.isfinite(array).all(), name
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
 )
-@pytest.mark.quick("bad2-False")
 def test_a_run_of_which_most_updates_were_skipped_is_no_success(
     tmp_path, monkeypatch, capsys, bad, fails
 ):

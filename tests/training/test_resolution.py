@@ -287,6 +287,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
             fill(Config(None, data, init_from=name))
 
 
+@pytest.mark.slow
 def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
     file = table(tmp_path / "a.jsonl", LABELS)
     config = experiment("classification", checkpoint("bert"), file)

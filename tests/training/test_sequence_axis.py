@@ -93,7 +93,7 @@ DECODERS = {
 QUICK = ("grouped", "packed", "dropout")
 
 
-@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout", "mesh0-T5", "mesh1-grouped")
+@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout", "mesh1-grouped")
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
@@ -161,9 +161,8 @@ def test_the_evaluation_of_a_head_over_rows():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 3])
-@pytest.mark.quick("3")
 def test_preferences(chunk):
     train = TrainConfig(preference=DPO(), loss_chunk=chunk)
     loss = preference_loss(train.preference)
