@@ -83,6 +83,7 @@ def test_denoising_and_spans(name, show, corpus):
     assert row["arrays"]["decoder_inputs"][1:3] == row["arrays"]["targets"][:2]
 
 
+@pytest.mark.slow
 def test_translation_images_and_tags(show, tmp_path):
     (row,) = show("tiny_translation", "-n", "1")
     assert text(row, "inputs").startswith("Abkhazian")

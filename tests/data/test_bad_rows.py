@@ -141,7 +141,7 @@ def test_lines_that_are_no_rows_count_as_bad(tmp_path, caplog):
 # What is not to be learned ------------------------------------------------------------------------
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
     file = FILES / "weight.jsonl"
     data = chats(file).prepare(tmp_path / "run")

@@ -109,6 +109,7 @@ def test_classes_without_an_equal_tokenizer_are_refused(tmp_path, kind):
         tokenizer_in(folder)
 
 
+@pytest.mark.slow
 def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
     folder = make(tmp_path / "model", "mbart")
     settings_of(folder, tokenizer_class="XGLMTokenizer")

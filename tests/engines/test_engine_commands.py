@@ -142,7 +142,7 @@ def export_length(run):
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name, kinds in MEASURED.items() for kind in kinds]
 )
-@pytest.mark.quick("mlx-llama", "ctranslate2-t5", "ctranslate2-bert")
+@pytest.mark.quick("ctranslate2-t5", "ctranslate2-bert")
 def test_systems_in_engines(name, kind, tmp_path):
     pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
     save_plain(kind, tmp_path / "hf")

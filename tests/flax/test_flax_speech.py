@@ -55,7 +55,7 @@ def test_names_bases_and_what_the_auto_classes_choose(whisper):
         door.FlaxWhisperPreTrainedModel(WHISPER)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_fields_of_whisper(whisper):
     options = {"output_hidden_states": True, "output_attentions": True}
     output = whisper(SPECTROGRAMS, IDS, decoder_attention_mask=MASK, **options)

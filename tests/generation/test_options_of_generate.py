@@ -147,7 +147,7 @@ def test_a_window_slides_when_asked(gpt2):
 
 
 @pytest.mark.parametrize("storage", ["bfloat16", "int8"])
-@pytest.mark.quick("bfloat16")
+@pytest.mark.slow
 def test_a_narrow_cache_is_near(gpt2, storage):
     options = {"max_new_tokens": 2, "output_scores": True}
     wide = jaxformer.generate(gpt2, prompts(131), **options)["scores"]

@@ -17,7 +17,6 @@ CLASSES = {
     for format in FORMATS.values()
     for architecture in format.architectures
 }
-QUICK = ("left-gpt2-GPT2LMHeadModel", "left-t5-T5ForConditionalGeneration")
 # Their outputs -> what says which of their queries are real.
 MASKS = {
     "attentions": "attention_mask",

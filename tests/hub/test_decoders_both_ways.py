@@ -46,6 +46,7 @@ def test_a_window_reaches_as_far_ahead_as_back(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_language_model_sees_what_comes_and_writes_nothing(tmp_path):
     ours = check_variant(tmp_path, "llama", BOTH_WAYS)
     with pytest.raises(ConfigError, match="decoder"):

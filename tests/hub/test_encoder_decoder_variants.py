@@ -46,7 +46,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
 @pytest.mark.parametrize(("without", "changes"), SPELLINGS.values(), ids=SPELLINGS)
-@pytest.mark.quick("v5-t5")
+@pytest.mark.slow
 def test_an_output_table_in_the_file_is_used_whatever_is_said(
     model_type, without, changes, tmp_path
 ):

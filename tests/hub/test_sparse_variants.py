@@ -37,7 +37,7 @@ def test_variants(model_type, changes, tmp_path):
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-@pytest.mark.quick("blockwise")
+@pytest.mark.slow
 def test_rows_that_blocks_do_not_divide(implementation, tmp_path):
     """Transformers pads them, and leaves the padding in the hidden states."""
     ours, theirs = models(save_tiny("big_bird", tmp_path, "PreTraining"))

@@ -53,7 +53,7 @@ VARIANTS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "head", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("hubert as the large models")
+@pytest.mark.slow
 def test_variants(kind, head, changes, tmp_path):
     ours = load(save_tiny(kind, tmp_path, head, **changes))
     theirs = Reference(tmp_path, ours.checkpoint.architecture.name)

@@ -215,7 +215,7 @@ def test_a_text_whose_tokens_occur_once_has_pictures_too(tmp_path):
     assert first["same_token_agreement"] is None
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_command(mixtral, tmp_path, capsys):
     file = tmp_path / "text.txt"
     file.write_text(f"{TEXT}\n{TEXT}\n")

@@ -215,9 +215,8 @@ def test_the_command_writes_a_page(whisper, tmp_path, capsys):
     assert "--start 7: must be less than 0.75" in capsys.readouterr().err
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
-@pytest.mark.quick("hubert")
 def test_the_page_of_a_ctc_head(kind, tmp_path):
     model = load(save_speaker(tmp_path / "model", kind))
     sound = Sound("clip.wav", speech.sound(600), RATE)

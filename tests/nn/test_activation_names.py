@@ -241,6 +241,7 @@ def test_layers_are_numbered_as_they_are_applied():
     assert windowed == [False, True] * 2
 
 
+@pytest.mark.slow
 def test_encoder_decoders_have_two_stacks():
     config = tiny_encoder_decoder(num_decoder_layers=3)
     model, targets = model_of(config), tokens(2, 5, seed=1)

@@ -123,7 +123,7 @@ def test_a_token_keeps_its_weight_where_a_prompt_does_not_count():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.quick("cls", "weightedmean", "lasttoken")
+@pytest.mark.quick("cls", "weightedmean")
 def test_vectors_are_those_of_the_formula(mode, bert, tmp_path):
     folder = add_modules(copied(bert, tmp_path), {"Pooling": {"pooling_mode": mode}})
     expected = [one(states, mode) for states in their_states(folder, TEXTS)]
@@ -198,7 +198,7 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("kind", SYSTEMS)
 @pytest.mark.parametrize("mode", ["mean", "lasttoken"])
-@pytest.mark.quick("lasttoken-qwen3")
+@pytest.mark.slow
 def test_other_systems_are_those_of_sentence_transformers(kind, mode, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     import torch

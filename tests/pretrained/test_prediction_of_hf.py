@@ -109,6 +109,7 @@ def test_a_pair_of_texts(saved, tmp_path, names):
         assert row["score"] == pytest.approx(wanted["score"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_single_output_is_a_number(saved):
     folder = saved("bert_classifier", num_labels=1, problem_type="regression", id2label={0: "x"})
     wanted = pipeline("text-classification", folder)(TEXTS, truncation=True)
@@ -224,7 +225,7 @@ def test_a_long_context_is_read_in_windows(saved):
 
 
 @pytest.mark.parametrize("kind", ["bert_base", "llama", "gpt2", "t5"])
-@pytest.mark.quick("t5")
+@pytest.mark.slow
 def test_embeddings_are_the_pooled_states(saved, kind):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved(kind)

@@ -106,7 +106,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-@pytest.mark.quick("classes", "numbers")
+@pytest.mark.quick("classes")
 def test_labels_and_numbers(name, tmp_path):
     family, head, options, labels = HEADS[name]
     train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))

@@ -152,7 +152,7 @@ def test_several_images_at_a_time_give_the_same(model, images):
     assert one[0] == one[2]
 
 
-@pytest.mark.quick("clip")
+@pytest.mark.slow
 def test_the_command(model, images, capsys):
     arguments = ["zero-shot", str(model), *map(str, images), "--labels", *LABELS]
     assert cli.main([*arguments, "--json"]) == 0

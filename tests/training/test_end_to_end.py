@@ -315,7 +315,7 @@ def assert_same_batch(actual, expected):
 
 @pytest.mark.first("causal", "masked words")
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick("causal", "masked words", "images")
+@pytest.mark.quick("causal", "masked words")
 def test_an_objective_from_files_to_metrics(name, files, tmp_path):
     case = CASES[name]
     config = config_of(case, files)

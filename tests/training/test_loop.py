@@ -56,7 +56,7 @@ def test_the_configuration_beside_a_checkpoint_is_enough(finished):
     assert from_json(json.loads((finished / "config.json").read_text()), Config) == tiny_config()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_it_ends_with_what_came_out(tmp_path, capsys):
     train(tiny_config(steps=6, sample_tokens=4), tmp_path / "run")
     output = capsys.readouterr().out

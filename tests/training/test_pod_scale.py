@@ -99,7 +99,7 @@ def custom_calls(text):
 
 @pytest.mark.first("t5:11b")
 @each_recipe
-@pytest.mark.quick("t5:11b", "llama:llama3-405b", "vit:22b")
+@pytest.mark.quick("t5:11b", "llama:llama3-405b")
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
     config, program = on_pod(recipe)
     state = program.state_shapes

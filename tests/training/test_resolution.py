@@ -79,7 +79,7 @@ HEADS = {
 }
 
 
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
     """Its class, its labels, and its scores on batches of other lengths and pairs of texts."""

@@ -93,7 +93,7 @@ DECODERS = {
 QUICK = ("grouped", "packed", "dropout")
 
 
-@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout", "mesh1-grouped")
+@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout")
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],

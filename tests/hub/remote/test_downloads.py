@@ -260,6 +260,7 @@ def test_an_adapter_and_its_base(hub, folder, tmp_path):
         same(loaded, local)
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own(hub, tmp_path):
     """The variables of the environment that huggingface_hub reads when it is imported."""
     names = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN")
