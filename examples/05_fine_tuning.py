@@ -125,7 +125,7 @@ axes.legend()
 print(f"the most frequent label: {majority:.3f}")
 
 # %% [markdown]
-# Half a minute of pre-training teaches the base little. When all weights learn, they make up for it;
+# So short a pre-training teaches the base little. When all weights learn, they make up for it;
 # factors of low rank learn more slowly from it, and from a base that knows less (90 steps of
 # pre-training in place of 350) nothing at all. Adapters are for bases that know much already.
 

@@ -50,7 +50,7 @@ config = DecoderConfig(
     scan_layers=False,
 )
 abstract_model = AbstractModel(config.build)
-STEPS = 500
+STEPS = 300
 optimizer = optax.adam(optax.cosine_decay_schedule(3e-3, STEPS))
 
 

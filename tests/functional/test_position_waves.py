@@ -31,6 +31,7 @@ def codes(positions, dim, theta=10_000.0, endpoint=False):
 
 
 @pytest.mark.parametrize(("dim", "endpoint"), [(2, False), (6, False), (64, True), (10, True)])
+@pytest.mark.quick("64-*", "6-*")
 def test_frequencies_are_those_of_the_code(dim, endpoint):
     frequencies = sinusoidal_frequencies(dim, 10_000.0, endpoint)
     angles = np.arange(9)[:, None] * frequencies
@@ -48,6 +49,7 @@ def test_the_longest_wavelength_is_the_base_with_an_endpoint_alone():
 
 
 @pytest.mark.parametrize("dim", [2, 6, 64])
+@pytest.mark.quick("64")
 def test_inner_products_of_codes_depend_on_the_distance(dim):
     frequencies = sinusoidal_frequencies(dim, 10_000.0)
     expected = np.cos(DISTANCES[:, None] * frequencies).sum(-1)

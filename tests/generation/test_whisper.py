@@ -57,6 +57,7 @@ def their_features(model, wave):
     ],
     ids=lambda options: ",".join(map(str, options.values())) or "detected",
 )
+@pytest.mark.quick("detected", "3")
 def test_generates_the_tokens_of_transformers(models, options):
     import torch
 

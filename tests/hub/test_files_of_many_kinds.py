@@ -24,6 +24,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(array, expected.parameters[name], err_msg=name)
 
 
+@pytest.mark.quick("bert", "t5")
 def test_shards(model, tmp_path):
     save(model, tmp_path / "shards", max_shard_bytes=30_000)
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2

@@ -130,7 +130,7 @@ def test_every_scaling(scaling):
         },
     ],
 )
-@pytest.mark.quick("changes1", "changes4", "changes10", "changes5", "changes7")
+@pytest.mark.quick("changes1", "changes4", "changes10")
 def test_every_arrangement(changes):
     check(tiny(**changes))
 

@@ -99,7 +99,7 @@ def padded(inputs, length=8):
 @pytest.mark.first("*rope_half")
 @with_scheme
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
-@pytest.mark.quick("*learned", "*rope_half")
+@pytest.mark.quick("*rope_half")
 def test_padding_on_either_side_changes_nothing(position, attention):
     heads = (MaskedLanguageModel(), *POOLED)
     config = tiny_encoder(position=position, attention=attention, heads=heads)
@@ -115,7 +115,7 @@ def test_padding_on_either_side_changes_nothing(position, attention):
 
 @pytest.mark.first("*t5")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("*t5")
 def test_packed_documents_are_as_separate_ones(position):
     config, documents = tiny_encoder(position=position), tokens(2, 5)
     parameters = random_parameters(config)

@@ -56,6 +56,7 @@ def test_without_positions_two_equal_tokens_are_one():
 
 @pytest.mark.first("learned", "rope_half", "t5")
 @with_scheme
+@pytest.mark.quick("learned", "rope_half", "t5", "binary")
 def test_with_positions_two_equal_tokens_differ(position):
     if isinstance(position, T5Bias):
         position = replace(position, bidirectional=True)
@@ -99,6 +100,7 @@ def assert_reach(config, reach, length=7):
 
 @pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
+@pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5", "binary")
 def test_no_output_depends_on_a_later_input(position):
     assert_reach(tiny(position=position), reach=7)
 

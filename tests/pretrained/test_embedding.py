@@ -177,7 +177,7 @@ def test_vectors_are_those_of_sentence_transformers(options, whole):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("counts", [True, False], ids=["with prompt", "without prompt"])
-@pytest.mark.quick("with prompt-*")
+@pytest.mark.quick("with prompt-mean", "with prompt-cls", "with prompt-lasttoken")
 def test_every_pooling_is_that_of_sentence_transformers(mode, counts, bert, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     pooling = {"embedding_dimension": WIDTH, "pooling_mode": mode, "include_prompt": counts}
