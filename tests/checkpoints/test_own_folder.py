@@ -118,7 +118,6 @@ def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     "name",
     [".lock", "metrics.jsonl", "wall_time.jsonl", "config.json", "evaluation.json", "loss.png"],
 )
-@pytest.mark.first(".lock")
 @pytest.mark.quick(".lock")
 def test_nothing_is_written_through_a_link(place, name):
     outside = place / "precious"

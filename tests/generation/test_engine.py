@@ -48,7 +48,6 @@ def engine():
     ids=lambda position: type(getattr(position, "scaling", position)).__name__,
 )
 @pytest.mark.quick("NoScaling")
-@pytest.mark.first("NoScaling")
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
@@ -68,7 +67,6 @@ def test_every_logit_is_that_of_the_full_pass(position):
             text.append(token)
 
 
-@pytest.mark.first("greedy")
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.quick("greedy")
 def test_a_row_is_what_it_is_alone(engine, decoding):

@@ -59,7 +59,6 @@ def test_gradients(name, tmp_path):
     )
 
 
-@pytest.mark.first("llama")
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", GENERATED)
 @pytest.mark.quick("llama")

@@ -96,7 +96,6 @@ def padded(inputs, length=8):
     return batch, rows, columns
 
 
-@pytest.mark.first("*rope_half")
 @with_scheme
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
 @pytest.mark.quick("*rope_half")
@@ -113,7 +112,6 @@ def test_padding_on_either_side_changes_nothing(position, attention):
     chex.assert_tree_all_finite(scores)
 
 
-@pytest.mark.first("*t5")
 @with_scheme
 @pytest.mark.quick("*t5")
 def test_packed_documents_are_as_separate_ones(position):

@@ -108,7 +108,6 @@ def padded(inputs, length, left, seed):
     return {"inputs": filled, "segments": segments, "positions": positions}
 
 
-@pytest.mark.first("True-False-reference-t5")
 @with_scheme
 @pytest.mark.parametrize(
     ("left", "decoder_left", "attention"),

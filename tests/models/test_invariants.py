@@ -126,7 +126,6 @@ def test_a_window_of_the_whole_length_is_no_window():
     assert jnp.abs(logits_of(replace(config, windows=(8,)), parameters, inputs) - full).max() > 1e-3
 
 
-@pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
 @pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5")
 def test_padding_on_either_side_changes_nothing(position):
@@ -153,7 +152,6 @@ def assert_packed_is_separate(config):
     assert jnp.isfinite(packed).all()
 
 
-@pytest.mark.first("learned", "rope_half", "alibi", "t5")
 @with_scheme
 @pytest.mark.quick("learned", "rope_half", "alibi", "t5")
 def test_packed_documents_are_as_separate_ones(position):

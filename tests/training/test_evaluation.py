@@ -154,7 +154,6 @@ def expected_metrics(arrays):
     return expected | {"loss": sum(losses)}
 
 
-@pytest.mark.first("mesh3-2")
 @each_mesh
 @pytest.mark.quick("mesh3-2")
 def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
