@@ -40,7 +40,7 @@ def test_a_step_as_it_stands_is_judged():
 
 @pytest.mark.more
 def test_the_largest_batch_fits_and_a_quarter_more_does_not():
-    config, small = tiny((1, 4, 1)), shrunk(50e6)
+    config, small = tiny((1, 4, 1)), shrunk(200e6)
     rows = largest_batch(config, small)
     assert rows % 4 == 0
     assert evaluate(tiny((1, 4, 1), batch_size=rows), small).fits
