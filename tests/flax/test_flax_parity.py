@@ -72,7 +72,7 @@ def test_models_of_one_configuration_share_their_functions():
 
 @pytest.mark.torch
 @pytest.mark.quick(
-    "Llama*CausalLM", "Bert*CausalLM", "MarianModel", "CLIPModel", "Beit*Image*", "Whisper*Gen*"
+    "Llama*CausalLM", "Bert*CausalLM", "MarianModel", "CLIPModel", "BeitForImage*", "Whisper*Gen*"
 )
 @pytest.mark.parametrize("name", CLASSES)
 def test_equal_to_pytorch(name, tmp_path):
