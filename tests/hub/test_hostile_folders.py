@@ -54,7 +54,7 @@ def problem(source, folder, expected):
 
 
 @pytest.mark.parametrize("part", range(10))
-@pytest.mark.slow
+@pytest.mark.quick("6")
 def test_spoiled_folders_are_refused_in_one_sentence(part, sources, tmp_path):
     expected = {source: described(source) for source in sources}
     for seed in range(part, TRIED, 10):
