@@ -40,7 +40,7 @@ for row in rows[:3]:
 # %% [markdown]
 # ## Pre-training
 #
-# Masked tokens of 700 kB of text, for half a minute. `jaxformer.train` takes a config, and
+# Masked tokens of 700 kB of text, for about a minute. `jaxformer.train` takes a config, and
 # returns the metrics and the model.
 
 
@@ -72,7 +72,7 @@ pretraining = Config(
         batch_size=16,
     ),
     optimizer=Muon(schedule=Cosine(learning_rate=3e-3, warmup_steps=20)),
-    train=TrainConfig(steps=350, eval_interval=175, checkpoint_interval=350),
+    train=TrainConfig(steps=700, eval_interval=175, checkpoint_interval=700),
 )
 base, history = run(pretraining, "base")
 for line in history:
@@ -100,7 +100,7 @@ tuning = Config(
         batch_size=32,
     ),
     optimizer=AdamW(schedule=Cosine(learning_rate=3e-3, warmup_steps=10), weight_decay=0.01),
-    train=TrainConfig(steps=120, eval_interval=40, checkpoint_interval=120),
+    train=TrainConfig(steps=200, eval_interval=40, checkpoint_interval=200),
 )
 lora = LoRA(rank=16, alpha=32.0, targets=("all-linear",), trained=("heads.*", "pooler.*"))
 with_adapters = replace(
@@ -125,9 +125,9 @@ axes.legend()
 print(f"the most frequent label: {majority:.3f}")
 
 # %% [markdown]
-# So short a pre-training teaches the base little. When all weights learn, they make up for it;
+# A minute of pre-training teaches the base little. When all weights learn, they make up for it;
 # factors of low rank learn more slowly from it, and from a base that knows less (90 steps of
-# pre-training in place of 350) nothing at all. Adapters are for bases that know much already.
+# pre-training in place of 700) nothing at all. Adapters are for bases that know much already.
 
 # %% [markdown]
 # ## How many parameters learn
