@@ -170,22 +170,22 @@ def mean_loss(abstract_model, params, batch):
     return sums["language_model"].loss / sums["language_model"].weight
 
 
-def feed_forward_gradients(config, key):
-    """The norm of the gradient of each layer's last matrix, at initialisation."""
+def feed_forward_gradients(config, keys):
+    """The norm of the gradient of each layer's last matrix, as a mean over fresh models."""
     abstract_model = AbstractModel(config.build)
-    gradients = jax.grad(partial(mean_loss, abstract_model))(abstract_model.init(key), batch(0))
-    (name,) = (name for name in gradients if name.endswith("down.kernel"))
-    return jnp.sqrt(jnp.sum(gradients[name] ** 2, axis=(1, 2)))
+    gradient = jax.jit(jax.grad(partial(mean_loss, abstract_model)))
+    norms = []
+    for key in keys:
+        gradients = gradient(abstract_model.init(key), batch(0))
+        (name,) = (name for name in gradients if name.endswith("down.kernel"))
+        norms.append(jnp.sqrt(jnp.sum(gradients[name] ** 2, axis=(1, 2))))
+    return jnp.mean(jnp.stack(norms), axis=0)
 
 
 keys = jax.random.split(jax.random.key(0), 4)
 norms = {
-    (residual, depth): jnp.mean(
-        jax.lax.map(
-            partial(feed_forward_gradients, replace(base, residual=residual, num_layers=depth)),
-            keys,
-        ),
-        axis=0,
+    (residual, depth): feed_forward_gradients(
+        replace(base, residual=residual, num_layers=depth), keys
     )
     for residual in (PostNorm(), PreNorm())
     for depth in (4, 12)
@@ -222,33 +222,39 @@ assert post[-1] > 3 * pre[-1]
 STEPS = 150
 
 
-def train(config, schedule):
-    """The loss of each step."""
+adam = optax.scale_by_adam(b2=0.98)
+
+
+def train(config, schedules):
+    """The losses of the steps with each schedule."""
     abstract_model = AbstractModel(config.build)
-    optimizer = optax.adam(schedule, b2=0.98)
 
     @jax.jit
-    def step(params, state, batch):
+    def step(params, state, batch, rate):
         loss, gradients = jax.value_and_grad(partial(mean_loss, abstract_model))(params, batch)
-        updates, state = optimizer.update(gradients, state)
-        return optax.apply_updates(params, updates), state, loss
+        updates, state = adam.update(gradients, state)
+        return jax.tree.map(lambda w, u: w - rate * u, params, updates), state, loss
 
-    params = abstract_model.init(jax.random.key(1))
-    state, losses = optimizer.init(params), []
-    for number in range(STEPS):
-        params, state, loss = step(params, state, batch(number))
-        losses.append(loss)
-    return np.array(losses)
+    for schedule in schedules:
+        params = abstract_model.init(jax.random.key(1))
+        state, losses = adam.init(params), []
+        for number in range(STEPS):
+            params, state, loss = step(params, state, batch(number), schedule[number])
+            losses.append(loss)
+        yield np.array(losses)
 
 
 rate = 1e-2
+constant = np.full(STEPS, rate, np.float32)
+rising = (rate * np.minimum(np.arange(STEPS) / (STEPS // 2), 1.0)).astype(np.float32)
 curves = {
-    (residual, warm_up): train(
-        replace(base, residual=residual, num_layers=6),
-        optax.linear_schedule(0.0, rate, STEPS // 2) if warm_up else rate,
-    )
+    (residual, warm_up): losses
     for residual in (PostNorm(), PreNorm())
-    for warm_up in (False, True)
+    for warm_up, losses in zip(
+        (False, True),
+        train(replace(base, residual=residual, num_layers=6), (constant, rising)),
+        strict=True,
+    )
 }
 figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for (residual, warm_up), losses in curves.items():

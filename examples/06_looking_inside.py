@@ -50,7 +50,7 @@ config = DecoderConfig(
     scan_layers=False,
 )
 abstract_model = AbstractModel(config.build)
-STEPS = 500
+STEPS = 300
 optimizer = optax.adam(optax.cosine_decay_schedule(3e-3, STEPS))
 
 
@@ -119,10 +119,21 @@ figure.colorbar(image, ax=grid, label="weight")
 # to zero.
 
 # %%
-ablated = np.empty((2, 4))
-for (layer, head), _ in np.ndenumerate(ablated):
-    hooks = {f"blocks.{layer}.attn.hook_z": zero_head(head)}
-    ablated[layer, head] = with_hooks(mean_loss, hooks)(params, test)
+HEADS = [[(layer, head) for head in range(4)] for layer in range(2)]
+
+
+@jax.jit
+def without(params, batch):
+    """The loss without each head, `[layers, heads]`."""
+
+    def loss_without(layer, head):
+        hooks = {f"blocks.{layer}.attn.hook_z": zero_head(head)}
+        return with_hooks(mean_loss, hooks)(params, batch)
+
+    return jnp.array([[loss_without(*head) for head in heads] for heads in HEADS])
+
+
+ablated = np.asarray(without(params, test))
 figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
 places = np.arange(4)
 for layer in range(2):
@@ -156,7 +167,7 @@ corrupted = clean.copy()
 corrupted[0, 3] = next(token for token in range(VOCABULARY) if token not in clean[0])
 asked, answer = period + 2, clean[0, 3]  # after the second occurrence of the token before it
 NAMES = [f"blocks.{layer}.hook_resid_pre" for layer in range(2)] + ["blocks.1.hook_resid_post"]
-_, clean_cache = with_cache(logits, NAMES)(params, clean)
+_, clean_cache = jax.jit(with_cache(logits, NAMES))(params, clean)
 
 
 @jax.jit
@@ -170,8 +181,10 @@ def restored(place, values):
     return jnp.stack([run[0, asked, answer] for run in runs])
 
 
-before = float(logits(params, corrupted)[0, asked, answer])
-after = float(logits(params, clean)[0, asked, answer])
+before, after = (
+    float(scores[asked, answer])
+    for scores in jax.jit(logits)(params, np.concatenate([corrupted, clean]))
+)
 effects = np.stack([restored(place, clean_cache) for place in range(asked + 1)], axis=1)
 effects = (effects - before) / (after - before)
 figure, axes = plt.subplots(figsize=(9, 2.6), layout="constrained")
@@ -211,12 +224,12 @@ def answers(params, batch):
 
 
 NAME = "blocks.1.attn.hook_z"
-whole, cache = with_cache(answers, NAME)(params, test)
-gradient = jax.grad(lambda z: with_hooks(answers, {NAME: replace_with(z)})(params, test))(
+whole, cache = jax.jit(with_cache(answers, NAME))(params, test)
+gradient = jax.jit(jax.grad(lambda z: with_hooks(answers, {NAME: replace_with(z)})(params, test)))(
     cache[NAME]
 )
 estimate = np.asarray((gradient * cache[NAME]).sum(axis=(0, 1, 3)))
-removed = [with_hooks(answers, {NAME: zero_head(head)})(params, test) for head in range(4)]
+removed = [jax.jit(with_hooks(answers, {NAME: zero_head(head)}))(params, test) for head in range(4)]
 measured = float(whole) - np.array(removed)
 print(f"mean logit of the right token {float(whole):.2f}; what each head adds to it:")
 print("estimated:", estimate.round(2), " measured:", measured.round(2))

@@ -110,6 +110,7 @@ def test_outputs_have_no_copy_button(on_site):
     ("cell", "sentence"),
     [("1 / 0", "ZeroDivisionError: division by zero"), ("while True: pass", "4 s of CPU time")],
 )
+@pytest.mark.quick("1 / 0-*")
 def test_a_notebook_that_fails_is_a_warning_and_a_page(cell, sentence, on_site, tmp_path, caplog):
     import notebooks
 

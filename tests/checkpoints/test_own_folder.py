@@ -79,12 +79,7 @@ def test_a_run_is_one_run_by_whatever_path_it_is_named(home, tmp_path, monkeypat
     assert "continuing from step 4" in capsys.readouterr().out
     assert main(["inspect", path]) == 0
     assert "steps held" in capsys.readouterr().out
-    for command in (
-        ["inspect", "--step", "4"],
-        ["evaluate"],
-        ["generate", "--max-new-tokens", "2", "--prompt", "a"],
-    ):
-        assert main([command[0], path, *command[1:]]) == 0
+    assert main(["evaluate", path]) == 0
     assert main(["export", f"{path}/checkpoints/6", "out"]) == 0
     assert not list(tmp_path.rglob("*.damaged*"))
 
@@ -123,7 +118,7 @@ def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     "name",
     [".lock", "metrics.jsonl", "wall_time.jsonl", "config.json", "evaluation.json", "loss.png"],
 )
-@pytest.mark.first(".lock")
+@pytest.mark.quick(".lock")
 def test_nothing_is_written_through_a_link(place, name):
     outside = place / "precious"
     outside.write_bytes((place / "run" / name).read_bytes() if name != ".lock" else b"")
@@ -147,7 +142,7 @@ def test_the_checkpoints_of_another_run_are_not_reached_through_a_link(place, ca
     assert everything(place / "run") == before
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_step_that_is_a_link_is_removed_as_one(place):
     (place / "elsewhere").mkdir()
     os.rename("run/checkpoints/2", "elsewhere/2")
@@ -199,6 +194,7 @@ def test_a_changed_batch_size_of_steps_to_come_is_no_other_run(place):
 
 @pytest.mark.parametrize("what", ["run", ".lock", "another in its place"])
 @pytest.mark.more
+@pytest.mark.quick("run", ".lock")
 def test_a_run_that_was_removed_writes_nothing_more(place, capsys, what):
     """As the process would see it: the lock is asked before anything is committed."""
     seen = []

@@ -67,6 +67,7 @@ def test_a_step_counts_once_its_last_object_is_there(either_folder):
     assert not (folder / "4").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_step_is_set_aside(either_folder):
     folder = either_folder
     saver = Checkpointer(folder, {}, keep=2)

@@ -105,6 +105,7 @@ def test_beams_of_an_encoder_decoder(t5, capsys):
         assert line.startswith(f"[{score:.3f}]")
 
 
+@pytest.mark.slow
 def test_a_stop_string_ends_the_text(folder):
     model = jaxformer.load(folder)
     free = TextGenerator(model, GenerationConfig(max_new_tokens=12)).generate(
@@ -118,6 +119,7 @@ def test_a_stop_string_ends_the_text(folder):
     assert "".join(writer.stream(ids_of(model, "the")[0])) == found.text
 
 
+@pytest.mark.slow
 def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypatch):
     asked = []
     original = TextGenerator.stream

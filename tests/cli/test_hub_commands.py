@@ -68,6 +68,7 @@ def test_a_recorded_model_comes_back(kind, tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.quick("bert-float32", "llama-bfloat16")
 def test_there_and_back_changes_no_byte(dtype, folder, tmp_path):
     original = cast(folder, tmp_path / "original", dtype)
     command("import", original, tmp_path / "run")
@@ -82,6 +83,7 @@ def test_there_and_back_changes_no_byte(dtype, folder, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.quick("llama")
 def test_weights_are_cast_on_request(folder, tmp_path):
     command("import", folder, tmp_path / "run", "--dtype", "bfloat16")
     command("export", tmp_path / "run", tmp_path / "out", "--dtype", "float16")
@@ -96,6 +98,7 @@ def test_weights_are_cast_on_request(folder, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.quick("bert")
 def test_several_files_are_written_and_read(folder, run_folder, tmp_path):
     command("export", run_folder, tmp_path / "out", "--max-shard-gb", "3e-5")
     files = sorted((tmp_path / "out").glob("*.safetensors"))
@@ -116,6 +119,7 @@ def test_several_files_are_written_and_read(folder, run_folder, tmp_path):
 
 @pytest.mark.first("*-folder")
 @pytest.mark.parametrize("which", ["folder", "run_folder"])
+@pytest.mark.quick("*-folder", "bert-*")
 def test_forward_is_what_python_computes(which, folder, request, tmp_path, capsys):
     model = jaxformer.load(folder)
     inputs = example_inputs(model.checkpoint, "right")
@@ -141,7 +145,7 @@ def test_hidden_states_are_added(folder, tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     command("export", run_folder, tmp_path / "out")
     command("verify", tmp_path / "out")
@@ -162,6 +166,7 @@ def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
 
 
 @pytest.mark.torch
+@pytest.mark.quick("llama")
 def test_a_model_that_computes_something_else_is_found_out(folder, tmp_path, capsys, monkeypatch):
     spoiled = copy_of(folder, tmp_path / "spoiled")
     right = verification.forward
@@ -187,6 +192,7 @@ def divisible(request, tmp_path_factory):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("sizes", [(2, 4, 1), (1, 4, 2), (1, 1, 2)])
+@pytest.mark.quick("llama-*")
 def test_parameters_go_straight_into_their_shardings(sizes, divisible):
     mesh = make_mesh(MeshConfig(*sizes))
     whole, cut = jaxformer.load(divisible), jaxformer.load(divisible, mesh=mesh)
@@ -198,6 +204,7 @@ def test_parameters_go_straight_into_their_shardings(sizes, divisible):
 
 
 @pytest.mark.torch
+@pytest.mark.quick("bert")
 def test_a_model_on_a_mesh_is_exported(divisible, tmp_path):
     model = jaxformer.load(divisible, mesh=make_mesh(MeshConfig(1, 4, 2)))
     jaxformer.save(model, tmp_path / "out")
@@ -214,6 +221,7 @@ def test_a_mesh_that_does_not_divide_the_model(folder):
 @pytest.mark.parametrize(
     ("kind", "changes"), [("xlm-roberta", {}), ("mistral", {"sliding_window": None})]
 )
+@pytest.mark.slow
 def test_a_system_keeps_its_name_where_another_could_say_the_same(kind, changes, tmp_path):
     folder = save_tiny(kind, tmp_path / "folder", "", **changes)
     command("import", folder, tmp_path / "run")

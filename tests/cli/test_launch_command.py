@@ -75,7 +75,7 @@ def test_tpu_machines(launch):
     assert "--accelerator-type=v6e-64" in script
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_cannot_fit_is_refused_unless_it_is_asked_for(launch):
     command = "jobset llama3_8b --chips v6e:4x4 --image i --run-dir gs://b/r"
     longer = "-- --data.sequence-length 131072 --data.batch-size 16"

@@ -83,6 +83,7 @@ def test_denoising_and_spans(name, show, corpus):
     assert row["arrays"]["decoder_inputs"][1:3] == row["arrays"]["targets"][:2]
 
 
+@pytest.mark.slow
 def test_translation_images_and_tags(show, tmp_path):
     (row,) = show("tiny_translation", "-n", "1")
     assert text(row, "inputs").startswith("Abkhazian")
@@ -132,6 +133,7 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_labels_spans_choices_and_tags(show, models):
     bert = ("--init-from", models["bert"], "-n", "1", "--data.sequence-length", "48")
     labels = ["good", "bad"] * 20
@@ -172,6 +174,7 @@ def test_labels_spans_choices_and_tags(show, models):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_chats_preferences_and_summaries(show, models):
     llama = ("--init-from", models["llama"], "-n", "1", "--data.sequence-length", "64")
     said = [{"role": "user", "content": "Who paints?"}, {"role": "assistant", "content": "She."}]

@@ -152,16 +152,16 @@ def test_the_client_of_openai(server, model):
         client.chat.completions.create(messages=messages, top_logprobs=3, **given)
 
 
-def test_two_hundred_clients_at_once(server, model):
-    texts = [f"Text {number} " * (1 + number % 3) for number in range(200)]
+def test_many_clients_at_once(server, model):
+    texts = [f"Text {number} " * (1 + number % 3) for number in range(64)]
 
     def ask(text):
         body = {"prompt": text, "max_tokens": 6, "temperature": 0}
         return server.post("/v1/completions", body)
 
-    with ThreadPoolExecutor(200) as pool:
+    with ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(ask, texts))
-    assert [status for status, _ in answers] == [200] * 200
+    assert [status for status, _ in answers] == [200] * 64
     right = jaxformer.generate(model, texts[:8], max_new_tokens=6, temperature=0)["texts"]
     assert [answer["choices"][0]["text"] for _, answer in answers[:8]] == right
 
@@ -251,6 +251,7 @@ VALUES = [
 
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("name", [*_OPTIONS, *_WITHOUT_EFFECT, *_OTHERS])
+@pytest.mark.quick("*-False", "stream-*")
 def test_any_value_of_an_option_is_read_or_refused(name, chat, model):
     refused = 0
     for value in VALUES:

@@ -36,6 +36,7 @@ def test_the_options_are_those_of_the_function():
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_screen_shows_times_and_text(folder, capsys):
     assert run(folder, folder / "0.wav", folder / "1.wav", *QUICK) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -45,6 +46,7 @@ def test_the_screen_shows_times_and_text(folder, capsys):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("ending", ["txt", "srt", "vtt", "json"])
+@pytest.mark.quick("srt")
 def test_every_kind_of_file_is_written(folder, tmp_path, ending):
     output = tmp_path / f"talk.{ending}"
     timing = ("--timestamps", "words", "--language", "en")
@@ -57,6 +59,7 @@ def test_every_kind_of_file_is_written(folder, tmp_path, ending):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_several_files_are_lines_of_one(folder, tmp_path):
     output = tmp_path / "talks.jsonl"
     assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0
@@ -65,6 +68,7 @@ def test_several_files_are_lines_of_one(folder, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
     broken, output = tmp_path / "broken.wav", tmp_path / "talks.jsonl"
     wave = np.where(np.arange(400) == 100, np.nan, 0.1)

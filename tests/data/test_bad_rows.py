@@ -141,7 +141,7 @@ def test_lines_that_are_no_rows_count_as_bad(tmp_path, caplog):
 # What is not to be learned ------------------------------------------------------------------------
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
     file = FILES / "weight.jsonl"
     data = chats(file).prepare(tmp_path / "run")
@@ -159,6 +159,7 @@ def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
 
 @pytest.mark.more
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": 0.0}, {"masked": True}])
+@pytest.mark.quick("mark0")
 def test_other_formats_say_it_in_other_words(tmp_path, mark):
     rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}]} for n in range(20)]
     rows[3]["messages"][1] |= mark
@@ -172,9 +173,8 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
-@pytest.mark.quick("reasoning_content", "reasoning")
 def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
     content = "<think>why</think>b" if name == "inline" else "b"
     fields = {} if name == "inline" else {name: "why"}

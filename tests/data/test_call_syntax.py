@@ -89,6 +89,7 @@ KNOWN = {"qwen": QWEN, "mistral": MISTRAL, "mistral-11": MISTRAL_11} | {
 
 
 @pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.quick("qwen3", "llama3_1", "mistral")
 def test_what_a_template_writes_is_found(name):
     made = template(KNOWN[name])
     syntax = syntax_of(made)

@@ -121,6 +121,7 @@ def save(folder, template=None, **settings):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.quick("chatml", "llama 3", "others")
 def test_a_chat_is_written_as_transformers_writes_it(tmp_path, name):
     from transformers import AutoTokenizer
 
@@ -150,6 +151,7 @@ def test_a_template_knows_the_special_tokens_and_nothing_is_escaped(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.quick("True")
 def test_a_chat_with_tools_has_the_template_for_them(tmp_path, in_files):
     from transformers import AutoTokenizer
 
@@ -169,6 +171,7 @@ def test_a_chat_with_tools_has_the_template_for_them(tmp_path, in_files):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_special_tokens_of_the_class_count(tmp_path):
     from transformers import AutoTokenizer
 
@@ -275,6 +278,7 @@ REASONS = {
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.quick("loops", "join", "macro", "text", "file")
 def test_a_template_without_end_is_stopped(tmp_path, name):
     template, reason = BOMBS[name]
     save(tmp_path, template)

@@ -52,7 +52,7 @@ def test_the_tokenizer_learns_from_the_training_side_alone(source, tmp_path):
     assert corpus.tokenizer.fingerprint() == spec.fit(training).fingerprint()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_batches_of_documents_change_nothing(source, tmp_path, monkeypatch):
     split = Split(source, 0.2, seed=1)
     one = load_or_build(split, Bytes(), tmp_path / "one")
@@ -154,7 +154,7 @@ def _build(source, folder, barrier, results):
     results.put((corpus.tokenizer.fingerprint(), np.array(corpus.train.tokens).tobytes()))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_processes_that_race_agree(source, tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()

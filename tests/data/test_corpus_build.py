@@ -97,7 +97,7 @@ def test_one_shard_has_the_files_of_earlier_versions(tmp_path):
     assert digest.hexdigest() == "82c47cfb35037d712952fdb50ba1313cc2b821385802b282af33441eca9ef271"
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_any_number_of_processes_writes_the_same_bytes(source, tmp_path, monkeypatch):
     spec, split = TrainTokenizer("bpe", 300), Split(source, 0.1, seed=0)
     load_or_build(split, spec, tmp_path / "1", options=SHARDS)
@@ -217,7 +217,7 @@ def test_a_lost_shard_is_tokenised_again(source, tmp_path):
     assert files(tmp_path / "run") == whole
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     process = started(source, run)
@@ -246,7 +246,7 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
     assert files(tmp_path / "run") == whole
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_documents_that_changed_unnoticed_are_refused(tmp_path, monkeypatch):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     process = started(source, run)

@@ -3,7 +3,7 @@
 import grain
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data import Dataset, ExampleSource
@@ -51,12 +51,14 @@ def test_every_epoch_and_seed_has_an_order_of_its_own(seed):
 
 
 @pytest.mark.more
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**40), batch_size=st.integers(1, 50))
 def test_the_order_does_not_depend_on_the_size_of_a_batch(seed, batch_size):
     np.testing.assert_array_equal(order(30, seed, 2, batch_size), order(30, seed, 2))
 
 
 @pytest.mark.more
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_order_is_that_of_grains_shuffle(seed):
     shuffled = grain.MapDataset.range(30).shuffle(seed=seed).repeat(2)

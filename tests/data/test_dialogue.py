@@ -59,12 +59,14 @@ def answer(tokenizer, text, prompt="<|im_start|>assistant\n", num_calls=0):
 
 @pytest.mark.parametrize("messages", [ASKED, WITH_TOOLS[:4]], ids=["question", "results"])
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["", "tools"])
+@pytest.mark.quick("-question", "tools-results")
 def test_prompts_are_those_of_transformers(tmp_path, messages, tools):
     theirs, dialogue = saved(tmp_path)
     expected = theirs.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
     np.testing.assert_array_equal(dialogue.prompt(messages, tools), expected["input_ids"])
 
 
+@pytest.mark.slow
 def test_a_schema_alone_is_put_where_templates_look_for_it(tmp_path):
     _, dialogue = saved(tmp_path)
     alone = [TOOLS[0]["function"]]
@@ -91,6 +93,7 @@ def test_a_function_has_the_schema_that_transformers_makes_of_it():
 
 
 @pytest.mark.parametrize("name", sorted({*TEMPLATES} - {"qwen"}))
+@pytest.mark.quick("chatml", "llama3")
 def test_templates_without_tools_say_so(tmp_path, name):
     _, dialogue = saved(tmp_path, TEMPLATES[name])
     with pytest.raises(DataError, match="the chat template does not support tools"):
@@ -145,6 +148,7 @@ def test_calls_have_numbers_and_special_tokens_are_not_in_texts(tmp_path):
     assert f"So.\n{call}\n{call}<|im_end|>" in shown
 
 
+@pytest.mark.slow
 def test_special_tokens_that_open_calls_count(tmp_path):
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}{% elif m.tool_calls "
@@ -172,6 +176,7 @@ def test_special_tokens_that_open_calls_count(tmp_path):
     ],
 )
 @pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.quick("None-text0")
 def test_a_response_template_reads_answers_as_in_transformers(tmp_path, text, tools):
     pytest.importorskip("transformers.utils.chat_parsing")
     tokenizer, dialogue = saved(tmp_path, response_template=RESPONSES)
@@ -184,6 +189,7 @@ def test_a_response_template_reads_answers_as_in_transformers(tmp_path, text, to
     assert found == {"content": ""} | expected
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_fit_stays_text(tmp_path, caplog):
     pytest.importorskip("transformers.utils.chat_parsing")
     fields = RESPONSES["fields"] | {

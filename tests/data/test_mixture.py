@@ -85,7 +85,7 @@ def test_weights_mean_what_their_digits_say():
 
 
 @pytest.mark.more
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(sizes=SIZES, weights=WEIGHTS, seed=st.integers(0, 2**40))
 def test_each_source_goes_through_its_own_epochs(sizes, weights, seed):
     found = rows(dataset_of(sizes, weights, seed), 200)
@@ -96,7 +96,7 @@ def test_each_source_goes_through_its_own_epochs(sizes, weights, seed):
 
 
 @pytest.mark.more
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(sizes=SIZES, weights=WEIGHTS, others=WEIGHTS, seed=st.integers(0, 2**40))
 def test_weights_leave_the_order_within_a_source_alone(sizes, weights, others, seed):
     one, other = (rows(dataset_of(sizes, w, seed), 100) for w in (weights, others))

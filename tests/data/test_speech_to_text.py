@@ -116,6 +116,7 @@ def test_settings_that_do_not_fit_the_model(home):
         ("words.wav,w1", "is not a sound file that can be decoded"),
     ],
 )
+@pytest.mark.quick("*text is empty")
 def test_a_row_that_cannot_be_used(home, tmp_path, line, words):
     soundfile.write(home / "long.wav", speech.sound(16_000), speech.RATE)
     (home / "words.wav").write_text("not a sound")

@@ -59,7 +59,7 @@ def test_ids_and_texts_are_those_of_transformers(tmp_path, kind):
     assert_same(theirs, ours)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json", "split_special*", "only_in_added*", "gemma", "tikt*")
+@pytest.mark.quick("gpt2_prefix")
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
     folder = make(tmp_path / "model", kind)
@@ -73,7 +73,7 @@ def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PYTHON)
-@pytest.mark.quick("byt5", "byt5_names", "esm", "m2m_100_no_names", "siglip", "siglip_cased")
+@pytest.mark.quick("byt5")
 def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
     folder = make(tmp_path / "model", kind)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), tokenizer_in(folder)
@@ -101,6 +101,7 @@ def test_classes_of_python_code_have_an_equal_tokenizer(tmp_path, kind, caplog):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.quick("marian")
 def test_classes_without_an_equal_tokenizer_are_refused(tmp_path, kind):
     folder = make(tmp_path / "model", kind)
     name = type(transformers.AutoTokenizer.from_pretrained(folder)).__name__
@@ -108,6 +109,7 @@ def test_classes_without_an_equal_tokenizer_are_refused(tmp_path, kind):
         tokenizer_in(folder)
 
 
+@pytest.mark.slow
 def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
     folder = make(tmp_path / "model", "mbart")
     settings_of(folder, tokenizer_class="XGLMTokenizer")
@@ -115,7 +117,7 @@ def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
         tokenizer_in(folder)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json", "mbart")
+@pytest.mark.quick("gpt2_prefix")
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
 def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
     """A run saves a tokenizer.json of its own, in which names of special tokens are text."""
@@ -151,6 +153,7 @@ def test_the_name_of_a_special_token_may_be_ordinary_text(tmp_path, kind):
         )
 
 
+@pytest.mark.slow
 def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
     folder = make(tmp_path / "model", "gpt2_prefix")
@@ -167,6 +170,7 @@ def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
     assert len(started) == 1
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "file" / "cache"))
@@ -176,11 +180,7 @@ def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"x" * 99, None])
-@pytest.mark.quick(
-    "",
-    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
-    "None",
-)
+@pytest.mark.quick("None")
 def test_a_damaged_answer_is_asked_for_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
     folder = make(tmp_path / "model", "gpt2_prefix")
@@ -209,6 +209,7 @@ def test_runs_need_no_transformers(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "old"), [("gpt2", "gpt2"), ("bert", "bert"), ("llama", "llama"), ("t5", "t5_few")]
 )
+@pytest.mark.quick("llama-llama")
 def test_models_with_old_tokenizers_load(tmp_path, kind, old):
     tokenizer = make(tmp_path / "tokenizer", old)
     size = len(transformers.AutoTokenizer.from_pretrained(tokenizer))
@@ -235,6 +236,7 @@ def settings_of(folder, **settings):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+@pytest.mark.slow
 def test_what_transformers_refuses_is_read_alone_with_a_warning(tmp_path, caplog):
     folder = make(tmp_path / "model", "gpt2_json")
     (folder / "config.json").write_text('{"model_type": "own"}')
@@ -286,6 +288,7 @@ def test_what_is_missing_or_foreign_is_named(tmp_path):
         ("gpt2", {"extra_special_tokens": 5}),
     ],
 )
+@pytest.mark.quick("gpt2-*")
 def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
     folder = make(tmp_path / "model", kind)
     settings_of(folder, **settings)
@@ -294,6 +297,7 @@ def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_added_tokens_of_older_files_have_their_ids(tmp_path):
     folder = make(tmp_path / "model", "gpt2")
     (folder / "added_tokens.json").write_text('{"<new>": 357, "<special>": 356}')

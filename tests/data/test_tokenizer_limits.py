@@ -81,6 +81,7 @@ def in_a_process(tokenizer):
 @pytest.mark.more
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a{1,1000}){1,1000}b"])
 @pytest.mark.parametrize("way", ["corpus", "prompt", "processes"])
+@pytest.mark.quick("*(a+)+$")
 def test_an_expression_that_explodes_ends_with_a_sentence(pattern, way):
     tokenizer = words(pattern=pattern)
     encode = {

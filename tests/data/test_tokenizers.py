@@ -97,6 +97,7 @@ def test_wordpiece_is_of_the_form_of_bert(trained):
 
 @pytest.mark.more
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("bpe")
 def test_training_gives_the_same_tokenizer_in_another_process(trained, kind):
     # Another process has other hash seeds, which the Rust trainers let through.
     program = (
@@ -162,7 +163,7 @@ def test_without_a_padding_token_end_of_text_takes_its_place(tmp_path):
     assert tokenizer.pad_id == tokenizer.end_of_text_id == 1
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_settings_beside_a_file_name_its_special_tokens(tmp_path):
     settings = {"eos_token": {"content": "END"}, "pad_token": None}
     path = word_level(tmp_path, ["<unk>", "</s>", "END", "a"], settings)

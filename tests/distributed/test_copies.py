@@ -62,6 +62,7 @@ def reductions(text):
 
 
 @pytest.mark.parametrize("compares_rows", [False, True])
+@pytest.mark.quick("True")
 def test_gradients_meet_once_after_all_parts(compares_rows, monkeypatch):
     model = tiny(num_layers=2, compute_dtype="float32", scan_layers=False)
     monkeypatch.setattr(type(model.heads[0]), "compares_rows", compares_rows)

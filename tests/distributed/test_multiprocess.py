@@ -8,10 +8,12 @@ import time
 
 import numpy as np
 import pytest
+from tiny_run import tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.training.logging.metrics_writer import read_metrics
+from jaxformer.training.loop import train
 
 pytestmark = pytest.mark.more
 
@@ -35,9 +37,9 @@ def losses(run_dir):
 
 
 @pytest.fixture(scope="module")
-def alone(runs, tmp_path_factory):
+def alone(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("alone") / "run"
-    runs.finish(run_dir, "--train.sample-tokens", "3")
+    train(tiny_config(sample_tokens=3), run_dir)
     return run_dir
 
 

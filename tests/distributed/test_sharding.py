@@ -280,9 +280,8 @@ def collectives(run):
     return {(kind, shape) for shape, kind in found}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
-@pytest.mark.quick("untied")
 def test_replicas_do_nothing_but_add_up(model):
     kinds = {kind for kind, _ in collectives(three_steps((8, 1, 1), model))}
     assert kinds == {"all-reduce"}

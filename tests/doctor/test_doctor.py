@@ -113,7 +113,7 @@ FUSED_SUMS = f"{xla_flags.YNN_FUSIONS}=individual_dot,individual_convolution,red
 
 
 @AFFECTED
-@pytest.mark.more
+@pytest.mark.slow
 def test_cases_that_die_do_not_stop_the_next(monkeypatch):
     """Each process goes on after the one that died; with the package's flag nothing is wrong."""
     monkeypatch.delenv("XLA_FLAGS")

@@ -66,6 +66,7 @@ def written(model, tmp_path, quantise, source="here"):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("quantise", ["int8", "int4"])
+@pytest.mark.quick("int4")
 def test_transformers_reads_packed_kernels(quantise, tmp_path):
     pytest.importorskip("compressed_tensors")
     save_plain("llama", tmp_path / "hf")

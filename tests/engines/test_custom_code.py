@@ -142,6 +142,7 @@ def test_every_part_is_described(name):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.quick("2017", "t5 bias")
 def test_outputs_and_greedy_tokens_are_equal(name, exported):
     import torch
     import transformers
@@ -188,6 +189,7 @@ def check_greedy(model, prompt, written):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_receipt_of_the_command(tmp_path, capsys):
     run, out = tmp_path / "run", tmp_path / "out"
     config = MODELS["learned"]

@@ -117,6 +117,7 @@ def test_a_head_that_the_engine_lacks(tmp_path, capsys):
         for quantise in (None, *ENGINE_FORMATS[name].quantisations[:1])
     ],
 )
+@pytest.mark.quick("ctranslate2-int8", "gguf-*")
 def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):
     pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
     options = () if quantise is None else ("--quantise", quantise)
@@ -141,6 +142,7 @@ def export_length(run):
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name, kinds in MEASURED.items() for kind in kinds]
 )
+@pytest.mark.quick("ctranslate2-t5", "ctranslate2-bert")
 def test_systems_in_engines(name, kind, tmp_path):
     pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
     save_plain(kind, tmp_path / "hf")

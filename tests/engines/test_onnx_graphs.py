@@ -83,6 +83,7 @@ def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
 @pytest.mark.parametrize(
     "kind", ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "t5"))]
 )
+@pytest.mark.slow
 def test_systems_in_onnx_runtime(kind, tmp_path):
     pytest.importorskip("onnxruntime")
     _, out = exported(kind, tmp_path)

@@ -55,7 +55,7 @@ def test_rows_of_any_number_and_length(exported):
         np.testing.assert_allclose(found, right, atol=2e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_prompts_of_different_lengths_and_their_next_tokens(exported):
     model, out = exported
     run = runner.Model(out)
@@ -82,7 +82,7 @@ def test_the_manifest_says_what_programs_read(exported):
     assert manifest["capacity"] == capacity(model)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_weights_of_two_bytes_are_read_again(tmp_path):
     model = pretrained(tiny(vocab_size=64))
     export_model(model, tmp_path / "out", format="stablehlo", source="here", dtype="bfloat16")
@@ -120,7 +120,7 @@ def test_a_process_that_knows_no_jaxformer(exported):
 
 
 @pytest.mark.torch
-@pytest.mark.quick("gpt2", "bart")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart"])
 def test_systems_in_jax_alone(kind, tmp_path):
     save_plain(kind, tmp_path / "hf")

@@ -197,9 +197,8 @@ def test_without_its_inputs_a_decoder_reads_those_of_the_encoder(kind):
 _MOVES = {"bitcast", "copy", "fusion", "parameter", "slice", "transpose"}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.optimized
-@pytest.mark.quick("bert")
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "whisper"])
 def test_a_jitted_call_compiles_to_what_the_model_does(kind, request, tmp_path):
     """The instructions of both programs, where the layers lie apart in one and not in the other."""

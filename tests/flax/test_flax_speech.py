@@ -55,7 +55,7 @@ def test_names_bases_and_what_the_auto_classes_choose(whisper):
         door.FlaxWhisperPreTrainedModel(WHISPER)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_fields_of_whisper(whisper):
     options = {"output_hidden_states": True, "output_attentions": True}
     output = whisper(SPECTROGRAMS, IDS, decoder_attention_mask=MASK, **options)
@@ -127,6 +127,7 @@ def test_sounds_of_another_size_are_refused(name, array, words, whisper, pre_tra
     ],
     ids=["detected", "translated", "beams and timestamps"],
 )
+@pytest.mark.quick("detected")
 def test_transcripts_are_those_of_the_library(options, whisper, tmp_path):
     whisper.save_pretrained(tmp_path)
     speech.write_files(tmp_path)
@@ -137,7 +138,7 @@ def test_transcripts_are_those_of_the_library(options, whisper, tmp_path):
     np.testing.assert_array_equal(np.asarray(found)[:, : expected.shape[1]], expected)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_transcript_within_a_program_that_detects_the_language(whisper):
     model = door.FlaxWhisperForConditionalGeneration(WHISPER)
     model.generation_config.__dict__.update(speech.GENERATION)
@@ -170,7 +171,7 @@ def gradients(model, **options):
     return flatten_dict(jax.grad(loss)(model.params))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_no_gradient_reaches_the_sinusoids_of_whisper(whisper):
     found = gradients(whisper, decoder_input_ids=IDS)
     still = {path for path, x in found.items() if not np.any(x)}
@@ -178,7 +179,7 @@ def test_no_gradient_reaches_the_sinusoids_of_whisper(whisper):
     assert still == {("model", "encoder", "embed_positions", "embedding")}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_frozen_convolutions_have_no_gradient(pre_training):
     learning = gradients(pre_training, train=False)
     frozen = gradients(pre_training, freeze_feature_encoder=True)
@@ -223,6 +224,7 @@ def test_frames_of_samples(pre_training):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_composite_of_sound_is_pytorchs(tmp_path):
     """Both parts apart, a decode step, and greedy tokens, with padding after sounds."""
     import torch
@@ -255,6 +257,7 @@ def test_a_composite_of_sound_is_pytorchs(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_whispers_gradients_are_pytorchs(tmp_path):
     import torch
 

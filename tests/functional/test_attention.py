@@ -207,6 +207,7 @@ def test_the_same_bits_every_time(implementation):
 
 @pytest.mark.first("5")
 @pytest.mark.parametrize("length", [1, 5, 130])
+@pytest.mark.quick("5", "130")
 def test_bfloat16_gradients_of_few_and_of_many_blocks(length):
     # XLA's CPU backend has no kernel for some layouts of a bfloat16 product.
     *inputs, cotangent = arrays(length, length, heads=(6, 2), widths=(8, 8), dtype=jnp.bfloat16)

@@ -297,7 +297,7 @@ _AGAIN = Segments(jnp.array([[1, 1, 2, 2, 1, 1]] * BATCH), jnp.array([[1, 1, 2, 
     ],
 )
 @pytest.mark.parametrize(
-    "other", [Mask(), pytest.param(causal(), marks=pytest.mark.more), sliding_window(2)]
+    "other", [Mask(), pytest.param(causal(), marks=pytest.mark.slow), sliding_window(2)]
 )
 def test_cudnn_gets_the_documents_of_rows(xla_for_packed_cudnn, xla_for_cudnn, documents, other):
     def attend(*arguments):
@@ -371,6 +371,7 @@ def test_splash_says_why_it_cannot(on, request_, reason):
         (causal() & documents(257, 130) & key_padding(130), (257, 130), (2, 2), None),
     ],
 )
+@pytest.mark.quick("mask0-*", "mask1-*")
 def test_splash_equals_the_reference_when_interpreted(mask, lengths, heads, softcap):
     inputs = arrays(*lengths, heads)
     assert_equal_to_reference(attention_splash.attend, inputs, request_for(mask, 0.3, softcap))

@@ -168,6 +168,7 @@ def cases(table):
 
 
 @cases(ON)
+@pytest.mark.quick("*-packed", "*-window", "*-half", "*-everything")
 def test_auto_lowers_to_the_kernel(pretend, target, case):
     pretend(target)
     options, others = ON[target][case]
@@ -185,6 +186,7 @@ def test_auto_lowers_to_the_kernel(pretend, target, case):
 
 
 @cases(NOT_ON)
+@pytest.mark.quick("cuda-*")
 def test_what_a_kernel_cannot_express_falls_back_with_one_warning(pretend, target, case):
     pretend(target)
     options, others = NOT_ON[target][case]

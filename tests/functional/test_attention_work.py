@@ -89,6 +89,7 @@ def test_a_bias_that_nobody_differentiates_has_no_gradient_in_memory():
     ],
     ids=["causal", "window", "prefix", "padding", "dense", "segments", "blocks"],
 )
+@pytest.mark.quick("causal", "segments", "prefix", "padding")
 def test_blockwise_never_reads_the_blocks_that_a_mask_excludes(mask, poison):
     *inputs, cotangent = arrays(500, 1100)
     for x in inputs[1:]:

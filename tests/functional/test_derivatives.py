@@ -18,13 +18,9 @@ from jaxformer.functional.derivatives import differentiable
 
 # Those whose rules are not JAX's own, or that JAX recomputes or scans.
 QUICK = (
-    "linear",
     "layer_norm",
     "rotary_angles",
-    "lookup",
     "chunked_cross_entropy",
-    "dropout",
-    "feed_forward",
     "top_p_filter",
 )
 

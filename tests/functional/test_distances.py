@@ -83,7 +83,7 @@ def value_and_gradients(implementation, options, inputs, terms, cotangent, mask)
 @pytest.mark.first("*left padding*")
 @pytest.mark.parametrize("kind", ["none", "left padding", "segments", "window", "dense"])
 @pytest.mark.parametrize(("lengths", "which"), [((300, 270), "both"), ((37, 530), "keys")])
-@pytest.mark.quick("*left padding*", "*both-segments*")
+@pytest.mark.quick("*both-left padding")
 def test_blocks_are_what_the_whole_is(lengths, which, kind):
     *inputs, cotangent = map(jnp.asarray, arrays(*lengths, heads=(6, 2)))
     terms, mask = vectors(*lengths, (6, 2), which=which), random_mask(kind, *lengths)
@@ -105,6 +105,7 @@ def test_vectors_of_zeros_are_plain_attention(implementation):
 
 @BOTH
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.quick("left-blockwise", "right-reference")
 def test_padding_changes_nothing(implementation, side):
     """Also on the left, where it moves all tokens: only distances count."""
     inputs = [jnp.asarray(x) for x in arrays(20, 20)[:3]]

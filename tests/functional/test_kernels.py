@@ -26,7 +26,7 @@ def matrix(x, sides):
 
 
 @pytest.mark.more
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(
     layers=st.integers(0, 2),
     inputs=st.lists(st.integers(1, 4), min_size=1, max_size=2),

@@ -54,6 +54,7 @@ def test_the_last_entries_are_those_of_the_class_token():
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@pytest.mark.quick("blockwise")
 def test_every_implementation_of_attention_has_it(implementation):
     scheme = PatchBias((2, 3))
     keys = jax.random.split(jax.random.key(1), 3)

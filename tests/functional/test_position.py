@@ -209,6 +209,7 @@ def test_bias_is_a_pytree_whose_scheme_is_static():
 
 @pytest.mark.more
 @pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True), PatchBias((5, 7))])
+@pytest.mark.quick("scheme1")
 def test_gradients_reach_the_heads_and_blocks_add_up(scheme):
     a = arrays()
     bias = scheme.bias(

@@ -31,6 +31,7 @@ def codes(positions, dim, theta=10_000.0, endpoint=False):
 
 
 @pytest.mark.parametrize(("dim", "endpoint"), [(2, False), (6, False), (64, True), (10, True)])
+@pytest.mark.quick("64-*", "6-*")
 def test_frequencies_are_those_of_the_code(dim, endpoint):
     frequencies = sinusoidal_frequencies(dim, 10_000.0, endpoint)
     angles = np.arange(9)[:, None] * frequencies
@@ -48,6 +49,7 @@ def test_the_longest_wavelength_is_the_base_with_an_endpoint_alone():
 
 
 @pytest.mark.parametrize("dim", [2, 6, 64])
+@pytest.mark.quick("64")
 def test_inner_products_of_codes_depend_on_the_distance(dim):
     frequencies = sinusoidal_frequencies(dim, 10_000.0)
     expected = np.cos(DISTANCES[:, None] * frequencies).sum(-1)
@@ -104,6 +106,7 @@ def test_decay_equals_float64(theta):
 
 
 @pytest.mark.parametrize(("layout", "pairs"), [("half", 1), ("half", 8), ("interleaved", 3)])
+@pytest.mark.quick("half-8")
 def test_scores_stay_below_the_bound(layout, pairs):
     rng = np.random.default_rng(pairs)
     frequencies = inverse_frequencies(10_000.0, 2 * pairs)

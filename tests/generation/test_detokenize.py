@@ -31,7 +31,7 @@ def written(tokenizer, text):
 
 @pytest.mark.more
 @each_kind
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_pieces_are_what_all_tokens_at_once_are(kind, data):
     tokenizer = TOKENIZERS[kind]

@@ -47,8 +47,7 @@ def engine():
     ],
     ids=lambda position: type(getattr(position, "scaling", position)).__name__,
 )
-@pytest.mark.quick("NoScaling", "ALiBi")
-@pytest.mark.first("NoScaling")
+@pytest.mark.quick("NoScaling")
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
@@ -68,7 +67,6 @@ def test_every_logit_is_that_of_the_full_pass(position):
             text.append(token)
 
 
-@pytest.mark.first("greedy")
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.quick("greedy")
 def test_a_row_is_what_it_is_alone(engine, decoding):
@@ -169,7 +167,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
     assert spec[1] == ("tensor" if "tensor" in sizes else None)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     abstract_model, parameters = structure_of(config), random_parameters(config)
@@ -180,7 +178,7 @@ def test_one_row_on_a_mesh_of_one_device():
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_window_slides_where_positions_end():
     engine = engine_of(position=Learned(max_length=12))
     decoding = GenerationConfig(max_new_tokens=20)

@@ -91,7 +91,7 @@ def test_words_and_their_times(model):
     ]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_times_are_those_of_frames_and_beams_score_their_labels(model):
     wave = noise(3000)
     plain = jaxformer.transcribe(model, wave, timestamps="words")
@@ -109,6 +109,7 @@ def test_times_are_those_of_frames_and_beams_score_their_labels(model):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
     for number in range(2):

@@ -57,6 +57,7 @@ def test_messages_are_the_prompt_of_transformers_and_end_with_the_turn(model, to
     assert found["messages"] == [{"role": "assistant", "content": "So é."}] * 2
 
 
+@pytest.mark.slow
 def test_an_end_token_that_is_given_stays_alone(model, tokenizer):
     options = saying(tokenizer, "So.<|im_end|>x") | {"eos_token_id": None}
     assert len(jaxformer.chat(model, ASKED, **options)["content"]) > len("So.x")
@@ -79,6 +80,7 @@ def test_calls_are_answered_by_tools_and_the_dialogue_goes_on(model, tokenizer):
     assert text == {"role": "assistant", "content": CALL.removesuffix("<|im_end|>")}
 
 
+@pytest.mark.slow
 def test_several_answers_to_several_conversations(model, tokenizer):
     options = saying(tokenizer, CALL) | {"num_return_sequences": 2, "do_sample": True}
     found = jaxformer.generate(model, [ASKED, LATER, ASKED], tools=TOOLS, **options)
@@ -87,6 +89,7 @@ def test_several_answers_to_several_conversations(model, tokenizer):
     assert json.loads(json.dumps(found["messages"])) == found["messages"]
 
 
+@pytest.mark.slow
 def test_looking_inside_reads_messages(model, tokenizer):
     rows = [
         tokenizer.apply_chat_template(each, add_generation_prompt=True)["input_ids"]

@@ -40,7 +40,7 @@ def test_rules_and_ends_are_those_of_transformers(gpt2):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.quick("3")
+@pytest.mark.slow
 def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams):
     from transformers import GenerationConfig as TheirConfig
 
@@ -62,6 +62,7 @@ def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams
     np.testing.assert_array_equal(jaxformer.generate(copy, inputs)["sequences"], found)
 
 
+@pytest.mark.slow
 def test_several_draws_of_a_prompt_lie_in_a_row(gpt2):
     options = {"max_new_tokens": NEW, "num_return_sequences": 3, "temperature": 1.3}
     found = jaxformer.generate(gpt2, prompts(131), **options)
@@ -101,6 +102,7 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
 
 @pytest.mark.torch
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.quick("config.json")
 def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
     asked = {
         "max_length": 14, "min_length": 11, "encoder_no_repeat_ngram_size": 1, "num_beam_groups": 2,
@@ -120,6 +122,7 @@ def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
     assert not np.isin(generated[0, 1:], inputs["input_ids"][0]).any()
 
 
+@pytest.mark.slow
 def test_scalars_of_numpy_ask_for_the_same(gpt2):
     asked = {"max_new_tokens": 3, "temperature": 0.5, "seed": 7, "eos_token_id": [3, 4]}
     ours = jaxformer.generate(gpt2, prompts(131), **asked)
@@ -144,7 +147,7 @@ def test_a_window_slides_when_asked(gpt2):
 
 
 @pytest.mark.parametrize("storage", ["bfloat16", "int8"])
-@pytest.mark.quick("bfloat16")
+@pytest.mark.slow
 def test_a_narrow_cache_is_near(gpt2, storage):
     options = {"max_new_tokens": 2, "output_scores": True}
     wide = jaxformer.generate(gpt2, prompts(131), **options)["scores"]

@@ -37,6 +37,7 @@ POST_PROCESSORS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", POST_PROCESSORS)
+@pytest.mark.quick("template")
 def test_a_published_tokenizer_encodes_as_transformers_does(tmp_path, kind):
     from transformers import AutoTokenizer
 

@@ -97,6 +97,7 @@ def test_what_greedy_decoding_says_is_greedy():
     [CONFIG, tiny(num_layers=1, position=RoPE(theta=100.0, scaling=DynamicNTK(2.0, 4)))],
     ids=["rope", "stretched"],
 )
+@pytest.mark.quick("rope")
 def test_a_score_does_not_depend_on_the_others(config):
     together = scorer(config)(PROMPTS, CONTINUATIONS)
     alone = scorer(config, rows=1)(PROMPTS, CONTINUATIONS)

@@ -91,7 +91,7 @@ def test_greedy_texts_are_those_of_the_target(scheme):
     assert 0.2 < found.accepted.sum() / found.proposed.sum() < 1
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_draft_of_another_kind_changes_nothing():
     target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS)
@@ -99,7 +99,7 @@ def test_a_draft_of_another_kind_changes_nothing():
     assert found.accepted.sum() < 0.2 * found.proposed.sum()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_model_accepts_all_that_it_proposes():
     target = engine(ONE)
     itself = speculative(target, target, 4)
@@ -130,7 +130,7 @@ RULES = GenerationConfig(
 )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_rules_and_ends_hold_at_every_place():
     target, draft = engine(ONE), engine(ONE, scale=0.72)
     prompts = prompts_of(*[1, 7, 3, 12] * 2, seed=1)
@@ -167,7 +167,7 @@ DRAWS = GenerationConfig(
 )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_row_is_the_same_alone_and_in_a_batch():
     target, draft = engine(ONE), engine(ONE, scale=0.72)
     model, sampling = SpeculativeEngine(target, draft, 3), DRAWS.sampling
@@ -206,13 +206,12 @@ def exact(decoding, prompt):
     return texts, probabilities
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"temperature": 1.5, "top_k": 5, "repetition_penalty": 1.3, "eos_token_id": 3}],
     ids=["plain", "rules"],
 )
-@pytest.mark.quick("rules")
 def test_drawn_texts_are_distributed_as_the_targets(options):
     decoding, rows = GenerationConfig(max_new_tokens=PLACES, do_sample=True, **options), 4096
     prompt = np.array([1, 5], np.int32)

@@ -57,6 +57,7 @@ def their_features(model, wave):
     ],
     ids=lambda options: ",".join(map(str, options.values())) or "detected",
 )
+@pytest.mark.quick("detected", "3")
 def test_generates_the_tokens_of_transformers(models, options):
     import torch
 
@@ -156,6 +157,7 @@ def test_windows_are_cut_as_in_transformers(models, ending):
     ],
     ids=lambda options: ",".join(options),
 )
+@pytest.mark.quick("condition_on_prev_tokens")
 def test_long_sounds_are_transcribed_as_by_transformers(models, options):
     ours, theirs = models
     wave = speech.sound(5 * speech.WINDOW + 3000)
@@ -183,6 +185,7 @@ def test_long_sounds_are_transcribed_as_by_transformers(models, options):
 
 @pytest.mark.parametrize("conditions", [False, True])
 @pytest.mark.parametrize("windows", [1, 4])
+@pytest.mark.quick("4-False")
 def test_a_prompt_is_read_as_in_transformers(models, tmp_path, windows, conditions):
     import torch
 
@@ -237,6 +240,7 @@ def test_paths_and_medians_are_those_of_transformers():
 # Fallback ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_unlikely_text_is_written_again_and_silence_left_out(models):
     ours, _ = models
     wave = speech.sound(2 * speech.WINDOW)
@@ -255,6 +259,7 @@ def test_an_unlikely_text_is_written_again_and_silence_left_out(models):
     assert {each["temperature"] for each in certain["segments"]} == {0.0}
 
 
+@pytest.mark.slow
 def test_files_of_older_versions_force_their_tokens(models, tmp_path):
     from saved_folders import copy_of
 

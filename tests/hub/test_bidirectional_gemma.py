@@ -27,6 +27,7 @@ LONG = partial(example_inputs, length=17)
 
 @pytest.mark.torch
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.quick("left")
 def test_states_are_those_of_transformers(padding, tmp_path):
     ours, theirs = models(save_tiny("gemma3_text", tmp_path, "Model", **BOTH_WAYS))
     # transformers halves it: 3 tokens on either side, and the token itself.
@@ -49,12 +50,13 @@ def test_states_are_those_of_transformers(padding, tmp_path):
 @pytest.mark.parametrize(
     "inputs", [partial(LONG, padding="left"), partial(LONG, padding="right")], ids=["left", "right"]
 )
-@pytest.mark.quick("right")
+@pytest.mark.slow
 def test_a_classifier_reads_the_last_token(inputs, tmp_path):
     check_variant(tmp_path, "gemma3_text", BOTH_WAYS, "SequenceClassification", inputs)
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_classifier_without_a_mask_finds_the_padding_by_its_id(tmp_path):
     ours, theirs = models(save_tiny("gemma3_text", tmp_path, "SequenceClassification", **BOTH_WAYS))
     inputs = LONG(ours.checkpoint, "right")
@@ -64,6 +66,7 @@ def test_a_classifier_without_a_mask_finds_the_padding_by_its_id(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_language_model_sees_what_comes_as_in_transformers(tmp_path):
     ours = check_variant(tmp_path, "gemma3_text", BOTH_WAYS)
     with pytest.raises(ConfigError, match="decoder"):

@@ -30,7 +30,7 @@ def read(**values):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("electra")
+@pytest.mark.slow
 def test_gradients_are_those_of_transformers(kind, tmp_path):
     def padded(checkpoint):
         return example_inputs(checkpoint, "left")
@@ -63,6 +63,7 @@ def test_the_class_may_have_the_name_it_has_in_flax(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_types_of_tokens_are_those_that_are_given(tmp_path):
     ours = jaxformer.load(save_tiny("bert", tmp_path, "LMHeadModel"))
     ids = {"input_ids": np.arange(6, 15)[None]}

@@ -120,6 +120,7 @@ def test_tokens_of_the_decoder_stand_in_for_those_of_the_whole(saved, tmp_path):
         forward(model, {"input_ids": [[1, 2]], "labels": [[1, 2]]})
 
 
+@pytest.mark.slow
 def test_files_without_the_unused_pooler(saved, tmp_path):
     folder = copy_of(saved, tmp_path / "model")
     change_tensors(

@@ -52,9 +52,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick(
-    "a scale without terms", "distances alone, and narrow embeddings", "one projection of its own"
-)
+@pytest.mark.quick("distances alone*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -66,6 +64,7 @@ def test_rows_longer_than_all_positions(tmp_path):
     check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left", length=45))
 
 
+@pytest.mark.slow
 def test_a_published_file_has_the_head_and_a_discriminator(tmp_path, caplog):
     """Its config.json names neither a class nor the kind of head."""
     theirs = save_tiny("deberta-v2", tmp_path / "theirs", legacy=False)

@@ -27,7 +27,7 @@ CAUSAL_EVEN_SO = ("stablelm",)
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("llama", "mistral", "qwen2")
+@pytest.mark.quick("mistral")
 def test_states_are_those_of_transformers(kind, tmp_path):
     ours, theirs = models(save_tiny(kind, tmp_path, "Model", **BOTH_WAYS))
     assert isinstance(ours.config, EncoderConfig)
@@ -36,6 +36,7 @@ def test_states_are_those_of_transformers(kind, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_window_reaches_as_far_ahead_as_back(tmp_path):
     ours = check_variant(tmp_path, "mistral", BOTH_WAYS, "SequenceClassification", LONG)
     width = TINY["mistral"]["sliding_window"]
@@ -45,6 +46,7 @@ def test_a_window_reaches_as_far_ahead_as_back(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_language_model_sees_what_comes_and_writes_nothing(tmp_path):
     ours = check_variant(tmp_path, "llama", BOTH_WAYS)
     with pytest.raises(ConfigError, match="decoder"):

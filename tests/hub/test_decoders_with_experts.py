@@ -30,6 +30,7 @@ def both(kind, folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("mixtral")
 def test_the_balancing_loss_and_its_gradients(kind, tmp_path):
     ours, theirs = both(kind, tmp_path / "model")
     inputs = example_inputs(ours.checkpoint, "left", length=17)
@@ -62,6 +63,7 @@ def test_the_balancing_loss_and_its_gradients(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_generated_tokens(kind, tmp_path):
     import torch
 

@@ -43,6 +43,7 @@ def test_any_text_with_any_image(text, image, tmp_path):
     check_outputs(ours, theirs, example_inputs(ours.checkpoint, "right"))
 
 
+@pytest.mark.slow
 def test_texts_alone_and_images_alone_give_their_vectors(tmp_path):
     model = load(save_tiny("clip", tmp_path))
     inputs = example_inputs(model.checkpoint, "right")

@@ -32,7 +32,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("marian with two tables")
+@pytest.mark.slow
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -46,7 +46,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
 @pytest.mark.parametrize(("without", "changes"), SPELLINGS.values(), ids=SPELLINGS)
-@pytest.mark.quick("v5-t5")
+@pytest.mark.slow
 def test_an_output_table_in_the_file_is_used_whatever_is_said(
     model_type, without, changes, tmp_path
 ):
@@ -111,7 +111,7 @@ def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart"])
-@pytest.mark.quick("bart")
+@pytest.mark.slow
 def test_without_labels_the_inputs_are_repeated(model_type, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path))
     inputs = example_inputs(ours.checkpoint)

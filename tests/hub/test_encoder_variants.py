@@ -91,7 +91,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("ernie*", "electra*", "modernbert without biases", "dinov2*", "roformer*")
+@pytest.mark.quick("roformer*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -100,7 +100,7 @@ def test_variants(model_type, changes, tmp_path):
     ("model_type", "pooling"),
     [("modernbert", "cls"), ("eurobert", "bos"), ("eurobert", "mean"), ("eurobert", "late")],
 )
-@pytest.mark.quick("eurobert-late")
+@pytest.mark.slow
 def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
     def padded(checkpoint):
         return example_inputs(checkpoint, "right")
@@ -110,7 +110,7 @@ def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
-@pytest.mark.quick("roberta")
+@pytest.mark.slow
 def test_padding_that_no_mask_hides_is_seen_and_not_counted(model_type, tmp_path):
     def unhidden(checkpoint):
         inputs = example_inputs(checkpoint, "left")
@@ -132,6 +132,7 @@ def test_labels_of_several_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["dinov2", "dinov3_vit"])
+@pytest.mark.quick("dinov2")
 def test_masked_patches(model_type, tmp_path):
     changes = {"image_size": 12, "patch_size": 4}
     ours, theirs = models(save_tiny(model_type, tmp_path, "Model", **changes))

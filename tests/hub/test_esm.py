@@ -21,6 +21,7 @@ MASK, END = 7, 2
 
 
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.quick("left")
 def test_contacts_are_those_of_transformers(padding, tmp_path):
     ours, theirs = models(save_tiny("esm", tmp_path, "Model"))
     inputs = example_inputs(ours.checkpoint, padding)

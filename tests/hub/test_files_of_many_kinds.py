@@ -24,6 +24,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(array, expected.parameters[name], err_msg=name)
 
 
+@pytest.mark.quick("bert", "t5")
 def test_shards(model, tmp_path):
     save(model, tmp_path / "shards", max_shard_bytes=30_000)
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
@@ -33,7 +34,7 @@ def test_shards(model, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.quick("*bfloat16")
+@pytest.mark.quick("t5-bfloat16")
 def test_narrower_numbers(model, dtype, tmp_path):
     folder = copy_of(model.folder, tmp_path / "narrow")
 

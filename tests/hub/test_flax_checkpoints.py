@@ -114,6 +114,7 @@ def test_an_export_of_safetensors_is_that_of_the_original(gpt2, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.quick("bfloat16")
 def test_several_files_and_dtypes_come_back(gpt2, dtype, tmp_path):
     save(load(gpt2 / "flax"), tmp_path / "a", format="flax", dtype=dtype, max_shard_bytes=20_000)
     index = json.loads((tmp_path / "a" / INDEX).read_text())

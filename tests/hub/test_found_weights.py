@@ -117,6 +117,7 @@ def many_tensors(first, last):
 
 
 @pytest.mark.parametrize("key", [b"data_offsets", rb"data\u005foffsets"])
+@pytest.mark.quick("data_offsets")
 def test_a_header_of_many_empty_tensors_is_refused_at_once(key, spoiled):
     file = spoiled / SINGLE
     save_file(many_tensors(0, 100_000), file, {"format": "pt"})
@@ -128,6 +129,7 @@ def test_a_header_of_many_empty_tensors_is_refused_at_once(key, spoiled):
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.slow
 def test_many_empty_tensors_in_several_files_are_refused(spoiled):
     (spoiled / SINGLE).unlink()
     places = {}

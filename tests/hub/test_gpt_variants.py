@@ -85,7 +85,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("mpt without bounds")
+@pytest.mark.slow
 def test_a_variant_computes_the_same(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 

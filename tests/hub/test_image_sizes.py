@@ -48,7 +48,7 @@ def images(model, size, rows=2):
 
 
 @each_model
-@pytest.mark.quick("vit", "beit-shared", "dinov3")
+@pytest.mark.quick("vit")
 def test_outputs_equal_those_of_transformers(name, tmp_path):
     model, reference = case(name, tmp_path)
     asked = {} if name in ("dinov2", "dinov3") else {"interpolate_pos_encoding": True}
@@ -109,6 +109,7 @@ def test_the_file_s_own_size_needs_no_table_but_its_own(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_on_a_mesh(tmp_path):
     model, _ = case("beit", tmp_path)
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])

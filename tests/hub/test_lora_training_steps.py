@@ -87,7 +87,7 @@ def learning(theirs):
     return [p for p in found if p.ndim > 1], [p for p in found if p.ndim == 1]
 
 
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_twenty_steps_are_those_of_peft(kind, tmp_path):
     lora, (batch, their_batch) = CASES[kind]

@@ -34,7 +34,7 @@ def test_every_encoder_has_the_class():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick("electra")
+@pytest.mark.slow
 def test_gradients_are_those_of_transformers(kind, tmp_path):
     check_variant(tmp_path, kind, {}, KIND, lambda checkpoint: example_inputs(checkpoint, "right"))
 

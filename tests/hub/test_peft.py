@@ -81,6 +81,7 @@ def scrambled(model):
     return model.eval()
 
 
+@pytest.mark.quick("llama", "t5")
 def test_adapters_of_peft(base, tmp_path):
     name, folder = base
     targets, options = CASES[name]
@@ -115,6 +116,7 @@ def random_adapter(model, kernels, rank):
 
 
 @pytest.mark.parametrize("kernels", [r"(query|value)\.kernel", r"(value|output|down)\.kernel"])
+@pytest.mark.quick("t5-*")
 def test_adapters_for_peft(base, kernels, tmp_path):
     name, folder = base
     model = jaxformer.load(folder)
@@ -157,6 +159,7 @@ def adapted_run(folder, base):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert_classifier"])
+@pytest.mark.quick("gpt2")
 def test_a_run_is_exported_as_an_adapter_and_merged(kind, tmp_path, capsys):
     base = save_checkpoint(kind, tmp_path / "base")
     run = adapted_run(tmp_path / "run", base)

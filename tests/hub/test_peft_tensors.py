@@ -86,7 +86,7 @@ def check(theirs, ours, inputs):
 
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick("embedding-True", "tokens-True", "dora-False", "layers-True", "ia3-False")
+@pytest.mark.quick("dora-False", "ia3-False")
 def test_adapters_of_llama(case, tie, tmp_path):
     llama(tie).save_pretrained(tmp_path / "base")
     model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")

@@ -59,10 +59,9 @@ def test_gradients(name, tmp_path):
     )
 
 
-@pytest.mark.first("llama")
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", GENERATED)
-@pytest.mark.quick("llama", "t5")
+@pytest.mark.quick("llama")
 def test_generated_tokens(name, tmp_path):
     recording = Recording.read(name)
     model, generated = jaxformer.load(recording.write(tmp_path)), recording.arrays["generated"]

@@ -28,6 +28,7 @@ def test_what_is_cast_to_float32_stays_float64():
 
 # Their casts differ: norms and RoPE; norms; ALiBi; another rotation; tables of sinusoids.
 @pytest.mark.parametrize("kind", ["llama", "t5", "bloom", "modernbert", "m2m_100"])
+@pytest.mark.quick("llama", "t5")
 def test_the_tenth_digit_counts(kind, tmp_path):
     """A cast to seven digits anywhere would hide such changes behind its rounding."""
     inputs = example_inputs(load(save_tiny(kind, tmp_path)).checkpoint, "left")

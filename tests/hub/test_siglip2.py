@@ -41,6 +41,7 @@ def shaped(model, grids, length):
     [{"vision_use_head": False}, {"hidden_act": "gelu", "num_patches": 36, "patch_size": 3}],
     ids=["without its pooler", "a larger table"],
 )
+@pytest.mark.quick("a larger table")
 def test_images_of_many_shapes(changes, tmp_path):
     """Smaller and larger than the table, narrow, alone in their batch, with and without padding."""
     ours, theirs = models(save_tiny(TOWER, tmp_path, **changes))
@@ -58,7 +59,7 @@ def test_the_mask_says_which_patches_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["Model", "ForImageClassification"])
-@pytest.mark.quick("Model")
+@pytest.mark.slow
 def test_gradients_of_a_batch_of_many_shapes(head, tmp_path):
     ours, theirs = models(save_tiny("siglip2", tmp_path, head))
     inputs = example_inputs(ours.checkpoint, "right") | shaped(ours, [(2, 9), (5, 1), (4, 4)], 19)
@@ -173,6 +174,7 @@ def test_a_model_of_ours_becomes_one():
         describe(wide, FORMATS.values(), {"model_type": "siglip2"})
 
 
+@pytest.mark.slow
 def test_trained_on_images_of_one_shape_it_computes_the_same(tmp_path):
     """What training reads as pixels, and files as patches."""
     model = load(save_tiny("siglip2", tmp_path / "theirs", "ForImageClassification"))

@@ -31,13 +31,13 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("big_bird with full attention")
+@pytest.mark.slow
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-@pytest.mark.quick("blockwise")
+@pytest.mark.slow
 def test_rows_that_blocks_do_not_divide(implementation, tmp_path):
     """Transformers pads them, and leaves the padding in the hidden states."""
     ours, theirs = models(save_tiny("big_bird", tmp_path, "PreTraining"))
@@ -57,6 +57,7 @@ def test_short_rows_have_full_attention(tmp_path):
     check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left", length=27))
 
 
+@pytest.mark.slow
 def test_lengths_with_another_plan_of_random_blocks(tmp_path):
     changes = {"max_position_embeddings": 1024, "num_hidden_layers": 1}
     ours, theirs = models(save_tiny("big_bird", tmp_path, "Model", block_size=64, **changes))
@@ -64,6 +65,7 @@ def test_lengths_with_another_plan_of_random_blocks(tmp_path):
     check_outputs(ours, theirs, inputs)
 
 
+@pytest.mark.slow
 def test_answers_lie_outside_the_question(tmp_path):
     ours, theirs = models(save_tiny("big_bird", tmp_path, "QuestionAnswering"))
     inputs = dict(example_inputs(ours.checkpoint, "right"))

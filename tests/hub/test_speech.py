@@ -53,7 +53,7 @@ VARIANTS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "head", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("wav2vec2 as the base models", "hubert as the large models")
+@pytest.mark.slow
 def test_variants(kind, head, changes, tmp_path):
     ours = load(save_tiny(kind, tmp_path, head, **changes))
     theirs = Reference(tmp_path, ours.checkpoint.architecture.name)
@@ -173,6 +173,7 @@ def test_a_spectrogram_has_one_size(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_pre_trained_model_with_long_frames_is_verified(tmp_path):
     sizes = {"conv_kernel": [40, 8, 4], "conv_stride": [20, 4, 2]}
     case = verify(save_tiny("wav2vec2", tmp_path, "PreTraining", **sizes))["cases"]["right"]

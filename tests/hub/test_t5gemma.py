@@ -43,7 +43,7 @@ VARIANTS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("untied")
+@pytest.mark.slow
 def test_variants(changes, tmp_path):
     def inputs(checkpoint):  # beyond every window
         return example_inputs(checkpoint, "right", length=15)
@@ -80,7 +80,7 @@ ENCODER_ALONE = {"is_encoder_decoder": False}
 @pytest.mark.torch
 @pytest.mark.parametrize("changes", [{}, ENCODER_ALONE], ids=["whole", "encoder alone"])
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
-@pytest.mark.quick("ForTokenClassification-encoder alone")
+@pytest.mark.slow
 def test_classes_for_labels(kind, changes, tmp_path):
     ours, theirs = models(save_tiny("t5gemma", tmp_path, kind, **WIDE, **changes))
     padded = example_inputs(ours.checkpoint, "left", length=15)
@@ -96,6 +96,7 @@ def test_classes_for_labels(kind, changes, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_encoder_alone(tmp_path):
     folder = tmp_path / "encoder"
     save_random("t5gemma", "T5GemmaEncoderModel", folder, **WIDE, **ENCODER_ALONE)

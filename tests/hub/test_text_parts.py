@@ -169,7 +169,7 @@ def test_texts_are_read_as_by_the_whole(kind, padding, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.quick("qwen2_5_vl")
+@pytest.mark.slow
 def test_the_other_way_of_tying(kind, tmp_path):
     tied = not load(save_whole(kind, tmp_path / "one")).config.tie_embeddings
     folder = save_whole(kind, tmp_path / "other", tie_word_embeddings=tied)
@@ -177,6 +177,7 @@ def test_the_other_way_of_tying(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.quick("gemma3")
 def test_the_class_without_a_head(kind, tmp_path):
     name = list(TEXT_PARTS[kind].classes)[-1]
     ours = compared(save_whole(kind, tmp_path, name), name)
@@ -185,6 +186,7 @@ def test_the_class_without_a_head(kind, tmp_path):
 
 @pytest.mark.parametrize(("body", "head"), LAYOUTS, ids=[body for body, _ in LAYOUTS])
 @pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.quick("gemma3-*")
 def test_every_layout_of_the_hub(kind, body, head, tmp_path):
     expected = load(save_whole(kind, tmp_path / "whole")).parameters
     folder = save_whole(kind, tmp_path / "other")
@@ -205,6 +207,7 @@ def test_every_layout_of_the_hub(kind, body, head, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.quick("gemma3")
 def test_what_is_written_is_the_text_model_and_transformers_computes_the_same(kind, tmp_path):
     folder = save_whole(kind, tmp_path / "whole")
     ours = load(folder, dtype=None)
@@ -247,6 +250,7 @@ def test_one_line_says_that_images_are_not_read(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.quick("qwen2_5_vl")
 def test_fields_beside_those_of_the_whole_in_old_files(kind, tmp_path):
     folder = save_whole(kind, tmp_path)
     expected = read_folder(folder).config
@@ -294,6 +298,7 @@ def test_what_cannot_be_read_is_said(changes, message, tmp_path):
         read_folder(tmp_path)
 
 
+@pytest.mark.slow
 def test_generation_is_that_of_the_whole(tmp_path):
     import torch
     import transformers

@@ -36,6 +36,7 @@ CLASSES = [(f, a) for f in FORMATS.values() for a in f.architectures if "lip" in
         ("siglip_vision_model", {"vision_use_head": False}),
     ],
 )
+@pytest.mark.quick("clip_text*")
 def test_variants(model_type, changes, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     inputs = example_inputs(ours.checkpoint, "right")
@@ -53,6 +54,7 @@ def test_a_text_ends_at_its_first_end_token_or_at_the_largest_id(end, places):
 
 
 @pytest.mark.parametrize("head", ["WithProjection", "TextModel"])
+@pytest.mark.quick("TextModel")
 def test_files_with_the_wrong_end_token_pool_the_largest_id(head, tmp_path):
     ours, theirs = models(save_tiny("clip_text_model", tmp_path, head, eos_token_id=2))
     ids = np.array([[3, 9, 130, 2, 130, 7], [2, 40, 41, 7, 6, 5]])
@@ -72,6 +74,7 @@ def test_a_text_without_an_end_pools_its_first_place(tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["clip_text_model", "clip_vision_model"])
+@pytest.mark.quick("clip_text_model")
 def test_older_files(model_type, tmp_path):
     """The names with what comes before them in models with heads, and the numbers of places."""
     _, theirs = models(save_tiny(model_type, tmp_path, "Model"))

@@ -46,6 +46,7 @@ def test_a_missing_prefix_is_read(bert, tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForSequenceClassification", "Model"])
+@pytest.mark.quick("Model")
 def test_the_heads_of_pre_training_are_left_out(head, tmp_path, caplog):
     """As in the files of bert-base-uncased: LayerNorm.gamma, position_ids, and all heads."""
     theirs = save_tiny("bert", tmp_path / "own", head)

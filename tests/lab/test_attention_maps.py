@@ -106,6 +106,7 @@ def test_an_encoder_decoder_has_three_kinds(folders):
 
 
 @torch_needed
+@pytest.mark.slow
 def test_without_a_target_the_decoder_writes_its_own(folders):
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -265,6 +266,7 @@ def test_the_command_on_a_text_and_on_an_image(folders, picture, tmp_path, capsy
 
 
 @torch_needed
+@pytest.mark.slow
 def test_mistakes_are_one_sentence(folders, picture, capsys):
     cases = [
         ([folders["bert"]], "give either --text"),

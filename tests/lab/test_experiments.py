@@ -94,7 +94,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
-@pytest.mark.quick("t5")
+@pytest.mark.slow
 def test_identical_tokens_are_one_without_positions(kind, folders):
     model = jaxformer.load(folders[kind])
     found = twin_outputs(model, "the red boat sells the boat")
@@ -110,6 +110,7 @@ def test_identical_tokens_are_one_without_positions(kind, folders):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_text_without_twins(folders):
     model = jaxformer.load(folders["bert"])
     with pytest.raises(
@@ -149,7 +150,7 @@ def test_the_convolution_is_its_formula():
 
 
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.quick("1", "2", "3")
+@pytest.mark.quick("1")
 def test_every_layer_is_causal(number):
     mixer = mixers(num_heads=2, kernel_size=3)[number]
     parameters = mixer.init(jax.random.key(0), 8)
@@ -214,6 +215,7 @@ def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_pat
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_two_dogs_from_the_command_line(folders, tmp_path, capsys):
     text = "the boat sells the boat"
     arguments = ["lab", "two-dogs", folders["gpt2"], "--text", text, "--out", tmp_path]

@@ -106,8 +106,7 @@ def test_the_tokens_of_an_expert_are_those_beyond_its_share():
                 assert top.routed == np.sum(experts[own] == expert)
 
 
-@pytest.mark.more
-@pytest.mark.quick("mixtral")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixtral", "deepseek_v3"])
 def test_rows_are_routed_as_by_the_model_and_padding_does_not_count(kind, tmp_path):
     model = jaxformer.load(save_tiny(kind, tmp_path / kind))
@@ -134,7 +133,7 @@ def test_rows_are_routed_as_by_the_model_and_padding_does_not_count(kind, tmp_pa
 
 
 @pytest.mark.torch
-@pytest.mark.quick("mixtral", "gpt_oss")
+@pytest.mark.quick("mixtral")
 @pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"])
 def test_the_routing_is_that_of_transformers(kind, tmp_path):
     import torch
@@ -155,7 +154,7 @@ def test_the_routing_is_that_of_transformers(kind, tmp_path):
         np.testing.assert_allclose(found.entropies[place], entropies, atol=2e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_experts_of_a_token_can_be_replaced_and_have_no_gradient(mixtral):
     model = jaxformer.load(mixtral)
     inputs = {"input_ids": np.array([[1, 2, 4, 1]])}
@@ -205,7 +204,7 @@ def test_the_files_have_the_numbers(tmp_path):
         assert f"{row[1]:.4g}" in page
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_text_whose_tokens_occur_once_has_pictures_too(tmp_path):
     routing = Routing(**vars(random_routing()) | {"ids": np.arange(23)})
     agreement_picture(routing)
@@ -216,7 +215,7 @@ def test_a_text_whose_tokens_occur_once_has_pictures_too(tmp_path):
     assert first["same_token_agreement"] is None
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_command(mixtral, tmp_path, capsys):
     file = tmp_path / "text.txt"
     file.write_text(f"{TEXT}\n{TEXT}\n")
@@ -239,6 +238,7 @@ def test_the_command(mixtral, tmp_path, capsys):
         (["--text", "the dog", "--length", "0"], "length = 0"),
     ],
 )
+@pytest.mark.quick("words0-*", "words1-*", "words2-*")
 def test_the_command_refuses_in_a_sentence(words, message, mixtral, tmp_path, capsys):
     words = [str(mixtral), "--out", str(tmp_path / "out"), *words]
     assert cli.run("lab experts", words, "jaxformer lab experts") == 2

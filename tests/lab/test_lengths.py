@@ -56,6 +56,7 @@ def test_scores_are_those_of_each_row_alone():
     np.testing.assert_allclose(score(model, parameters, parts), found, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_has_scores_too():
     model = tiny_encoder_decoder(vocab_size=VOCAB_SIZE, num_layers=1, num_decoder_layers=1)
     parameters = random_parameters(model, scale=0.2)
@@ -107,6 +108,7 @@ def test_validation_text_is_whole_rows(tmp_path):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.quick("rope", "t5", "alibi", "learned")
 def test_every_scheme_has_a_code_for_training_and_none_or_all_for_tests(name):
     scheme = SCHEMES[name]
     position = scheme.trained(32, 512)

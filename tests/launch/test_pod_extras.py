@@ -68,9 +68,7 @@ def test_the_extras_of_every_page_and_message_exist():
     ids=["jobset of TPUs", "jobset of GPUs", "slurm"],
 )
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.quick(
-    "gs-jobset of GPUs", "gs-slurm", "s3-jobset of TPUs", "s3-jobset of GPUs", "s3-slurm"
-)
+@pytest.mark.quick("gs-slurm")
 def test_what_a_file_says_to_install_reaches_its_bucket(capsys, command, accelerator, scheme):
     kind, *options = command
     where = ("--run-dir", f"{scheme}://bucket/run", "--", "--mesh.data", "-1")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import (
     batch_for,
@@ -208,6 +208,7 @@ def test_a_layer_learns_as_its_twin_in_torch(bias):
     assert np.abs(b).max() > 0.01
 
 
+@settings(max_examples=8)
 @given(
     layers=st.integers(0, 3),
     inputs=st.lists(st.integers(1, 3), min_size=1, max_size=3),

@@ -192,7 +192,7 @@ def scores_and_gradients(config, parameters, batch, weights):
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "without a mask"])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick("llama-padded", "llama-without a mask", "bert-padded", "bert-without a mask")
+@pytest.mark.quick("llama-padded")
 def test_scores_and_the_gradient_of_every_parameter(name, padded):
     import torch
 

@@ -26,6 +26,7 @@ BIASED = {
     [{"tie_embeddings": True}, BIASED, {"feed_forward.gated": False}, {"layer_repeats": 3}],
     ids=str,
 )
+@pytest.mark.quick("*bias*-True-True", "*repeats*-True-True")
 def test_an_arranged_model_computes_the_same(changes, joined, transposed):
     config = tiny(num_layers=3, num_heads=6, num_kv_heads=2, head_dim=6, **changes)
     parameters = random_parameters(config)

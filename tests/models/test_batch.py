@@ -31,6 +31,7 @@ def test_the_arrays_are_those_of_a_real_batch(config):
 
 @pytest.mark.more
 @each_family
+@pytest.mark.quick("decoder", "captions")
 def test_they_are_all_that_the_losses_need(config):
     shapes = config.batch_spec(ROWS, lengths_of(batch_for(config, ROWS, LENGTH)))
     assert set(losses(config, shapes)) == {head.name for head in config.heads}

@@ -130,6 +130,7 @@ def test_every_scaling(scaling):
         },
     ],
 )
+@pytest.mark.quick("changes1", "changes4", "changes10")
 def test_every_arrangement(changes):
     check(tiny(**changes))
 
@@ -169,6 +170,7 @@ def test_narrow_storage_is_near(storage):
         {"share_embeddings": False, "residual": PostNorm()},
     ],
 )
+@pytest.mark.quick("positions0", "positions1")
 def test_an_encoder_is_read_once(positions):
     config = tiny_encoder_decoder(**positions)
     # Larger weights carry a rounding error through post-norms to 7e-5 at the end.

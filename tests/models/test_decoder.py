@@ -42,16 +42,14 @@ PARALLEL = tiny(
 )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "dots"), (False, "full")])
-@pytest.mark.quick("True-dots")
 def test_scan_and_remat_change_nothing(scan, remat):
     assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
-@pytest.mark.quick("position1")
 def test_blockwise_attention_changes_nothing(position):
     config = tiny(
         num_layers=1,
@@ -66,6 +64,7 @@ def test_blockwise_attention_changes_nothing(position):
 @pytest.mark.more
 @pytest.mark.parametrize("scan", [True, False])
 @pytest.mark.parametrize(("silent", "read"), [(0, "position"), (1, "window_position")])
+@pytest.mark.quick("*-True")
 def test_layers_with_a_window_may_rotate_otherwise(silent, read, scan):
     """Where one layer's attention is silent, the scheme of the other is the one that counts."""
     ropes = {"position": RoPE(theta=100.0), "window_position": RoPE(theta=7.0)}

@@ -40,7 +40,7 @@ def hidden_of(config, parameters, inputs, **options):
 
 @pytest.mark.first("*learned")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("*learned", "*t5")
 def test_every_output_depends_on_every_input(position):
     config, length = tiny_encoder(position=position), 7
     parameters = random_parameters(config)
@@ -96,10 +96,9 @@ def padded(inputs, length=8):
     return batch, rows, columns
 
 
-@pytest.mark.first("*rope_half")
 @with_scheme
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
-@pytest.mark.quick("*learned", "*rope_half")
+@pytest.mark.quick("*rope_half")
 def test_padding_on_either_side_changes_nothing(position, attention):
     heads = (MaskedLanguageModel(), *POOLED)
     config = tiny_encoder(position=position, attention=attention, heads=heads)
@@ -113,9 +112,8 @@ def test_padding_on_either_side_changes_nothing(position, attention):
     chex.assert_tree_all_finite(scores)
 
 
-@pytest.mark.first("*t5")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("*t5")
 def test_packed_documents_are_as_separate_ones(position):
     config, documents = tiny_encoder(position=position), tokens(2, 5)
     parameters = random_parameters(config)

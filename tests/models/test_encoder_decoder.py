@@ -108,15 +108,12 @@ def padded(inputs, length, left, seed):
     return {"inputs": filled, "segments": segments, "positions": positions}
 
 
-@pytest.mark.first("True-False-reference-t5")
 @with_scheme
 @pytest.mark.parametrize(
     ("left", "decoder_left", "attention"),
     [(True, False, "reference"), (False, True, "blockwise")],
 )
-@pytest.mark.quick(
-    "True-False-reference-learned", "True-False-reference-t5", "False-True-blockwise-t5"
-)
+@pytest.mark.quick("True-False-reference-t5")
 def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, attention):
     config = with_positions(scheme, attention=attention)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
@@ -132,7 +129,7 @@ def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, atte
 
 @pytest.mark.first("*rope_half")
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("learned", "rope_half")
 def test_padding_of_the_source_alone_changes_nothing(scheme):
     config = with_positions(scheme)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)

@@ -37,9 +37,8 @@ def loss_and_gradients(config, scale=0.4):
     return loss_and_gradients_of(config, parameters, batch_for(config), KEY)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @each_family
-@pytest.mark.quick("encoder-decoder")  # of the decoder: test_decoder.py
 def test_scan_and_remat_change_nothing(config):
     config = config.with_fields(**RANDOM)
     loss, gradients = loss_and_gradients(config)
@@ -63,9 +62,8 @@ def test_compilation_changes_nothing(config):
         np.testing.assert_allclose(compiled[name], scores, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @each_family
-@pytest.mark.quick("vision")
 def test_bfloat16_is_close_to_float32(config):
     """Parameters and gradients stay float32; the rest of the way is in half the bits."""
     config = config.with_fields(**RANDOM)

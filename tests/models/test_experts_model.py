@@ -107,6 +107,7 @@ def stepped(sizes=(1, 1, 1), **settings):
 
 @pytest.mark.more
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1), (1, 2, 4)])
+@pytest.mark.quick("sizes2")
 def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
     params, metrics = stepped()
     cut, cut_metrics = stepped(sizes)
@@ -117,7 +118,7 @@ def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
         np.testing.assert_allclose(cut[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_scanned_and_rematerialised_layers_are_the_same(remat):
     plain = config_with()

@@ -147,6 +147,7 @@ def is_random(name):
 
 
 @with_initial
+@pytest.mark.quick("everything")
 def test_initial_values(config):
     """Normal with `init_std`; less by sqrt(2 L) where a projection writes to the stream."""
     for name, values in initial(config).items():

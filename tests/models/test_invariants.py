@@ -56,6 +56,7 @@ def test_without_positions_two_equal_tokens_are_one():
 
 @pytest.mark.first("learned", "rope_half", "t5")
 @with_scheme
+@pytest.mark.quick("learned", "rope_half", "t5", "binary")
 def test_with_positions_two_equal_tokens_differ(position):
     if isinstance(position, T5Bias):
         position = replace(position, bidirectional=True)
@@ -99,6 +100,7 @@ def assert_reach(config, reach, length=7):
 
 @pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
+@pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5", "binary")
 def test_no_output_depends_on_a_later_input(position):
     assert_reach(tiny(position=position), reach=7)
 
@@ -124,8 +126,8 @@ def test_a_window_of_the_whole_length_is_no_window():
     assert jnp.abs(logits_of(replace(config, windows=(8,)), parameters, inputs) - full).max() > 1e-3
 
 
-@pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
 @with_scheme
+@pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5")
 def test_padding_on_either_side_changes_nothing(position):
     config, inputs = tiny(position=position), tokens(2, 5)
     parameters = random_parameters(config)
@@ -150,8 +152,8 @@ def assert_packed_is_separate(config):
     assert jnp.isfinite(packed).all()
 
 
-@pytest.mark.first("learned", "rope_half", "alibi", "t5")
 @with_scheme
+@pytest.mark.quick("learned", "rope_half", "alibi", "t5")
 def test_packed_documents_are_as_separate_ones(position):
     assert_packed_is_separate(tiny(position=position))
 
@@ -253,6 +255,7 @@ def test_a_layer_whose_keys_are_not_shifted_is_seen(monkeypatch):
     ],
     ids=["queries shifted", "keys shifted", "counted anew"],
 )
+@pytest.mark.quick("queries shifted")
 def test_a_layer_with_positions_of_its_own_is_seen(places, monkeypatch):
     check_one_place(RoPE())
     in_second_layer(monkeypatch, places)

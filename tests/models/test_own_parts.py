@@ -57,6 +57,7 @@ def model_with(config, **options):
 
 
 @each_part
+@pytest.mark.quick("differential", "gru", "linear")
 def test_no_token_sees_a_later_one(part):
     transformer = model_with(tiny_with(part)).transformer
     x = jax.random.normal(jax.random.key(1), (7, 20))
@@ -69,6 +70,7 @@ def test_no_token_sees_a_later_one(part):
 
 
 @each_part
+@pytest.mark.quick("differential", "gru", "linear", "additive")
 def test_steps_with_a_cache_give_the_states_of_whole_rows(part):
     model = model_with(tiny_with(part))
     inputs = tokens(3, 9)
@@ -259,7 +261,7 @@ WIDE = {"head_dim": 6, "value_dim": 10}
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-@pytest.mark.quick("blockwise")
+@pytest.mark.slow
 def test_values_of_another_width(implementation):
     config = tiny(**WIDE, attention=implementation, position=RoPE(theta=100.0), windows=(3, None))
     model = model_with(config)
@@ -332,6 +334,7 @@ def test_cross_attention_from_another_width_is_that_of_torch():
 
 
 @pytest.mark.parametrize("share", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
 def test_an_encoder_and_a_decoder_of_different_width(share):
     sizes = {"encoder_dim": 12, "encoder_heads": 4, "encoder_mlp_dim": 9}
     config = tiny_encoder_decoder(**sizes, **WIDE, share_embeddings=share)
@@ -360,6 +363,7 @@ def test_an_encoder_and_a_decoder_of_different_width(share):
     ],
     ids=["attention", "block", "values", "encoder", "heads"],
 )
+@pytest.mark.quick("heads", "values")
 def test_no_format_says_them(config, said):
     with pytest.raises(ConfigError, match="no known system") as error:
         describe(config, FORMATS.values())

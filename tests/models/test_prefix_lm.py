@@ -66,6 +66,7 @@ def test_a_token_depends_on_the_prefix_and_on_what_came_before(position):
 
 
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
+@pytest.mark.quick("position1")
 def test_blockwise_attention_sees_the_same(position):
     config = tiny(position=position, num_layers=1, attention="blockwise")
     assert_the_prefix_and_the_past_are_seen(config)

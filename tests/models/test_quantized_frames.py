@@ -51,6 +51,7 @@ def test_codes_in_use_of_the_frames_that_count():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.quick("False")
 def test_the_loss_of_a_step_is_that_of_transformers(stable, tmp_path, monkeypatch):
     """With the same masks, negatives and Gumbel noise, in training."""
     import torch

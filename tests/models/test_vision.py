@@ -162,6 +162,7 @@ def outputs_of(config, parameters, images, grids=None, real=None):
 
 @pytest.mark.more
 @pytest.mark.parametrize("pooler", [NormPooler("mean"), AttentionPooler()])
+@pytest.mark.quick("pooler0")
 def test_an_image_of_the_usual_shape_is_the_same_as_patches(pooler):
     """Alone, and beside images of other shapes, whose patches are padded."""
     config = shaped(pooler)
@@ -255,7 +256,7 @@ class Frames(Model):
         return ModelOutput(hidden, hidden[:, 0], valid=valid)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_anything_that_makes_embeddings_can_feed_the_blocks():
     """No module of the package knows of frames, and heads, blocks and padding are the same."""
     config = TransformerConfig(**(STACK | {"position": Sinusoidal(theta=100.0), "dropout": 0.1}))

@@ -74,6 +74,7 @@ def test_padding_changes_nothing(config):
 
 @pytest.mark.more
 @each_config
+@pytest.mark.quick("large")
 def test_every_parameter_has_a_gradient(config):
     config = replace(config, heads=(*config.heads, QuantizedFrames(num_negatives=3)))
     model = config.build(jax.random.key(0))
@@ -92,7 +93,7 @@ def test_every_parameter_has_a_gradient(config):
     assert all(jnp.isfinite(gradient).all() for gradient in gradients.values())
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_spans_are_masked_in_training_alone():
     spans = SpanMasking(time_probability=0.5, time_span=4, min_time_spans=1)
     # Without dropout only spans depend on the key.

@@ -113,6 +113,7 @@ CASES = {
 @pytest.mark.first("*-grouped")
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.quick("*-grouped", "True-*")
 def test_to_encoder_outputs_of_another_length(changes, rotate):
     module = made(RoPE(theta=THETA) if rotate else NoPosition(), **changes)
     x, kv = stream(T), stream(S, seed=2)

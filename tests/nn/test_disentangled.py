@@ -55,6 +55,7 @@ def hidden(config, inputs, **options):
 
 @each_config
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.quick("left-blocks", "right-shared")
 def test_padding_changes_nothing(config, side):
     inputs, lengths = tokens(3, 11), (5, 0) if side == "left" else (0, 5)
     real = np.pad(np.ones((3, 11), bool), ((0, 0), lengths))
@@ -69,7 +70,7 @@ def test_padding_changes_nothing(config, side):
 
 
 @each_config
-@pytest.mark.quick("shared", "no buckets", "blocks")
+@pytest.mark.quick("blocks")
 def test_packed_documents_are_separate_documents(config):
     inputs, ids = tokens(2, 16), np.repeat([1, 2, 0], [6, 7, 3])
     segments = jnp.asarray(np.tile(ids, (2, 1)))

@@ -62,6 +62,7 @@ def test_a_repeated_block_counts_as_if_its_keys_were_there_as_often(implementati
 
 
 @BOTH
+@pytest.mark.quick("blockwise")
 def test_short_rows_have_full_attention_and_long_ones_do_not(implementation):
     config = tiny_encoder(
         self_attention=BlockSparseAttention(3, 2), attention=implementation, num_layers=1

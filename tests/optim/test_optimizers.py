@@ -270,6 +270,7 @@ def test_stacked_layers_are_optimised_as_if_apart(optimizer):
 
 @pytest.mark.more
 @every_optimizer
+@pytest.mark.quick("AdamW", "Muon")
 def test_sharded_equals_unsharded(optimizer):
     start, gradients = tree(0), [tree(seed) for seed in (1, 2, 3)]
     expected = train(optimizer, start, gradients)

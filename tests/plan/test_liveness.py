@@ -151,6 +151,7 @@ def test_products_that_wait_for_the_end_of_a_layer_keep_what_they_are_made_of():
     assert at_once < all_wait
 
 
+@pytest.mark.slow
 def test_less_is_kept_where_more_is_computed_again():
     none, dots, full = (estimate(traced((1, 4, 1), remat)) for remat in ("none", "dots", "full"))
     saved = [each.parts.get("saved activations", 0) for each in (none, dots, full)]

@@ -128,6 +128,7 @@ def short_search(monkeypatch):
     ],
 )
 @pytest.mark.first("mesh0-v5e:2x2*2-set --mesh.data 2")
+@pytest.mark.quick("mesh0-*")
 def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_search):
     made = closed_form(replace(tiny(), mesh=mesh), chips)
     assert words in made.impossible
@@ -138,7 +139,7 @@ def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_
     assert made.as_json()["own_mesh_impossible"] == made.impossible
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_vocabulary_that_no_mesh_of_its_own_divides_is_cut_less(short_search):
     config = replace(tiny(), mesh=MeshConfig(fsdp=-1))
     model = replace(config.model, vocab_size=2050, remat="full")
@@ -214,7 +215,7 @@ def test_a_run_that_ends_within_its_ramp_has_no_later_stages():
     assert not stage.config.data.ramp
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_run_of_epochs_has_no_days(short_search):
     config = tiny((1, 4, 1))
     made = closed_form(replace(config, train=replace(config.train, steps=None, epochs=2.0)))

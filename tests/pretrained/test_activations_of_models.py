@@ -55,6 +55,7 @@ def test_attentions_and_hidden_states_are_activations(gpt2, plain):
         close(state, plain[1][f"blocks.{layer}.hook_resid_post"])
 
 
+@pytest.mark.slow
 def test_a_zeroed_head_adds_nothing(gpt2, plain):
     hooks = {"blocks.0.attn.hook_z": zero_head(2)}
     _, cache = jaxformer.run_with_cache(gpt2, INPUTS, ["blocks.0.attn.hook_z", "*.0.hook_attn_out"])
@@ -68,6 +69,7 @@ def test_a_zeroed_head_adds_nothing(gpt2, plain):
     )
 
 
+@pytest.mark.slow
 def test_patching_from_another_run_gives_that_run(gpt2):
     """From a layer on, the residual stream is all that counts."""
     other = INPUTS | {"input_ids": IDS[::-1].copy()}

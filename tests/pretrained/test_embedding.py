@@ -123,6 +123,7 @@ def test_a_token_keeps_its_weight_where_a_prompt_does_not_count():
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.quick("cls", "weightedmean")
 def test_vectors_are_those_of_the_formula(mode, bert, tmp_path):
     folder = add_modules(copied(bert, tmp_path), {"Pooling": {"pooling_mode": mode}})
     expected = [one(states, mode) for states in their_states(folder, TEXTS)]
@@ -176,6 +177,7 @@ def test_vectors_are_those_of_sentence_transformers(options, whole):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("counts", [True, False], ids=["with prompt", "without prompt"])
+@pytest.mark.quick("with prompt-mean", "with prompt-cls", "with prompt-lasttoken")
 def test_every_pooling_is_that_of_sentence_transformers(mode, counts, bert, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     pooling = {"embedding_dimension": WIDTH, "pooling_mode": mode, "include_prompt": counts}
@@ -196,14 +198,7 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("kind", SYSTEMS)
 @pytest.mark.parametrize("mode", ["mean", "lasttoken"])
-@pytest.mark.quick(
-    "mean-xlm-roberta",
-    "mean-t5",
-    "lasttoken-mpnet",
-    "lasttoken-xlm-roberta",
-    "lasttoken-t5",
-    "lasttoken-qwen3",
-)
+@pytest.mark.slow
 def test_other_systems_are_those_of_sentence_transformers(kind, mode, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     import torch
@@ -231,6 +226,7 @@ def test_a_text_has_its_vector_whatever_is_beside_it(whole):
     assert text_embedder(model) is text_embedder(model)
 
 
+@pytest.mark.slow
 def test_vectors_on_a_mesh_and_in_bfloat16_are_the_same_within_rounding(whole):
     expected = embed(whole, TEXTS)
     cut = jaxformer.load(whole, mesh=make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
@@ -259,6 +255,7 @@ def test_a_model_without_modules_has_the_usual_pooling(bert, caplog):
     assert "modules.json" in caplog.text
 
 
+@pytest.mark.slow
 def test_exports_and_runs_keep_what_makes_vectors(whole, tmp_path):
     expected = embed(whole, TEXTS)
     jaxformer.save(jaxformer.load(whole), tmp_path / "export")

@@ -47,6 +47,7 @@ def test_a_mask_token_by_each_name(folders):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.quick("bert")
 def test_fill_mask_equals_the_pipeline(kind, folders):
     from transformers import pipeline
 

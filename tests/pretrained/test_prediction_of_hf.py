@@ -77,6 +77,7 @@ def pipeline(task, folder, **options):
     ],
     ids=str,
 )
+@pytest.mark.quick("bert_classifier-{}", "llama*")
 def test_labels_and_scores_are_those_of_the_pipeline(saved, kind, changes):
     folder = saved(kind, **changes)
     found = predicted(folder, records(TEXTS), scores=True)
@@ -92,6 +93,7 @@ def test_labels_and_scores_are_those_of_the_pipeline(saved, kind, changes):
 
 
 @pytest.mark.parametrize("names", [None, ["input_ids", "token_type_ids", "attention_mask"]])
+@pytest.mark.quick("None")
 def test_a_pair_of_texts(saved, tmp_path, names):
     folder = shutil.copytree(saved("bert_classifier"), tmp_path / "model")
     if names is not None:
@@ -107,6 +109,7 @@ def test_a_pair_of_texts(saved, tmp_path, names):
         assert row["score"] == pytest.approx(wanted["score"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_single_output_is_a_number(saved):
     folder = saved("bert_classifier", num_labels=1, problem_type="regression", id2label={0: "x"})
     wanted = pipeline("text-classification", folder)(TEXTS, truncation=True)
@@ -118,6 +121,7 @@ NER = {0: "O", 1: "B-PER", 2: "I-PER"}
 
 
 @pytest.mark.parametrize("kind", ["bert_tagger", "gpt2_tagger"])
+@pytest.mark.quick("bert_tagger")
 def test_entities_are_those_of_the_pipeline(saved, kind):
     folder = saved(kind, id2label=NER, label2id={name: key for key, name in NER.items()})
     texts = TEXTS[:9]
@@ -137,6 +141,7 @@ def test_entities_are_those_of_the_pipeline(saved, kind):
     assert len(kinds) > 1
 
 
+@pytest.mark.slow
 def test_words_have_the_tag_of_their_first_piece(saved):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved("bert_tagger")
@@ -191,6 +196,7 @@ def reference_answer(folder, question, context, null):
 
 
 @pytest.mark.parametrize("null", [True, False])
+@pytest.mark.quick("True")
 def test_answers_are_the_most_probable_spans(saved, null):
     folder = saved("bert_reader")
     asked = [
@@ -219,7 +225,7 @@ def test_a_long_context_is_read_in_windows(saved):
 
 
 @pytest.mark.parametrize("kind", ["bert_base", "llama", "gpt2", "t5"])
-@pytest.mark.quick("llama", "gpt2", "t5")
+@pytest.mark.slow
 def test_embeddings_are_the_pooled_states(saved, kind):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved(kind)
@@ -247,6 +253,7 @@ def test_the_encoder_of_a_pair_reads_rows_of_any_length(saved):
     assert np.isfinite(cut["embedding"]).all()
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_their_batch(saved):
     folder = saved("llama_classifier")
     together = predicted(folder, records(TEXTS), batch_size=32)

@@ -74,6 +74,7 @@ def table(path, labels, count=17):
 
 
 @pytest.mark.parametrize("columns", [("a",), ("a", "b")])
+@pytest.mark.quick("columns1")
 def test_vectors_and_scores_of_a_run_with_a_tokenizer_of_its_own(columns, tmp_path, caplog):
     labels = ["no", "yes"]
     train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))
@@ -105,6 +106,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.quick("classes")
 def test_labels_and_numbers(name, tmp_path):
     family, head, options, labels = HEADS[name]
     train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))
@@ -160,6 +162,7 @@ def test_tags_of_words_and_the_entities_that_they_mark(tmp_path):
         assert all(e["word"] in " ".join(words) for e in row["entities"])
 
 
+@pytest.mark.slow
 def test_answers(tmp_path):
     context = "She paints the red boat. Nobody sells the lake, in Zürich! " * 4
     entries = [

@@ -70,6 +70,7 @@ def contents(url):
     return {name: (home / name).read_bytes() for name in home.files()}
 
 
+@pytest.mark.slow
 def test_an_export_has_the_bytes_of_a_local_one(bucket, run, exported, capsys):
     command("export", uploaded(run, f"{bucket}/run"), f"{bucket}/model")
     assert f"{bucket}/model: " in capsys.readouterr().out
@@ -128,6 +129,7 @@ def test_import_forward_and_generate(bucket, exported, capsys, tmp_path):
         np.testing.assert_allclose(there["logits"], here["logits"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_generated_lines_go_to_a_store_and_on_after_an_interruption(bucket, exported, capsys):
     prompts, output = any_path(f"{bucket}/prompts.txt", "url"), any_path(f"{bucket}/o.jsonl", "url")
     prompts.write_text("a dog\nthe dog\n")

@@ -125,7 +125,7 @@ def images(tmp_path_factory):
     return files
 
 
-@pytest.mark.quick("clip", "siglip", "siglip with Gemma's tokenizer", "siglip2")
+@pytest.mark.quick("siglip2")
 def test_as_the_pipeline_of_transformers(model, images):
     from transformers import pipeline
 
@@ -141,7 +141,7 @@ def test_as_the_pipeline_of_transformers(model, images):
         np.testing.assert_allclose([score.score for score in ours], theirs, rtol=2e-5)
 
 
-@pytest.mark.quick("clip", "siglip", "siglip with Gemma's tokenizer", "siglip2")
+@pytest.mark.slow
 def test_several_images_at_a_time_give_the_same(model, images):
     one, all_ = (
         zero_shot(load(model), [*images, images[0]], LABELS, batch_size=size) for size in (1, 2)
@@ -152,7 +152,7 @@ def test_several_images_at_a_time_give_the_same(model, images):
     assert one[0] == one[2]
 
 
-@pytest.mark.quick("clip", "siglip", "siglip with Gemma's tokenizer", "siglip2")
+@pytest.mark.slow
 def test_the_command(model, images, capsys):
     arguments = ["zero-shot", str(model), *map(str, images), "--labels", *LABELS]
     assert cli.main([*arguments, "--json"]) == 0
@@ -165,6 +165,7 @@ def test_the_command(model, images, capsys):
     assert all(label in table for label in (*LABELS, "grey.png"))
 
 
+@pytest.mark.quick("clip")
 def test_a_file_that_is_no_image_is_named(model, tmp_path, capsys):
     (tmp_path / "notes.png").write_text("no image")
     for name in ("notes.png", "missing.png"):
@@ -175,6 +176,7 @@ def test_a_file_that_is_no_image_is_named(model, tmp_path, capsys):
         assert "Traceback" not in message
 
 
+@pytest.mark.quick("clip")
 def test_bad_arguments(model, images):
     assert ZeroShot(folder=model, images=(), labels=()).template == TEMPLATE
     pretrained = load(model)
@@ -186,6 +188,7 @@ def test_bad_arguments(model, images):
         zero_shot(pretrained, [], LABELS)
 
 
+@pytest.mark.quick("clip", "siglip")
 def test_a_text_beyond_the_positions(model):
     pretrained = load(model)
     text = " ".join(["cat"] * 80)

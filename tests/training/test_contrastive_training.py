@@ -171,6 +171,7 @@ def test_a_run_that_stopped_ends_with_the_same_bits(pairs, tmp_path):
     assert hash_of(tmp_path / "whole", 8) == hash_of(tmp_path / "parts", 8)
 
 
+@pytest.mark.slow
 def test_a_run_goes_out_and_comes_back(run, tmp_path):
     """As a CLIP of transformers, whose outputs are ours."""
     model = load(run)
@@ -214,6 +215,7 @@ def test_the_scale_is_cut_off(pairs):
     assert ends[1] > 4.0
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said(pairs, tmp_path):
     config = config_for(pairs)
     (tmp_path / "bad.jsonl").write_text('{"image": "none.png", "text": "nothing"}\n')

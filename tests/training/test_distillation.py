@@ -244,7 +244,7 @@ def test_dropout_is_the_students_alone():
         (replace(SETTINGS, soft_weight=0.0), {"cosine_loss", "total_loss"}),
     ],
 )
-@pytest.mark.quick("settings1-terms1")
+@pytest.mark.slow
 def test_a_weight_of_zero_leaves_its_term_out(settings, terms):
     model = STUDENTS["decoder"]
     _, _, metrics = run(model, COMMON["decoder"], settings=settings)
@@ -311,6 +311,7 @@ def parameters_of(config):
     return loss_for(config, data, mesh).parameters
 
 
+@pytest.mark.slow
 def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
     parameters = parameters_of(student_config(teacher))
     saved = dict(read_arrays(teacher / "checkpoints" / "6", ("ema/", "params/")))

@@ -313,16 +313,8 @@ def assert_same_batch(actual, expected):
         np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
-@pytest.mark.first("causal", "masked words")
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick(
-    "causal",
-    "masked words",
-    "span corruption",
-    "tagging",
-    "questions",
-    "images",
-)
+@pytest.mark.quick("causal", "masked words")
 def test_an_objective_from_files_to_metrics(name, files, tmp_path):
     case = CASES[name]
     config = config_of(case, files)

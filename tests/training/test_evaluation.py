@@ -154,7 +154,6 @@ def expected_metrics(arrays):
     return expected | {"loss": sum(losses)}
 
 
-@pytest.mark.first("mesh3-2")
 @each_mesh
 @pytest.mark.quick("mesh3-2")
 def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
@@ -179,7 +178,7 @@ def test_every_process_can_read_the_predictions():
     assert all(array.is_fully_replicated for array in jax.tree.leaves(measured))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_part_of_the_rows_is_spread_over_all_of_them():
     arrays = everything()
     data = Arrays(batch_size=4, max_validation_batches=2)

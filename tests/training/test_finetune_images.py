@@ -144,7 +144,7 @@ def test_what_says_nothing_of_images_is_refused(origins, photos, tmp_path):
         ("clip", [], "CLIPForImageClassification"),
     ],
 )
-@pytest.mark.quick("deit-options0-DeiTForImageClassification")
+@pytest.mark.slow
 def test_the_pipeline_of_an_export_predicts_what_the_run_does(
     origins, photos, name, options, architecture, tmp_path
 ):

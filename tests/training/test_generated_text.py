@@ -102,6 +102,7 @@ CONFIG = tiny_encoder_decoder(
 )
 
 
+@pytest.mark.slow
 def test_each_token_is_the_likeliest_after_those_before_it():
     params, batch = ending_parameters(CONFIG), sources()
     texts = translated(CONFIG, params, batch)
@@ -113,7 +114,7 @@ def test_each_token_is_the_likeliest_after_those_before_it():
 
 
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 1, 4)])
-@pytest.mark.quick("mesh2")
+@pytest.mark.slow
 def test_every_mesh_writes_the_same(mesh):
     params, batch = ending_parameters(CONFIG), sources(rows=8)
     batch["row"][-2:] = -1  # rows that only fill the batch
@@ -236,6 +237,7 @@ def rows_file(folder, rows):
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_summaries_and_rouge(tmp_path):
     rows = [{"document": f"Story {n}", "summary": f"It is {n}"} for n in range(5)]
     end = concluded(SummaryText, rows_file(tmp_path, rows), tmp_path)

@@ -172,6 +172,7 @@ def test_a_checkpoint_is_tuned_resumed_exported_and_predicts(home, tmp_path, kin
         ("whisper", "ForAudioClassification"),
     ],
 )
+@pytest.mark.quick("whisper*", "audio*")
 def test_scores_are_those_of_transformers(home, tmp_path, kind, head):
     import torch
     import transformers

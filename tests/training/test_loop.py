@@ -56,7 +56,7 @@ def test_the_configuration_beside_a_checkpoint_is_enough(finished):
     assert from_json(json.loads((finished / "config.json").read_text()), Config) == tiny_config()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_it_ends_with_what_came_out(tmp_path, capsys):
     train(tiny_config(steps=6, sample_tokens=4), tmp_path / "run")
     output = capsys.readouterr().out
@@ -278,11 +278,10 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
         assert np.isfinite(array).all(), name
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
 )
-@pytest.mark.quick("bad2-False")
 def test_a_run_of_which_most_updates_were_skipped_is_no_success(
     tmp_path, monkeypatch, capsys, bad, fails
 ):

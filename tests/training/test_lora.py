@@ -98,7 +98,7 @@ def test_every_mesh_makes_the_same_update(mesh):
     ],
     ids=["unrolled", "remat", "in parts"],
 )
-@pytest.mark.quick("remat", "in parts")
+@pytest.mark.quick("in parts")
 def test_however_it_is_computed(changes, settings):
     _, _, state, metrics = run(replace(PLAIN, **changes), **settings)
     assert_same_update(state, metrics)
@@ -254,7 +254,7 @@ def test_merged_weights_compute_the_same(tuned, merged):
     assert np.abs(without - wanted).max() > 0.01
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_merged_folder_is_a_run_like_any_other(tuned, merged, capsys):
     config = from_json(json.loads((merged / "config.json").read_text()), Config)
     assert config.train.lora is None

@@ -61,6 +61,7 @@ def drop(folder, *starts):
         ),
     ],
 )
+@pytest.mark.quick("bert-Model-*")
 def test_the_head_starts_fresh(kind, head, new, tmp_path):
     folder = save_tiny(kind, tmp_path, head)
     _, fresh, taken, report = classifier(folder)

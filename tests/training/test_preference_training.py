@@ -242,7 +242,7 @@ def rows_of(folder, split):
     return [row for row in read_metrics(folder) if row["split"] == split]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_run_prefers_what_was_chosen(finished):
     config, folder = finished
     rows, validations = rows_of(folder, "train"), rows_of(folder, "validation")

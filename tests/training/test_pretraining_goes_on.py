@@ -82,6 +82,7 @@ def experiment(origin, text, **fields):
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.quick("bert", "gpt2")
 def test_the_checkpoint_says_what_is_learned(checkpoint, text, kind):
     config = fill(experiment(checkpoint(kind), text)).config
     assert config.data.objective == OBJECTIVES[kind]
@@ -91,7 +92,7 @@ def test_the_checkpoint_says_what_is_learned(checkpoint, text, kind):
     assert fill(named).config.data.objective == CausalLM()
 
 
-@pytest.mark.quick("t5")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "bert", "t5", "bart"])
 def test_it_trains_from_the_checkpoints_parameters(tmp_path, checkpoint, text, kind):
     """At a rate of 0 the parameters stay those of the checkpoint, every one of them."""

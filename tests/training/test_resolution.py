@@ -79,7 +79,7 @@ HEADS = {
 }
 
 
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
     """Its class, its labels, and its scores on batches of other lengths and pairs of texts."""
@@ -125,6 +125,7 @@ def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama"])
+@pytest.mark.quick("bert", "gpt2")
 def test_rows_are_those_of_the_checkpoints_tokenizer(tmp_path, checkpoint, kind):
     from transformers import AutoTokenizer
 
@@ -286,6 +287,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
             fill(Config(None, data, init_from=name))
 
 
+@pytest.mark.slow
 def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
     file = table(tmp_path / "a.jsonl", LABELS)
     config = experiment("classification", checkpoint("bert"), file)

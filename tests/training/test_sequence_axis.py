@@ -93,7 +93,7 @@ DECODERS = {
 QUICK = ("grouped", "packed", "dropout")
 
 
-@pytest.mark.quick("mesh0-*", "mesh1-grouped", "mesh1-packed", "mesh1-T5")
+@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout")
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
@@ -108,7 +108,7 @@ def test_decoders(name, mesh):
     "train",
     [
         TrainConfig(loss_chunk=3),
-        pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.more),
+        pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.slow),
     ],
 )
 def test_chunks_of_the_loss_and_parts_of_the_batch(train):
@@ -123,6 +123,10 @@ def padding():
 def test_encoders():
     masked = EncoderConfig(**SIZES, heads=(MaskedLanguageModel(),))
     assert_same(masked, batch() | {"mask": padding()}, TWO_AXES)
+
+
+@pytest.mark.slow
+def test_classifiers():
     labels = {"label": RANDOM.integers(0, 3, ROWS).astype(np.int32)}
     labels |= {"label_weights": np.ones(ROWS, np.float32), "inputs": batch()["inputs"]}
     classifier = EncoderConfig(**SIZES, heads=(Classification(num_labels=3),))
@@ -157,7 +161,7 @@ def test_the_evaluation_of_a_head_over_rows():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_preferences(chunk):
     train = TrainConfig(preference=DPO(), loss_chunk=chunk)

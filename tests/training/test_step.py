@@ -107,9 +107,8 @@ def in_two_parts(model, mesh):
     return jax.tree.map(np.asarray, state.params), float(history[-1]["loss"])
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(4, 1, 2), (2, 2, 2)])
-@pytest.mark.quick("mesh1")
 def test_the_copies_of_a_model_make_the_update_of_one_device(mesh):
     # With dropout: each copy adds up its own parts, and drops what it would among all rows.
     params, loss = in_two_parts(GROUPED, mesh)
@@ -118,7 +117,7 @@ def test_the_copies_of_a_model_make_the_update_of_one_device(mesh):
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_chunked_loss_makes_the_same_update():
     _, state, _ = run(GROUPED, loss_chunk=5)
     assert_same_parameters(state.params, unsharded(GROUPED)[0])

@@ -34,9 +34,8 @@ def program_of(mesh=(1, 1, 1), train=None, **changes) -> TrainProgram:
     return TrainProgram(model, OPTIMIZER, train or TrainConfig(), make_mesh(MeshConfig(*mesh)))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
-@pytest.mark.quick("mesh1")
 def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     program = program_of(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
     fresh = program.init(seed=5).params

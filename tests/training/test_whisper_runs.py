@@ -83,6 +83,7 @@ def test_low_rank_factors(home, tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("prefix_loss", [True, False])
+@pytest.mark.quick("True")
 def test_the_loss_is_that_of_transformers(home, tmp_path, prefix_loss):
     import torch
     from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration

@@ -150,6 +150,7 @@ def test_the_tokenizer_needs_no_weights(hub, folder):
     assert "model.safetensors" not in asked(hub)
 
 
+@pytest.mark.slow
 def test_commands_take_names(hub, capsys):
     for arguments in (
         ["tokenize", "org/name", "the dog"],
@@ -259,6 +260,7 @@ def test_an_adapter_and_its_base(hub, folder, tmp_path):
         same(loaded, local)
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own(hub, tmp_path):
     """The variables of the environment that huggingface_hub reads when it is imported."""
     names = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN")

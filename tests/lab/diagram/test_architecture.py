@@ -100,6 +100,7 @@ def boxes(column, inside):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.quick("decoder", "vision", "windows", "encoder-decoder")
 def test_every_parameter_is_in_one_box(name):
     config, architecture = CONFIGS[name], described(name)
     total = 0
@@ -116,6 +117,7 @@ def test_every_parameter_is_in_one_box(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.quick("decoder", "vision", "windows", "encoder-decoder")
 def test_the_heads_have_the_shapes_of_their_scores(name):
     config = CONFIGS[name]
     (*_, column) = describe(config).columns
@@ -231,6 +233,7 @@ COMPOSED = ("clip-vit-base-patch32", "t5gemma-2b-2b", "whisper-tiny", "wav2vec2-
 
 
 @pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.quick("whisper-tiny")
 def test_models_of_several_parts_and_of_sounds_are_described_whole(name):
     architecture = describe(SYSTEMS[name].config)
     assert parameters(architecture) == SYSTEMS[name].count_parameters()

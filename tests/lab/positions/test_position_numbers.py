@@ -54,6 +54,7 @@ def numbers(name):
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.quick("rope", "scores")
 def test_every_picture_can_be_read_alone(name):
     found = section(name)
     assert found.pictures
