@@ -188,7 +188,12 @@ def _why_not_divided(config: Config, slice_: Slice) -> str:
     # Some mesh divides the model, since full replication does.
     parts = config.train.gradient_accumulation
     devices = slice_.num_devices
-    meshes = [mesh for mesh in _meshes(config.model, slice_) if _divides_model(config.model, mesh)]
+    model = config.model
+    meshes = [
+        mesh
+        for mesh in _meshes(model, slice_)
+        if mesh.sequence == 1 and _divides_model(model, mesh)
+    ]
     least = parts * min(row_shards(vars(mesh)) for mesh in meshes)
     phase = next(phase for phase in config.data.phases if phase.batch_size % least)
     return (

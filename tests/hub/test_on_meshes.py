@@ -44,7 +44,7 @@ def load_twice(kind, head, folder):
 
 
 @pytest.mark.parametrize(("kind", "head"), CASES, ids=["-".join(case) for case in CASES])
-@pytest.mark.slow
+@pytest.mark.quick("llama-ForCausalLM")
 def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
     one, several = load_twice(kind, head, tmp_path)
     inputs = example_inputs(one.checkpoint, "right", rows=4)

@@ -42,7 +42,8 @@ PARALLEL = tiny(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("True-dots")
 @pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "dots"), (False, "full")])
 def test_scan_and_remat_change_nothing(scan, remat):
     assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)

@@ -161,7 +161,8 @@ def test_the_evaluation_of_a_head_over_rows():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_preferences(chunk):
     train = TrainConfig(preference=DPO(), loss_chunk=chunk)
