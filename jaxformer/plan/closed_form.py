@@ -178,14 +178,7 @@ def sent(
     if expert > 1:
         found += _exchanged(model, read * expert)
     if sequence > 1:
-        # Keys and values, whose gradients are scattered.
-        size = sum(
-            stack.num_layers * stack.kv_heads * (stack.head_width + stack.value_width)
-            for stack in model.stacks
-        )
-        size = _BFLOAT16_BYTES * size * read * sequence // tensor
-        found.append(Collective("all-gather", ("sequence",), size, layers))
-        found.append(Collective("reduce-scatter", ("sequence",), size, layers))
+        found += _over_time(model, read, sequence, tensor)
     if tensor > 1:
         size, count = 0, 0
         for stack in model.stacks:
@@ -194,6 +187,27 @@ def sent(
             count += sums
         found.append(Collective("all-reduce", ("tensor",), size, count))
     return tuple(found)
+
+
+def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> list[Collective]:
+    """The collectives of attention whose rows are sharded along time; `read` tokens a device."""
+    gathers, gathered, exchanges, exchanged = 0, 0, 0, 0
+    for stack in model.stacks:
+        widths = _BFLOAT16_BYTES * read * (stack.head_width + stack.value_width) // tensor
+        if stack.kv_heads % (sequence * tensor) == 0:
+            # Queries, keys, values and outputs, and their gradients.
+            exchanges += 8 * stack.num_layers
+            exchanged += 2 * stack.num_layers * widths * (stack.num_heads + stack.kv_heads)
+        else:
+            # Keys and values, whose gradients are scattered.
+            gathers += stack.num_layers
+            gathered += stack.num_layers * widths * stack.kv_heads * sequence
+    found = [
+        Collective("all-gather", ("sequence",), gathered, gathers),
+        Collective("reduce-scatter", ("sequence",), gathered, gathers),
+        Collective("all-to-all", ("sequence",), exchanged, exchanges),
+    ]
+    return [each for each in found if each.count]
 
 
 def _exchanged(model: ModelConfig, tokens: int) -> list[Collective]:

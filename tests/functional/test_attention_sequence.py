@@ -29,6 +29,7 @@ QUICK = (
     (4, "blockwise", "prefix", "alibi", (4, 2), 0.0),
     (8, "blockwise", "window", None, (4, 4), 0.0),
     (4, "reference", "rows", "array", (4, 2), 0.2),
+    (2, "blockwise", "segments", "array", (4, 2), 0.2),  # whole rows of half the heads
 )
 MORE = tuple(
     (parts, implementation, mask, bias, heads, 0.2)
@@ -91,8 +92,9 @@ def test_every_mask_and_bias(case):
     assert_equals_one_device(case)
 
 
-def test_beside_axes_of_rows_and_heads():
-    case = (2, "blockwise", "segments", "t5", (4, 2), 0.2)
+@pytest.mark.parametrize("num_heads", [(4, 2), (8, 4)], ids=["keys", "heads"])
+def test_beside_axes_of_rows_and_heads(num_heads):
+    case = (2, "blockwise", "segments", "t5", num_heads, 0.2)
     assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
 
 
@@ -132,6 +134,16 @@ def test_the_probabilities_are_those_of_one_device():
         np.testing.assert_allclose(weights(inputs, jax.random.key(3)), expected, atol=1e-6)
 
 
+def test_heads_that_suffice_are_exchanged_for_time():
+    *inputs, _ = arrays(LENGTH, LENGTH, (8, 4))
+    with jax.set_mesh(jax.make_mesh((4,), ("sequence",), axis_types=(AxisType.Explicit,))):
+        placed = [put(x, None, "sequence", None, None) for x in inputs]
+        run = jax.jit(jax.grad(lambda x: attention(*x, mask=causal()).sum()))
+        text = run.lower(placed).compile().as_text()
+    found = re.findall(r" (all-[a-z-]+|reduce-scatter|collective-permute)\(", text)
+    assert set(found) == {"all-to-all"}, found
+
+
 @pytest.mark.parametrize(
     ("mask", "moves"), [(causal(), True), (sliding_window(9), False), (None, False)]
 )
@@ -165,7 +177,7 @@ def test_every_device_reads_as_many_keys(monkeypatch, kind, parts):
         return jnp.broadcast_to(found, (*query.shape[:3], 2)).astype(query.dtype)
 
     monkeypatch.setattr(blockwise, "attend", count)
-    *inputs, _ = arrays(256, 256, (4, 2))
+    *inputs, _ = arrays(256, 256, (4, 1))
     mask = {"causal": causal(), "window": sliding_window(9), "none": None}[kind]
     with jax.set_mesh(mesh(parts)):
         placed = [put(x, None, "sequence", None, None) for x in inputs]

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax.extend.backend import get_backend
 
 from jaxformer.functional.activations import saveable
-from jaxformer.functional.arrays import platform, spec_of
+from jaxformer.functional.arrays import platform
 from jaxformer.functional.attention import blockwise
+from jaxformer.functional.attention.devices import has_whole_rows
 from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import All, Band, Mask, Segments, causal, terms_of
@@ -32,7 +33,6 @@ def unsupported(query, key, value, request: Request) -> str | None:
     widest = 256 if capability >= (9, 0) else 128
     _, rest = _split(request.mask, query.shape[1], key.shape[1])
     odd = query.shape[1] % 2 or key.shape[1] % 2
-    spec = spec_of(query)
     reasons = {
         "it needs an NVIDIA GPU of compute capability 8.0 or later": capability < (8, 0),
         "it does not support a bias": request.bias is not None,
@@ -48,7 +48,9 @@ def unsupported(query, key, value, request: Request) -> str | None:
         f"it needs a head dim that is a multiple of 8 and at most {widest}, not {width}": width % 8
         or width > widest,
         f"it needs values as wide as the keys, not {value.shape[-1]}": value.shape[-1] != width,
-        "the queries are sharded along time": spec is not None and spec[1] is not None,
+        "the queries are sharded along time, and their heads cannot be": not has_whole_rows(
+            query, key
+        ),
         "this mask needs even lengths": odd and terms_of(rest),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,24 +1,39 @@
 """Attention in a mesh: which rows, heads, queries and keys each device computes with."""
 
+import math
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.arrays import place, spec_of
+from jaxformer.functional.arrays import mesh_axes, place, spec_of
 from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.positions.base import Bias
 
 
-def in_order(attend, query, key, value, request, axis):
-    """Computes a device's own queries."""
+def exchange(attend, query, key, value, request, time):
+    """Computes whole rows of a part of the heads on each device (DeepSpeed Ulysses).
+
+    Returns:
+        The outputs of the device's own queries.
+    """
+    whole = (
+        jax.lax.all_to_all(x, time, split_axis=2, concat_axis=1, tiled=True)
+        for x in (query, key, value)
+    )
+    output = attend(*whole, request)
+    return jax.lax.all_to_all(output, time, split_axis=1, concat_axis=2, tiled=True)
+
+
+def in_order(attend, query, key, value, request, time):
+    """Computes a device's own queries with all keys."""
     length = query.shape[1]
-    start = jax.lax.axis_index(axis) * length
+    start = jax.lax.axis_index(time) * length
     return attend(query, key, value, request.of_queries(start, length, key.shape[1]))
 
 
-def zigzag(attend, query, key, value, request, axis):
+def zigzag(attend, query, key, value, request, time):
     """Computes half i and half 2n - 1 - i of the 2n halves of all queries on device i of n.
 
     Under a causal mask all devices then read the same number of keys. In order, the last one would
@@ -27,48 +42,69 @@ def zigzag(attend, query, key, value, request, axis):
     Returns:
         The outputs of the device's own queries.
     """
-    size = jax.lax.axis_size(axis)
+    size = jax.lax.axis_size(time)
     if query.shape[1] % 2 or size == 1:
-        return in_order(attend, query, key, value, request, axis)
-    device, length = jax.lax.axis_index(axis), query.shape[1] // 2
+        return in_order(attend, query, key, value, request, time)
+    device, length = jax.lax.axis_index(time), query.shape[1] // 2
     outputs = []
     for side, half in enumerate(jnp.split(query, 2, axis=1)):
         moves = [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
-        moved = jax.lax.ppermute(half, axis, moves)
+        moved = jax.lax.ppermute(half, time, moves)
         is_early = device % 2 == side
         start = jnp.where(is_early, device, 2 * size - 1 - device) * length
         output = attend(moved, key, value, request.of_queries(start, length, key.shape[1]))
-        outputs.append(jax.lax.ppermute(output, axis, [(to, of) for of, to in moves]))
+        outputs.append(jax.lax.ppermute(output, time, [(to, of) for of, to in moves]))
     return jnp.concatenate(outputs, axis=1)
+
+
+def has_whole_rows(query: jax.Array, key: jax.Array) -> bool:
+    """Returns whether each device can compute whole rows of its heads, see `exchange`.
+
+    The devices along time must divide the key/value heads of the others.
+    """
+    spec = spec_of(query)
+    if spec is None or spec[1] is None:
+        return True
+    sizes = jax.typeof(query).sharding.mesh.shape
+    shards = math.prod(sizes[axis] for entry in spec[1:3] for axis in mesh_axes(entry))
+    return spec_of(key)[1] == spec[1] and key.shape[2] % shards == 0
 
 
 def per_device(attend, query, key, value, request, parts=in_order):
     """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded.
 
-    `parts` says which queries a device computes if they are sharded along time: those of its own
-    shard (`in_order`), or as many early as late ones (`zigzag`).
+    If they are sharded along time, the devices exchange time for heads where these suffice.
+    Otherwise each gathers all keys of its rows, and `parts` says which queries it computes: those
+    of its own shard (`in_order`), or as many early as late ones (`zigzag`).
 
     Returns:
         The outputs `[B, T, N, H']`, sharded as the queries.
+
+    References:
+        Jacobs et al., DeepSpeed Ulysses (https://arxiv.org/abs/2309.14509).
     """
     spec = spec_of(query)
     if spec is None:
         return attend(query, key, value, request)
     batch, time, heads, _ = spec
     key_time = time if spec_of(key)[1] == time else None
+    exchanges = time is not None and has_whole_rows(query, key)
     of_query = PartitionSpec(batch, time, heads, None)
     of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
-    of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, heads)
+    own_heads = (*mesh_axes(heads), *mesh_axes(time)) if exchanges else heads
+    of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, own_heads)
     in_specs = (of_query, of_key, of_key, of_request)
     arguments = jax.tree.map(place, (query, key, value, request), in_specs)
 
     def attend_locally(query, key, value, request):
+        if time is None:
+            return attend(query, key, value, request)
+        if exchanges:
+            return exchange(attend, query, key, value, request, time)
         # Here, not by resharding before: the gradient of this gather is a reduce-scatter.
         if key_time is not None:
             key, value = (jax.lax.all_gather(x, time, axis=1, tiled=True) for x in (key, value))
-        if time is not None:
-            return parts(attend, query, key, value, request, time)
-        return attend(query, key, value, request)
+        return parts(attend, query, key, value, request, time)
 
     on_each = jax.shard_map(attend_locally, in_specs=in_specs, out_specs=of_query, check_vma=False)
     return on_each(*arguments)
