@@ -23,7 +23,7 @@ from jaxformer.functional.experts.routing import (
     router_z_loss,
 )
 from jaxformer.functional.feedforward import ActivationName, activation
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import as_array, linear
 from jaxformer.functional.losses.terms import add_loss, add_metric, add_product_loss
 from jaxformer.nn.config import SIZE, SIZE_OR_NONE, TransformerConfig
 from jaxformer.nn.documents import real_tokens
@@ -183,7 +183,7 @@ class MixtureOfExperts(Sublayer):
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is unused."""
-        assert_axes(x=(x, f"B T {self.up.kernel.shape[1]}"))
+        assert_axes(x=(x, f"B T {as_array(self.up.kernel.get_value()).shape[1]}"))
         settings, real = self.settings, _real(x, context)
         wide = jnp.promote_types(x.dtype, jnp.float32)
         kernel, bias = self.router.kernel.get_value(), value_of(self.router.bias)

@@ -20,6 +20,7 @@ from jaxformer.functional import (
     grouped_linear,
     router_z_loss,
 )
+from jaxformer.functional.linear import Adapted
 from jaxformer.plan.collectives import collectives
 from jaxformer.plan.hlo import Module
 
@@ -62,6 +63,30 @@ def test_each_row_is_multiplied_with_the_kernel_of_its_group(kind, sizes):
         own = np.flatnonzero(owner == expert)
         expected = x[own].astype(np.float64).T @ cotangent[own]
         np.testing.assert_allclose(dkernels[expert], expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", SIZES[:3])
+def test_low_rank_factors_of_each_group_change_its_kernel(kind, sizes):
+    x, base, sizes = normal(0, 9, 5), normal(1, 4, 5, 7), np.array(sizes)
+    a, b, cotangent = normal(2, 4, 5, 2), normal(3, 4, 2, 7), normal(4, 9, 7)
+
+    def adapted(x, a, b):
+        return grouped_linear(x, Adapted(base, a, b, None, 1.5), sizes, implementation=kind)
+
+    def merged(x, a, b):
+        return grouped_linear(x, base + 1.5 * jnp.matmul(a, b), sizes, implementation=kind)
+
+    (y, pull), (expected, expected_pull) = (jax.vjp(f, x, a, b) for f in (adapted, merged))
+    np.testing.assert_allclose(y, expected, atol=2e-5)
+    for got, wanted in zip(pull(cotangent), expected_pull(cotangent), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=5e-5)
+
+
+def test_dropout_before_the_factors_of_groups_is_refused():
+    kernels = Adapted(normal(0, 2, 5, 7), normal(1, 2, 5, 3), normal(2, 2, 3, 7), None, 1.0, 0.5)
+    with pytest.raises(ArgumentError, match="dropout"):
+        grouped_linear(normal(3, 4, 5), kernels, np.array([1, 3]))
 
 
 def test_products_in_bfloat16_accumulate_in_float32():

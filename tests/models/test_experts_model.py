@@ -1,5 +1,7 @@
 """Decoders with experts: losses and metrics in training, padding, generation, adapters."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -170,13 +172,36 @@ def test_products_are_those_of_the_experts_of_a_token():
     assert experts.products(config) == router + routed + shared
 
 
-def test_adapters_leave_out_experts():
+def test_adapters_leave_out_experts_unless_they_are_named():
     config = config_with()
     names = abstract_model_of(config, LoRA(targets=("all-linear",))).targets
     assert names
     assert not any("sublayers.1" in name for name in names)
-    with pytest.raises(ConfigError, match="mixture of experts"):
-        abstract_model_of(config, LoRA(targets=("*.gate.kernel",)))
+    lora = LoRA(rank=3, targets=("all-linear", "gate", "down"))
+    structure = abstract_model_of(config, lora)
+    experts = set(structure.targets) - set(names)
+    assert {name.split(".")[-2] for name in experts} == {"gate", "down"}
+    for name in experts:
+        layers, num, inputs, outputs = structure.shapes[name].shape
+        assert structure.shapes[f"{name}.lora_a"].shape == (layers, num, inputs, 3)
+        assert structure.shapes[f"{name}.lora_b"].shape == (layers, num, 3, outputs)
+    with pytest.raises(ConfigError, match=r"train\.lora\.dropout"):
+        abstract_model_of(config, replace(lora, dropout=0.1))
+
+
+def test_factors_of_experts_give_the_outputs_of_merged_kernels():
+    config = config_with(EXPERTS, scan_layers=True)
+    structure = abstract_model_of(config, LoRA(rank=2, targets=("gate", "up", "down", "router")))
+    random = np.random.default_rng(0)
+    parameters = {
+        name: jnp.asarray(random.normal(0, 0.4, x.shape), jnp.float32)
+        for name, x in structure.shapes.items()
+    }
+    tokens = jnp.asarray(random.integers(0, 32, (3, 9)))
+    plain = structure_of(config).module(structure.merged(parameters))
+    adapted = structure.module(parameters)
+    hidden = jax.jit(lambda model: model.hidden(tokens))
+    np.testing.assert_allclose(hidden(adapted), hidden(plain), atol=2e-5)
 
 
 @pytest.mark.parametrize(
