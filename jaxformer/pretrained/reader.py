@@ -22,11 +22,11 @@ from jaxformer.hub.weights.fitting import (
     tied_tables,
     without_missing_parts,
 )
-from jaxformer.hub.weights.fused_experts import names_of_experts
 from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.hub.weights.parts import absent_parts, parts_without
 from jaxformer.hub.weights.tensors import Tensor, Tensors
+from jaxformer.hub.weights.views.fused_experts import names_of_experts
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
     described,

@@ -3,8 +3,8 @@
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxformer.hub.weights.fused_experts import SplitExperts, names_of_experts
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
+from jaxformer.hub.weights.views.fused_experts import SplitExperts, names_of_experts
 from jaxformer.hub.weights.weight_map import WeightMap
 
 EXPERTS = {"gate": "w1", "up": "w3", "down": "w2"}

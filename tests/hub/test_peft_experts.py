@@ -10,7 +10,7 @@ from jaxformer.errors import DataError
 from jaxformer.hub.peft.config import PeftConfig, read_peft_config
 from jaxformer.hub.peft.experts import Pair, module_of, parameter_of
 from jaxformer.hub.peft.files import TENSORS, Adapter, Factors, write_adapter
-from jaxformer.hub.weights.fused_experts import FUSED
+from jaxformer.hub.weights.views.fused_experts import FUSED
 from jaxformer.models.lora import FACTORS, LoRA, abstract_model_of, adapted
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS

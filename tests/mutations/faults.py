@@ -46,7 +46,7 @@ FAULTS = (
     ),
     Fault(
         "hub/weights: the gate of an expert is read as its other units",
-        "hub/weights/fused_experts.py",
+        "hub/weights/views/fused_experts.py",
         "slice(place * size, (place + 1) * size)",
         "slice((len(parts) - 1 - place) * size, (len(parts) - place) * size)",
         ("hub/test_fused_experts.py::test_one_tensor_is_read_as_the_kernels_of_each_expert",),

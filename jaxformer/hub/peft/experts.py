@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.hub.weights.fused_experts import FUSED
 from jaxformer.hub.weights.layouts import Slot
+from jaxformer.hub.weights.views.fused_experts import FUSED
 from jaxformer.hub.weights.weight_map import Placement
 
 _TENSOR = re.compile(r"(.*\.experts)(?:\.\d+\.[^.]+\.weight|\.[a-z_]+)")

@@ -10,10 +10,10 @@ from jaxformer.hub.weights.flax_layout import FlaxLayout
 from jaxformer.hub.weights.flax_names import FlaxTensors
 from jaxformer.hub.weights.flax_tree import optional_tensors
 from jaxformer.hub.weights.found import weight_names_in
-from jaxformer.hub.weights.fused_experts import SplitExperts, names_of_experts
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
 from jaxformer.hub.weights.tensors import Mxfp4Tensors, TensorFiles, Tensors
-from jaxformer.hub.weights.wrappers import unwrapped
+from jaxformer.hub.weights.views.fused_experts import SplitExperts, names_of_experts
+from jaxformer.hub.weights.views.wrappers import unwrapped
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 from jaxformer.io.notices import warn_once
