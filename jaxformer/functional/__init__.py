@@ -25,6 +25,7 @@ from jaxformer.functional.experts.routing import (
     balance_loss,
     expert_load,
     router_z_loss,
+    within_capacity,
 )
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,
@@ -292,4 +293,5 @@ __all__ = [
     "top_p_filter",
     "typical_filter",
     "wavelengths",
+    "within_capacity",
 ]

@@ -19,6 +19,7 @@ from jaxformer.functional import (
     expert_load,
     grouped_linear,
     router_z_loss,
+    within_capacity,
 )
 from jaxformer.functional.linear import Adapted
 from jaxformer.plan.collectives import collectives
@@ -238,6 +239,48 @@ def test_devices_that_share_experts_exchange_tokens_and_keep_their_kernels(sizes
         ("reduce-scatter", ("expert",), scattered),
     ]
     assert all(each.bytes == 4 for each in found if each.kind == "all-reduce")  # the loss
+
+
+# Capacity ---------------------------------------------------------------------------------------
+
+
+def kept_of_loop(experts, num, capacity, real):
+    kept = np.zeros(experts.shape, bool)
+    for row, (tokens, valid) in enumerate(zip(experts, real, strict=True)):
+        places = dict.fromkeys(range(num), np.ceil(capacity * experts.shape[2] * valid.sum() / num))
+        for token in np.flatnonzero(valid):
+            for choice, expert in enumerate(tokens[token]):
+                kept[row, token, choice] = places[expert] > 0
+                places[expert] -= 1
+    return kept
+
+
+@pytest.mark.parametrize("capacity", [0.4, 1.0, 1.25, 9.0])
+def test_experts_take_the_first_tokens_of_a_row_up_to_their_capacity(capacity):
+    x, arrays, (_, weights, experts) = normal(30, 3, 17, 6), layer(), routed((3, 17))
+    real = np.random.default_rng(3).random((3, 17)) < 0.7
+    expected = kept_of_loop(np.asarray(experts), 5, capacity, real)
+    kept = within_capacity(experts, 5, capacity, real)
+    np.testing.assert_array_equal(kept, expected)
+    assert (expected.sum() < 2 * real.sum()) == (capacity < 2)
+    act = activation("silu")
+    y = expert_feed_forward(x, experts, weights, **arrays, activation=act, real=kept)
+    loop = layer_of_loop(x, experts, jnp.where(expected, weights, 0), arrays, real, act)
+    np.testing.assert_allclose(y, loop, atol=2e-5)
+
+
+def test_the_capacity_of_a_row_does_not_depend_on_padding_or_later_tokens():
+    _, _, experts = routed((3, 17))
+    whole = within_capacity(experts, 5, 0.8)
+    padded = jnp.pad(experts, ((0, 0), (4, 0), (0, 0)))
+    real = np.broadcast_to(np.arange(21) >= 4, (3, 21))
+    found = within_capacity(padded, 5, 0.8, real)
+    assert not np.asarray(found)[:, :4].any()
+    np.testing.assert_array_equal(found[:, 4:], whole)
+    other = experts.at[:, 9:].set((experts[:, 9:] + 1) % 5)
+    np.testing.assert_array_equal(within_capacity(other, 5, 0.8)[:, :9], whole[:, :9])
+    with pytest.raises(ArgumentError, match="capacity"):
+        within_capacity(experts, 5, 0.0)
 
 
 # Routers ----------------------------------------------------------------------------------------

@@ -11,7 +11,13 @@ from tiny_models import batch_for, structure_of, tiny
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.functional import SigmoidTopK, TopKSoftmax, balance_loss, expert_load
+from jaxformer.functional import (
+    SigmoidTopK,
+    TopKSoftmax,
+    balance_loss,
+    expert_load,
+    within_capacity,
+)
 from jaxformer.functional.activations import with_cache
 from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.models.lora import LoRA, abstract_model_of
@@ -165,6 +171,29 @@ def test_cached_steps_give_the_states_of_whole_rows(experts):
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=2e-5)
 
 
+def test_a_capacity_drops_tokens_of_whole_rows_and_logs_their_share():
+    config = config_with(replace(EXPERTS, capacity=0.6))
+    structure, parameters = randomised(config)
+    model, batch = structure.module(parameters), padded_batch(config)
+    _, terms = jax.jit(collect_terms(model.loss))(batch)
+    _, indices = jax.jit(with_cache(model.outputs, "*.hook_expert_indices"))(batch)
+    real = batch["segments"] > 0
+    shares = [
+        1 - within_capacity(each, 5, 0.6, real).sum() / (2 * real.sum())
+        for each in indices.values()
+    ]
+    found = terms["metric", "dropped_tokens"] / terms["count", "dropped_tokens"]
+    np.testing.assert_allclose(found, np.mean(shares), rtol=1e-5)
+    assert 0.2 < found < 0.8
+    generous, free = (
+        structure_of(config_with(replace(EXPERTS, capacity=each))).module(parameters)
+        for each in (5.0, None)
+    )
+    loss = jax.jit(lambda model: model.loss(batch)[1]["language_model"].loss)
+    np.testing.assert_array_equal(loss(generous), loss(free))
+    assert abs(loss(model) - loss(free)) > 1e-3
+
+
 def test_products_are_those_of_the_experts_of_a_token():
     experts = Experts(num=5, per_token=2, shared=SharedExpert(dim=14))
     config = config_with(experts)
@@ -208,6 +237,7 @@ def test_factors_of_experts_give_the_outputs_of_merged_kernels():
     ("changes", "message"),
     [
         ({"num": 0}, "num = 0"),
+        ({"capacity": 0.0}, r"capacity = 0\.0"),
         ({"per_token": 9}, "per_token = 9"),
         ({"per_token": 0}, "per_token = 0"),
         ({"dim": 0}, "dim = 0"),

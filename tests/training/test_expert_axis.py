@@ -43,6 +43,7 @@ MIXTURES = {
     ),
     "Qwen": Experts(num=8, per_token=2, dim=8, shared=SharedExpert(dim=8, gated=True)),
 }
+CAPACITY = dataclasses.replace(MIXTURES["Mixtral"], capacity=0.8)
 MESHES = [
     MeshConfig(fsdp=2, tensor=2, expert=2),
     MeshConfig(fsdp=2, expert=2),
@@ -54,8 +55,8 @@ MESHES = [
 
 
 def model_of(mixture, **fields):
-    sizes = SIZES | {"windows": (None,) * SIZES["num_layers"]} | fields
-    return DecoderConfig(**sizes, compute_dtype="float32", feed_forward=mixture)
+    sizes = SIZES | {"windows": (None,) * SIZES["num_layers"], "feed_forward": mixture} | fields
+    return DecoderConfig(**sizes, compute_dtype="float32")
 
 
 def program_of(model, config, train=None):
@@ -118,17 +119,29 @@ def test_on_several_axes(mesh):
 
 
 @pytest.mark.more
-@pytest.mark.quick("fields1-*", "fields2-*")
+@pytest.mark.quick("fields1-*", "fields2-*", "fields3-*")
 @pytest.mark.parametrize(
     ("fields", "train", "sizes"),
     [
         ({"remat": "full"}, TrainConfig(gradient_accumulation=2), {"data": 2}),
         ({"scan_layers": True, "remat": "dots"}, TrainConfig(loss_chunk=4), {"data": 2}),
         ({}, TrainConfig(lora=LORA), {"fsdp": 2, "tensor": 2}),
+        ({"feed_forward": CAPACITY}, TrainConfig(), {"data": 2, "sequence": 2}),
     ],
 )
-def test_layers_and_batches_in_parts_and_factors(fields, train, sizes):
+def test_layers_and_batches_in_parts_factors_and_capacities(fields, train, sizes):
     assert_same(model_of(MIXTURES["Mixtral"], **fields), MeshConfig(expert=2, **sizes), train)
+
+
+def test_a_capacity_below_one_token_is_refused():
+    mixture = Experts(num=8, per_token=2, capacity=0.1)
+    data = DataConfig(sequence_length=32, batch_size=24)
+    model = dataclasses.replace(model_of(mixture), vocab_size=4096)
+    config = Config(model=model, data=data)
+    with pytest.raises(ConfigError, match=r"capacity = 0\.1.* 0\.125"):
+        validate(config, 1)
+    mixture = dataclasses.replace(mixture, capacity=0.125)
+    validate(dataclasses.replace(config, model=model.with_fields(feed_forward=mixture)), 1)
 
 
 def test_each_device_keeps_its_experts_and_their_optimizer_state():

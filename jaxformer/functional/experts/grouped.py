@@ -107,10 +107,11 @@ def expert_feed_forward(
 
     .. math:: y_t = \sum_k w_{t k} \, \mathrm{FFN}_{e_{t k}}(x_t)
 
-    with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load. In an
-    explicit mesh each device computes its own rows, with its own part of the hidden units. Where
-    the mesh shards the experts, the devices that share them gather their tokens and routes, each
-    multiplies the tokens that are routed to its experts, and the results are summed and scattered.
+    with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load, unless
+    `real` says so. In an explicit mesh each device computes its own rows, with its own part of the
+    hidden units. Where the mesh shards the experts, the devices that share them gather their tokens
+    and routes, each multiplies the tokens that are routed to its experts, and the results are
+    summed and scattered.
 
     Args:
         x: `[B, T, D]`.
@@ -125,7 +126,8 @@ def expert_feed_forward(
         gate_bias: `[E, F]` or None; only with a gate.
         down_bias: `[E, D]` or None.
         real: bool `[B, T]`: False for padding, which no expert computes and whose result is zero;
-            None: all are real.
+            or `[B, T, K]`: False also for an expert that drops the token, whose part is zero. None:
+            all are real.
         implementation: See `grouped_linear`.
 
     Returns:
@@ -147,7 +149,7 @@ def expert_feed_forward(
     axes["down_bias"] = "E D"
     given = {"up": up, "gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down": down}
     given = {k: v for k, v in (given | {"down_bias": down_bias}).items() if v is not None}
-    masks = {} if real is None else {"real": (real, "B T")}
+    masks = {} if real is None else {"real": (real, "B T" if real.ndim == 2 else "B T K")}
     plain = {name: as_array(kernel) for name, kernel in given.items()}
     assert_axes(**rows, **{k: (v, axes[k]) for k, v in plain.items()}, **masks)
     assert_floating(x=x, weights=weights, **plain)
@@ -156,6 +158,7 @@ def expert_feed_forward(
         assert_bool(real=real)
     check_choice("implementation", implementation, _IMPLEMENTATIONS)
     real = jnp.ones_like(experts[..., 0], bool) if real is None else real
+    real = real[..., None] if real.ndim == 2 else real
     names = tuple(given)
 
     def local(x, experts, weights, real, *arrays):
@@ -192,7 +195,7 @@ def _routed(x, experts, weights, real, arrays, activation, shared, summed, imple
             jax.lax.all_gather(each, shared, tiled=True) for each in (x, experts, weights, real)
         )
         experts = experts - num * jax.lax.axis_index(shared)
-    own = real[..., None] & (experts >= 0) & (experts < num)
+    own = real & (experts >= 0) & (experts < num)
     flat = jnp.where(own, experts, num).reshape(-1)
     order = jnp.argsort(flat, stable=True)
     inverse = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.checks import (
     POSITIVE,
@@ -22,6 +23,10 @@ from jaxformer.functional.arrays import (
     assert_floating,
     assert_ids,
     per_device,
+    place,
+    spec_of,
+    static,
+    whole_rows,
 )
 from jaxformer.functional.norms import ParameterTable
 
@@ -224,6 +229,55 @@ def expert_load(
     counted = _counted(probabilities, real)
     weighted = (jnp.sum(each * counted, axis=(0, 1)) for each in (chosen, probabilities))
     return Load(*weighted, jnp.sum(counted))
+
+
+def within_capacity(
+    experts: jax.Array, num: int, capacity: float, real: jax.Array | None = None
+) -> jax.Array:
+    r"""Returns which experts have a place for their tokens.
+
+    .. math:: m_{b t k} = \Bigl[\, \sum_{(s, j) < (t, k)} [e_{b s j} = e_{b t k}] < C_b \Bigr],
+              \qquad C_b = \lceil c K T_b / E \rceil
+
+    Each expert has C places for the :math:`T_b` real tokens of a row. The tokens of a row take them
+    in order, and a token's experts in that of its choice, so no token depends on later ones, nor on
+    other rows. Padding takes no place.
+
+    Args:
+        experts: int `[B, T, K]`: the experts of each token, in [0, E).
+        num: E, the number of experts.
+        capacity: c, in multiples of a uniform load.
+        real: bool `[B or 1, T]`: False for padding; None: all are real.
+
+    Returns:
+        bool `[B, T, K]`; False for padding.
+
+    Raises:
+        AssertionError: Shapes do not fit together, or dtypes are wrong.
+        ArgumentError: `num` or `capacity` is not positive.
+
+    References:
+        Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), section 2.2.
+    """
+    num = static("num", num, at_least(1))
+    capacity = static("capacity", capacity, POSITIVE)
+    sizes = assert_axes(experts=(experts, "B T K"))
+    assert_ids(num, experts=experts)
+    length, count = sizes["T"], sizes["K"]
+    tokens = _counted(experts, real)
+    places = np.ceil(np.round(capacity * count * np.arange(length + 1) / num, 6)).astype(np.int32)
+
+    def of_rows(experts, tokens):
+        chosen = jax.nn.one_hot(experts, num, dtype=jnp.int32) * tokens[..., None]
+        flat = chosen.reshape(chosen.shape[0], length * count, num)
+        before = (jnp.cumsum(flat, axis=1) - flat).reshape(chosen.shape)
+        limits = jnp.asarray(places)[jnp.sum(tokens, axis=(1, 2))]
+        full = jnp.sum(before * chosen, axis=-1) >= limits[:, None, None]
+        return (tokens > 0) & ~full
+
+    rows = [whole_rows(each) for each in (experts, tokens)]
+    kept = per_device(of_rows, *rows)
+    return place(kept, spec_of(experts))
 
 
 def balance_loss(load: Load) -> jax.Array:
