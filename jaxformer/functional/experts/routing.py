@@ -3,7 +3,7 @@
 import abc
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,27 +83,80 @@ class Router(abc.ABC):
 
 
 @dataclass(frozen=True)
-class SoftmaxTopK(Router):
+class GroupedRouter(Router):
+    """Base class of routers that choose within the best groups of experts.
+
+    The experts are in `groups` of equal size; only those of `kept_groups` groups are candidates,
+    the ones whose highest scores have the largest sum.
+    """
+
+    groups: int = 1
+    """Groups of experts."""
+    kept_groups: int = 1
+    """Groups whose experts are candidates."""
+    renormalize: bool = True
+    """Whether the weights of a token sum to `scale`."""
+    scale: float = 1.0
+    """λ, which multiplies the weights."""
+
+    counted: ClassVar[int]
+    """The highest scores of a group that are added up."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        kept = 1 <= self.kept_groups <= self.groups
+        check_fields(self, "router", groups=at_least(1), scale=POSITIVE)
+        check_field(self, "kept_groups", kept, f"from 1 to groups = {self.groups}", "router")
+
+    def check(self, num, per_token):
+        least = self.counted
+        divides = num % self.groups == 0 and (self.groups == 1 or num // self.groups >= least)
+        wanted = f"a divisor of num = {num}, with at least {least} of the experts in a group"
+        check_field(self, "groups", divides, wanted, "router")
+        most = num // self.groups * self.kept_groups
+        fits = per_token <= most
+        wanted = f"more: per_token = {per_token} is larger than the {most} experts in them"
+        check_field(self, "kept_groups", fits, wanted, "router")
+
+    def candidates(self, scores: jax.Array) -> jax.Array:
+        """Returns the scores `[..., E]`, those outside of the best groups as -inf."""
+        if self.groups == 1:
+            return scores
+        grouped = scores.reshape(*scores.shape[:-1], self.groups, -1)
+        best = jnp.sum(_top_k(grouped, self.counted)[0], axis=-1)
+        kept = jax.nn.one_hot(_top_k(best, self.kept_groups)[1], self.groups)
+        allowed = jnp.sum(kept, axis=-2)[..., None] > 0
+        return jnp.where(allowed, grouped, -math.inf).reshape(scores.shape)
+
+    def weighted(self, weights: jax.Array, least: float = 0.0) -> jax.Array:
+        """Returns the weights of the chosen experts, from their scores `[..., K]`."""
+        if self.renormalize:
+            weights /= jnp.sum(weights, axis=-1, keepdims=True) + least
+        return self.scale * weights
+
+
+@dataclass(frozen=True)
+class SoftmaxTopK(GroupedRouter):
     r"""The highest of the probabilities of all experts.
 
-    .. math:: w_k = p_{e_k} \quad\text{or}\quad w_k = p_{e_k} / \sum_j p_{e_j},
+    .. math:: w_k = \lambda\, p_{e_k} \quad\text{or}\quad w_k = \lambda\, p_{e_k} / \sum_j p_{e_j},
               \qquad p = \mathrm{softmax}(z)
 
-    Renormalized (Mixtral, Qwen3-MoE) or not (OLMoE, Qwen2-MoE).
+    Renormalized (Mixtral, Qwen3-MoE) or not (OLMoE, Qwen2-MoE, DeepSeek-V2). DeepSeek-V2 chooses
+    within the groups with the highest probabilities, and scales the weights.
 
     References:
         Jiang et al., Mixtral of Experts (https://arxiv.org/abs/2401.04088), section 2.1;
-        Muennighoff et al., OLMoE (https://arxiv.org/abs/2409.02060), section 2.
+        Muennighoff et al., OLMoE (https://arxiv.org/abs/2409.02060), section 2;
+        DeepSeek-AI, DeepSeek-V2 (https://arxiv.org/abs/2405.04434), section 2.2.
     """
 
-    renormalize: bool = True
-    """Whether the weights of a token sum to 1."""
+    counted = 1
 
     def __call__(self, logits, count):
-        weights, experts = _top_k(_scores(jax.nn.softmax, logits, count), count)
-        if self.renormalize:
-            weights /= jnp.sum(weights, axis=-1, keepdims=True)
-        return Routes(weights, experts)
+        scores = _scores(jax.nn.softmax, logits, count)
+        weights, experts = _top_k(self.candidates(scores), count)
+        return Routes(self.weighted(weights), experts)
 
 
 @dataclass(frozen=True)
@@ -131,62 +184,30 @@ class TopKSoftmax(Router):
 
 
 @dataclass(frozen=True)
-class SigmoidTopK(Router):
+class SigmoidTopK(GroupedRouter):
     r"""The highest biased sigmoids within the best groups of experts (DeepSeek-V3).
 
     .. math:: s = \sigma(z), \qquad e = \mathrm{topk}(s + b), \qquad
               w_k = \lambda\, s_{e_k} / \sum_j s_{e_j}
 
-    The experts are in `groups` of equal size; only those of the `kept_groups` groups whose two
-    highest biased scores have the largest sum are candidates. The bias b chooses and does not
-    weight; it has no gradient.
+    The best groups are those whose two highest biased scores have the largest sum. The bias b
+    chooses and does not weight; it has no gradient.
 
     References:
         DeepSeek-AI, DeepSeek-V3 (https://arxiv.org/abs/2412.19437), section 2.1.2.
     """
 
-    groups: int = 1
-    """Groups of experts."""
-    kept_groups: int = 1
-    """Groups whose experts are candidates."""
-    renormalize: bool = True
-    """Whether the weights of a token sum to `scale`."""
-    scale: float = 1.0
-    """λ, which multiplies the weights."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        kept = 1 <= self.kept_groups <= self.groups
-        check_fields(self, "router", groups=at_least(1), scale=POSITIVE)
-        check_field(self, "kept_groups", kept, f"from 1 to groups = {self.groups}", "router")
+    counted = 2
 
     def parameters(self, num):
         return {"correction": ((num,), ("experts",), 0.0)}
 
-    def check(self, num, per_token):
-        divides = num % self.groups == 0 and (self.groups == 1 or num // self.groups >= 2)
-        wanted = f"a divisor of num = {num}, with at least two experts in a group"
-        check_field(self, "groups", divides, wanted, "router")
-        most = num // self.groups * self.kept_groups
-        fits = per_token <= most
-        wanted = f"more: per_token = {per_token} is larger than the {most} experts in them"
-        check_field(self, "kept_groups", fits, wanted, "router")
-
     def __call__(self, logits, count, *, correction):
         scores = _scores(jax.nn.sigmoid, logits, count)
         biases = jnp.expand_dims(correction, range(scores.ndim - 1))
-        choice = jax.lax.stop_gradient(scores + biases)
-        if self.groups > 1:
-            grouped = choice.reshape(*choice.shape[:-1], self.groups, -1)
-            best = jnp.sum(_top_k(grouped, 2)[0], axis=-1)
-            kept = jax.nn.one_hot(_top_k(best, self.kept_groups)[1], self.groups)
-            allowed = jnp.sum(kept, axis=-2)[..., None] > 0
-            choice = jnp.where(allowed, grouped, -math.inf).reshape(choice.shape)
-        experts = _top_k(choice, count)[1]
+        experts = _top_k(self.candidates(jax.lax.stop_gradient(scores + biases)), count)[1]
         weights = jnp.sum(jax.nn.one_hot(experts, scores.shape[-1]) * scores[..., None, :], axis=-1)
-        if self.renormalize:
-            weights /= jnp.sum(weights, axis=-1, keepdims=True) + 1e-20
-        return Routes(self.scale * weights, experts)
+        return Routes(self.weighted(weights, 1e-20), experts)
 
     def probabilities(self, logits):
         scores = jax.nn.sigmoid(logits)
