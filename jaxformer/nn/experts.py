@@ -258,8 +258,8 @@ class Experts(FeedForwardConfig):
     dim: int | None = None
     """Hidden width of an expert. None: model.mlp_dim."""
     router: Router = SoftmaxTopK()
-    """Chooses the experts: SoftmaxTopK (Mixtral, Qwen, OLMoE), TopKSoftmax (gpt-oss), SigmoidTopK
-    (DeepSeek-V3) or a user-defined one."""
+    """Chooses the experts: SoftmaxTopK (Mixtral, Qwen, OLMoE, DeepSeek-V2), TopKSoftmax (gpt-oss),
+    SigmoidTopK (DeepSeek-V3) or a user-defined one."""
     activation: ActivationName | ClampedSwiGLU = "silu"
     """The activation of the gate, or ClampedSwiGLU, that of gpt-oss."""
     bias: bool = False

@@ -303,6 +303,18 @@ def test_softmax_then_top_k(renormalize):
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
 
 
+def test_softmax_within_the_groups_with_the_highest_probabilities():
+    logits = normal(0, 50, 12)
+    router = SoftmaxTopK(groups=4, kept_groups=2, renormalize=False, scale=2.5)
+    weights, experts = router(jnp.asarray(logits), 3)
+    for p, chosen, weight in zip(softmax(logits.astype(np.float64)), experts, weights, strict=True):
+        best = np.argsort(-p.reshape(4, 3).max(-1))[:2]
+        allowed = [3 * group + i for group in best for i in range(3)]
+        expected = sorted(allowed, key=lambda e: -p[e])[:3]
+        assert list(chosen) == expected
+        np.testing.assert_allclose(weight, 2.5 * p[expected], rtol=1e-5)
+
+
 def test_top_k_then_softmax_is_softmax_then_top_k_renormalized():
     logits = jnp.asarray(normal(0, 3, 4, 7))
     one, other = TopKSoftmax()(logits, 3), SoftmaxTopK()(logits, 3)
