@@ -16,16 +16,18 @@ from jaxformer.functional.audio import (
 )
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.experts.grouped import expert_feed_forward, grouped_linear
+from jaxformer.functional.experts.load import (
+    balance_loss,
+    expert_load,
+    router_z_loss,
+    within_capacity,
+)
 from jaxformer.functional.experts.routing import (
     ClampedSwiGLU,
     Router,
     SigmoidTopK,
     SoftmaxTopK,
     TopKSoftmax,
-    balance_loss,
-    expert_load,
-    router_z_loss,
-    within_capacity,
 )
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,

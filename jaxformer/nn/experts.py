@@ -12,16 +12,18 @@ from jaxformer.checks import FINITE, NOT_NEGATIVE, POSITIVE, check_field, check_
 from jaxformer.functional.activations import tap
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.experts.grouped import expert_feed_forward
-from jaxformer.functional.experts.routing import (
-    ClampedSwiGLU,
+from jaxformer.functional.experts.load import (
     Load,
-    Router,
-    Routes,
-    SoftmaxTopK,
     balance_loss,
     expert_load,
     router_z_loss,
     within_capacity,
+)
+from jaxformer.functional.experts.routing import (
+    ClampedSwiGLU,
+    Router,
+    Routes,
+    SoftmaxTopK,
 )
 from jaxformer.functional.feedforward import ActivationName, activation
 from jaxformer.functional.linear import as_array, linear

@@ -53,7 +53,7 @@ FAULTS = (
     ),
     Fault(
         "functional/experts: padding takes a place of an expert",
-        "functional/experts/routing.py",
+        "functional/experts/load.py",
         "chosen = jax.nn.one_hot(experts, num, dtype=jnp.int32) * tokens[..., None]",
         "chosen = jax.nn.one_hot(experts, num, dtype=jnp.int32)",
         (
