@@ -155,6 +155,7 @@ def validate(config: Config, num_devices: int) -> None:
         lengths = config.model.row_lengths(phase.data.text_lengths)
         config.model.check_lengths(lengths)
         _check_sequence_axis(config.model, sizes["sequence"], lengths)
+        _check_capacity(config.model, lengths)
     wanted = getattr(getattr(config.data, "tokenizer", None), "vocab_size", None)
     if wanted is not None and wanted > config.model.vocab_size:
         raise ConfigError(
@@ -310,6 +311,14 @@ def _check_expert_axis(model: ModelConfig, sizes: Mapping[str, int]) -> None:
             f"mesh.expert = {parts} {why}: the nearest mesh is --mesh.data "
             f"{sizes['data'] * parts // fits} --mesh.expert {fits}"
         )
+
+
+def _check_capacity(model: ModelConfig, lengths: Mapping[str, int]) -> None:
+    """Refuses a capacity of experts below one token of a row."""
+    layers = [getattr(stack, "feed_forward", None) for stack in model.stacks]
+    for layer in (each for each in layers if isinstance(each, Experts)):
+        for name, length in lengths.items():
+            layer.check_rows(name, length)
 
 
 def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, int]) -> None:

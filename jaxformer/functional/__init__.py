@@ -16,15 +16,18 @@ from jaxformer.functional.audio import (
 )
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.experts.grouped import expert_feed_forward, grouped_linear
+from jaxformer.functional.experts.load import (
+    balance_loss,
+    expert_load,
+    router_z_loss,
+    within_capacity,
+)
 from jaxformer.functional.experts.routing import (
     ClampedSwiGLU,
     Router,
     SigmoidTopK,
     SoftmaxTopK,
     TopKSoftmax,
-    balance_loss,
-    expert_load,
-    router_z_loss,
 )
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,
@@ -292,4 +295,5 @@ __all__ = [
     "top_p_filter",
     "typical_filter",
     "wavelengths",
+    "within_capacity",
 ]

@@ -23,8 +23,8 @@ from jaxformer.nn.sublayer import SublayerConfig
 # Fields that say how a model is computed or trained, but not what it computes.
 _ONLY_OURS = frozenset({
     "attention", "compute_dtype", "depth_scaled_init", "dropout", "embedding_dropout",
-    "feed_forward.losses", "heads", "init_std", "interpolate_positions", "logit_bias",
-    "max_logit_scale", "padding_id", "remat", "scan_layers", "self_attention.dropout",
+    "feed_forward.capacity", "feed_forward.losses", "heads", "init_std", "interpolate_positions",
+    "logit_bias", "max_logit_scale", "padding_id", "remat", "scan_layers", "self_attention.dropout",
 })  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from jaxformer.functional.linear import Adapted
 from jaxformer.models.frozen import frozen_shapes, module_kernel, restored, stored
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.nn.layers import normal, num_layer_axes
+from jaxformer.nn.layers import normal, num_layer_axes, num_stacking_axes
 
 FACTORS = (".lora_a", ".lora_b")
 """The suffixes of the factors' names, appended to the kernel's name."""
@@ -42,6 +42,8 @@ class LoRA:
     with a standard deviation of one over the square root of the number of inputs, and B with zeros,
     so that training starts from the original model.
 
+    The kernels of experts have factors A `[E, inputs, r]` and B `[E, r, outputs]`, a pair for each.
+
     W is frozen: it has no gradient and no optimizer state, and A B is not computed in training.
 
     References:
@@ -56,7 +58,7 @@ class LoRA:
     """The product of the factors is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("*.query.kernel", "*.value.kernel")
     """The kernels to adapt: patterns of their names, layer names ("query"), or "all-linear", which
-    leaves out experts and routers."""
+    leaves out experts and routers; name those ("gate", "up", "down", "router") beside it."""
     trained: tuple[str, ...] | None = None
     """Patterns of parameters to train in addition to the factors; None selects heads over labels
     (classification, tags, spans, regression), as in PEFT, but no head over the vocabulary.
@@ -119,6 +121,12 @@ class AbstractLoraModel:
                 f"train.lora.targets = {lora.targets}: must select at least one kernel that is "
                 f"not in train.lora.exclude = {lora.exclude} and is not fully trained"
             )
+        experts = [name for name in self.targets if "expert" in base.axes[name]]
+        if experts and lora.dropout:
+            raise ConfigError(
+                f"train.lora.dropout = {lora.dropout}: must be 0 where experts have factors "
+                f"({experts[0]}), as in PEFT; or leave them out of train.lora.targets"
+            )
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
         self.learning = (*trained, *factors)
         """The names of the trainable parameters."""
@@ -126,12 +134,12 @@ class AbstractLoraModel:
         self.kernels, self.largest = base.kernels, base.largest
         for name in self.targets:
             axes, shape = base.axes[name], base.shapes[name].shape
-            layers = num_layer_axes(axes)
-            inputs = layers + base.kernels[name]
+            stacked = num_stacking_axes(axes)
+            inputs = stacked + base.kernels[name]
             a = (*axes[:inputs], "rank"), (*shape[:inputs], lora.rank)
             b = (
-                (*axes[:layers], "rank", *axes[inputs:]),
-                (*shape[:layers], lora.rank, *shape[inputs:]),
+                (*axes[:stacked], "rank", *axes[inputs:]),
+                (*shape[:stacked], lora.rank, *shape[inputs:]),
             )
             for suffix, (factor_axes, factor_shape) in zip(FACTORS, (a, b), strict=True):
                 self.axes[name + suffix] = factor_axes
@@ -145,7 +153,7 @@ class AbstractLoraModel:
         keys = jax.random.split(jax.random.fold_in(key, _FACTORS_KEY), len(self.targets))
         for name, own_key in zip(self.targets, keys, strict=True):
             a, b = (self.shapes[name + suffix].shape for suffix in FACTORS)
-            inputs = math.prod(a[num_layer_axes(self.axes[name]) : -1])
+            inputs = math.prod(a[num_stacking_axes(self.axes[name]) : -1])
             parameters[name + FACTORS[0]] = normal(inputs**-0.5)(own_key, a)
             parameters[name + FACTORS[1]] = jnp.zeros(b, jnp.float32)
         return parameters
@@ -214,7 +222,7 @@ def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.
     """Adds the scaled product of its factors to a kernel, separately for each stacked layer.
 
     Args:
-        kernel: `[*layers, *inputs, *outputs]`.
+        kernel: `[*layers, *inputs, *outputs]`; `layers` may end with experts.
         a: `[*layers, *inputs, r]`.
         b: `[*layers, r, *outputs]`.
         scale: The multiplier of the product.
@@ -246,12 +254,6 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
             raise ConfigError(
                 f"train.lora.{field}: {pattern!r} matches {problem}{_nearest(base, pattern)}"
             )
-        experts = [name for name in names if _EXPERTS & set(base.axes[name])]
-        if experts and field == "targets":
-            raise ConfigError(
-                f"train.lora.{field}: {pattern!r} matches {experts[0]}, a kernel of a mixture of "
-                'experts, which cannot have low-rank factors yet; use "all-linear" or name others'
-            )
         found |= dict.fromkeys(names)
     return found
 
@@ -259,7 +261,6 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
 def _named(base: AbstractModel, pattern: str) -> list[str]:
     """Returns the parameters that match a target pattern."""
     if pattern == ALL_LINEAR:
-        # PEFT leaves out experts and their routers too, which are no linear layers there.
         kernels = [name for name in base.kernels if not _EXPERTS & set(base.axes[name])]
         return [name for name in kernels if not name.startswith("heads.")]
     if not set("*?[.") & set(pattern) and pattern not in base.shapes:

@@ -8,22 +8,25 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import FINITE, NOT_NEGATIVE, check_field, check_fields, check_types
+from jaxformer.checks import FINITE, NOT_NEGATIVE, POSITIVE, check_field, check_fields, check_types
 from jaxformer.functional.activations import tap
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.experts.grouped import expert_feed_forward
-from jaxformer.functional.experts.routing import (
-    ClampedSwiGLU,
+from jaxformer.functional.experts.load import (
     Load,
-    Router,
-    Routes,
-    SoftmaxTopK,
     balance_loss,
     expert_load,
     router_z_loss,
+    within_capacity,
+)
+from jaxformer.functional.experts.routing import (
+    ClampedSwiGLU,
+    Router,
+    Routes,
+    SoftmaxTopK,
 )
 from jaxformer.functional.feedforward import ActivationName, activation
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import as_array, linear
 from jaxformer.functional.losses.terms import add_loss, add_metric, add_product_loss
 from jaxformer.nn.config import SIZE, SIZE_OR_NONE, TransformerConfig
 from jaxformer.nn.documents import real_tokens
@@ -183,14 +186,18 @@ class MixtureOfExperts(Sublayer):
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is unused."""
-        assert_axes(x=(x, f"B T {self.up.kernel.shape[1]}"))
+        assert_axes(x=(x, f"B T {as_array(self.up.kernel.get_value()).shape[1]}"))
         settings, real = self.settings, _real(x, context)
         wide = jnp.promote_types(x.dtype, jnp.float32)
         kernel, bias = self.router.kernel.get_value(), value_of(self.router.bias)
         logits = tap("hook_router_logits", linear(x, kernel, bias, dtype=wide))
         routes = settings.router(logits, settings.per_token, **values_of(self, self.names))
         routes = routes._replace(experts=tap("hook_expert_indices", routes.experts))
-        self._log(logits, routes, real)
+        capacity = settings.capacity if context.chunk is None else None
+        kept = None if real is None else jnp.broadcast_to(real, x.shape[:2])
+        if capacity is not None:
+            kept = within_capacity(routes.experts, settings.num, capacity, real)
+        self._log(logits, routes, real, kept)
         kind = settings.activation
         y = expert_feed_forward(
             x,
@@ -203,7 +210,7 @@ class MixtureOfExperts(Sublayer):
             up_bias=value_of(self.up.bias),
             gate_bias=value_of(self.gate.bias),
             down_bias=value_of(self.down.bias),
-            real=None if real is None else jnp.broadcast_to(real, x.shape[:2]),
+            real=kept,
         )
         if self.shared is None:
             return y
@@ -213,8 +220,10 @@ class MixtureOfExperts(Sublayer):
             everyone = (share * everyone.astype(wide)).astype(x.dtype)
         return y + everyone
 
-    def _log(self, logits: jax.Array, routes: Routes, real: jax.Array | None) -> None:
-        """Adds the losses and metrics of the layer."""
+    def _log(
+        self, logits: jax.Array, routes: Routes, real: jax.Array | None, kept: jax.Array | None
+    ) -> None:
+        """Adds the losses and metrics of the layer; `kept` is what its experts compute."""
         probabilities = self.settings.router.probabilities(logits)
         load = expert_load(probabilities, routes.experts, real)
         for loss in self.settings.losses:
@@ -224,6 +233,8 @@ class MixtureOfExperts(Sublayer):
         entropies = -jnp.sum(jax.scipy.special.xlogy(probabilities, probabilities), axis=-1)
         counted = jnp.ones_like(entropies) if real is None else real
         total = jnp.sum(entropies * counted)
+        if kept is not None and kept.ndim == 3:
+            add_metric("dropped_tokens", 1.0 - jnp.sum(kept) / routed)
         add_metric("router_entropy", total / jnp.maximum(load.tokens, 1.0))
 
 
@@ -231,10 +242,11 @@ class MixtureOfExperts(Sublayer):
 class Experts(FeedForwardConfig):
     """A mixture of gated feed-forward layers, of which each token uses a few.
 
-    Padding is not routed: it has no part in the load and the losses. No token is dropped. The log
-    has "expert_load", the tokens of the busiest expert in multiples of a uniform load, and
-    "router_entropy", the mean entropy of the router's probabilities in nats, both averaged over the
-    layers.
+    Padding is not routed: it has no part in the load and the losses. The log has "expert_load", the
+    tokens of the busiest expert in multiples of a uniform load, and "router_entropy", the mean
+    entropy of the router's probabilities in nats, both averaged over the layers. No token is
+    dropped, unless `capacity` is set: then the log has "dropped_tokens", the share of the pairs of
+    a token and its expert that were dropped.
 
     References:
         Shazeer et al., Outrageously Large Neural Networks (https://arxiv.org/abs/1701.06538);
@@ -248,8 +260,8 @@ class Experts(FeedForwardConfig):
     dim: int | None = None
     """Hidden width of an expert. None: model.mlp_dim."""
     router: Router = SoftmaxTopK()
-    """Chooses the experts: SoftmaxTopK (Mixtral, Qwen, OLMoE), TopKSoftmax (gpt-oss), SigmoidTopK
-    (DeepSeek-V3) or a user-defined one."""
+    """Chooses the experts: SoftmaxTopK (Mixtral, Qwen, OLMoE, DeepSeek-V2), TopKSoftmax (gpt-oss),
+    SigmoidTopK (DeepSeek-V3) or a user-defined one."""
     activation: ActivationName | ClampedSwiGLU = "silu"
     """The activation of the gate, or ClampedSwiGLU, that of gpt-oss."""
     bias: bool = False
@@ -259,6 +271,10 @@ class Experts(FeedForwardConfig):
     dense_layers: int = 0
     """Layers of a decoder, the first ones, that have a gated MLP of width model.mlp_dim in its
     place (DeepSeek)."""
+    capacity: float | None = None
+    """The places of an expert for tokens of a row, in multiples of a uniform load; tokens with no
+    place only have the residual stream. A pass with a cache, as in generation, drops nothing.
+    None: nothing is dropped."""
     losses: tuple[RouterLoss, ...] = (BalanceLoss(weight=0.01),)
     """Losses of the router: BalanceLoss, ZLoss or user-defined ones."""
 
@@ -266,6 +282,8 @@ class Experts(FeedForwardConfig):
         super().__post_init__()
         where = "model.feed_forward"
         check_fields(self, where, num=SIZE, dim=SIZE_OR_NONE, dense_layers=NOT_NEGATIVE)
+        if self.capacity is not None:
+            check_fields(self, where, capacity=POSITIVE)
         fits = 1 <= self.per_token <= self.num
         check_field(self, "per_token", fits, f"from 1 to num = {self.num}", where)
         kinds = [type(loss) for loss in self.losses]
@@ -299,6 +317,17 @@ class Experts(FeedForwardConfig):
     def products(self, config):
         """Multiply-adds per token with the router and the experts that the token uses."""
         return super().products(config) - self.unused(config)
+
+    def check_rows(self, name: str, length: int) -> None:
+        """Raises ConfigError if rows of this length have less than one token for each expert."""
+        if self.capacity is None:
+            return
+        least = self.num / (self.per_token * length)
+        wanted = (
+            f"at least {least:.4g}, one token for each of {self.num} experts in the rows of "
+            f"{name}, which have {length} tokens"
+        )
+        check_field(self, "capacity", self.capacity >= least, wanted, "model.feed_forward")
 
     def unused(self, config: TransformerConfig) -> int:
         """The parameters of a layer's kernels that a token does not use."""

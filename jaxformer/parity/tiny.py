@@ -28,6 +28,31 @@ _NEOX = {"vocab_size": 131, **SIZES, **MLP, **_TOKENS}
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
 _LLAMA = _PHI3 | {"head_dim": 12}
 _QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+_DEEPSEEK = _BERT | {
+    "num_key_value_heads": 6,
+    "pad_token_id": 3,
+    "attention_bias": True,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 14,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 7,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "n_group": 3,
+    "topk_group": 2,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 100.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 8,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
+}
 _GEMMA = _LLAMA | {"attention_bias": True}
 _GEMMA2 = _GEMMA | {"num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
 _T5GEMMA = _GEMMA2 | {
@@ -127,32 +152,9 @@ TINY: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": _LLAMA | {"sliding_window": 4},
-    "deepseek_v3": _BERT
-    | {
-        "num_key_value_heads": 6,
-        "pad_token_id": 3,
-        "attention_bias": True,
-        "q_lora_rank": 20,
-        "kv_lora_rank": 14,
-        "qk_nope_head_dim": 6,
-        "qk_rope_head_dim": 4,
-        "v_head_dim": 7,
-        "first_k_dense_replace": 1,
-        "moe_intermediate_size": 24,
-        "n_routed_experts": 6,
-        "num_experts_per_tok": 3,
-        "n_shared_experts": 2,
-        "n_group": 3,
-        "topk_group": 2,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 100.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 8,
-            "mscale": 1.0,
-            "mscale_all_dim": 0.7,
-        },
-    },
+    "deepseek_v2": _DEEPSEEK
+    | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 2.0, "q_lora_rank": None},
+    "deepseek_v3": _DEEPSEEK,
     "gpt_oss": _LLAMA
     | {
         "num_hidden_layers": 4,

@@ -26,6 +26,7 @@ from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.opening import open_tensors
 from jaxformer.hub.weights.parts import absent_parts, parts_without
 from jaxformer.hub.weights.tensors import Tensor, Tensors
+from jaxformer.hub.weights.views.fused_experts import names_of_experts
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
     described,
@@ -156,14 +157,24 @@ def open_adapted(
     """
     checkpoint = model.checkpoint
     placements = model.placements
-    names = checkpoint.model_format.weight_map(checkpoint.config).names
+    weight_map = checkpoint.model_format.weight_map(checkpoint.config)
+    names = weight_map.names
     tied = next(tied_tables(checkpoint), None) if not checkpoint.config.parts else None
     prefix = checkpoint.model_format.prefix
     table = next((t for t in spellings(embedding_tensor(names), prefix) if t in tensors), "")
     head = tied.head if tied and tied.head not in tensors else ""
     own = next((t for t in spellings(head_tensor(names), prefix) if t in tensors), "")
     in_out = frozenset(each.tensor for each in placements if is_in_out(each))
-    base = Base(tensors, read, checkpoint.model_format, in_out, table, head, own)
+    base = Base(
+        tensors,
+        read,
+        checkpoint.model_format,
+        in_out,
+        table,
+        head,
+        own,
+        names_of_experts(weight_map),
+    )
     files = adapted_tensors(adapter, base, weight)
     config = checkpoint.config
     if table and files.tensors[table].shape[0] != tensors[table].shape[0]:

@@ -15,7 +15,7 @@ from jaxformer.zoo import (
     cohere,
     composite,
     deberta,
-    deepseek_v3,
+    deepseek,
     dinov2,
     dinov3,
     distilbert,
@@ -71,7 +71,7 @@ from jaxformer.zoo.system import System
 
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
-    qwen, phi3, olmo, mixtral, olmoe, qwen_moe, gpt_oss, deepseek_v3, t5, longt5, bart, vit,
+    qwen, phi3, olmo, mixtral, olmoe, qwen_moe, gpt_oss, deepseek, t5, longt5, bart, vit,
     electra, mpnet, deberta, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip, siglip2,
     granite, smollm, cohere, starcoder, glm, ernie4_5, t5gemma,

@@ -26,7 +26,7 @@ _RELATIVES = {
         "glm4": ("glm4_moe_lite",),
         "qwen3": ("qwen3_next", "qwen3_5_moe", "qwen3_vl_moe", "glm4_moe"),
         "olmoe": ("flex_olmo",),
-        "deepseek_v3": ("deepseek_v2", "deepseek_v32"),
+        "deepseek_v3": ("deepseek_v32",),
         "phi3": ("phimoe",),
         "m2m_100": ("nllb-moe",),
         "t5": ("switch_transformers",),

@@ -19,7 +19,9 @@ from jaxformer.functional import (
     expert_load,
     grouped_linear,
     router_z_loss,
+    within_capacity,
 )
+from jaxformer.functional.linear import Adapted
 from jaxformer.plan.collectives import collectives
 from jaxformer.plan.hlo import Module
 
@@ -62,6 +64,30 @@ def test_each_row_is_multiplied_with_the_kernel_of_its_group(kind, sizes):
         own = np.flatnonzero(owner == expert)
         expected = x[own].astype(np.float64).T @ cotangent[own]
         np.testing.assert_allclose(dkernels[expert], expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", SIZES[:3])
+def test_low_rank_factors_of_each_group_change_its_kernel(kind, sizes):
+    x, base, sizes = normal(0, 9, 5), normal(1, 4, 5, 7), np.array(sizes)
+    a, b, cotangent = normal(2, 4, 5, 2), normal(3, 4, 2, 7), normal(4, 9, 7)
+
+    def adapted(x, a, b):
+        return grouped_linear(x, Adapted(base, a, b, None, 1.5), sizes, implementation=kind)
+
+    def merged(x, a, b):
+        return grouped_linear(x, base + 1.5 * jnp.matmul(a, b), sizes, implementation=kind)
+
+    (y, pull), (expected, expected_pull) = (jax.vjp(f, x, a, b) for f in (adapted, merged))
+    np.testing.assert_allclose(y, expected, atol=2e-5)
+    for got, wanted in zip(pull(cotangent), expected_pull(cotangent), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=5e-5)
+
+
+def test_dropout_before_the_factors_of_groups_is_refused():
+    kernels = Adapted(normal(0, 2, 5, 7), normal(1, 2, 5, 3), normal(2, 2, 3, 7), None, 1.0, 0.5)
+    with pytest.raises(ArgumentError, match="dropout"):
+        grouped_linear(normal(3, 4, 5), kernels, np.array([1, 3]))
 
 
 def test_products_in_bfloat16_accumulate_in_float32():
@@ -215,6 +241,48 @@ def test_devices_that_share_experts_exchange_tokens_and_keep_their_kernels(sizes
     assert all(each.bytes == 4 for each in found if each.kind == "all-reduce")  # the loss
 
 
+# Capacity ---------------------------------------------------------------------------------------
+
+
+def kept_of_loop(experts, num, capacity, real):
+    kept = np.zeros(experts.shape, bool)
+    for row, (tokens, valid) in enumerate(zip(experts, real, strict=True)):
+        places = dict.fromkeys(range(num), np.ceil(capacity * experts.shape[2] * valid.sum() / num))
+        for token in np.flatnonzero(valid):
+            for choice, expert in enumerate(tokens[token]):
+                kept[row, token, choice] = places[expert] > 0
+                places[expert] -= 1
+    return kept
+
+
+@pytest.mark.parametrize("capacity", [0.4, 1.0, 1.25, 9.0])
+def test_experts_take_the_first_tokens_of_a_row_up_to_their_capacity(capacity):
+    x, arrays, (_, weights, experts) = normal(30, 3, 17, 6), layer(), routed((3, 17))
+    real = np.random.default_rng(3).random((3, 17)) < 0.7
+    expected = kept_of_loop(np.asarray(experts), 5, capacity, real)
+    kept = within_capacity(experts, 5, capacity, real)
+    np.testing.assert_array_equal(kept, expected)
+    assert (expected.sum() < 2 * real.sum()) == (capacity < 2)
+    act = activation("silu")
+    y = expert_feed_forward(x, experts, weights, **arrays, activation=act, real=kept)
+    loop = layer_of_loop(x, experts, jnp.where(expected, weights, 0), arrays, real, act)
+    np.testing.assert_allclose(y, loop, atol=2e-5)
+
+
+def test_the_capacity_of_a_row_does_not_depend_on_padding_or_later_tokens():
+    _, _, experts = routed((3, 17))
+    whole = within_capacity(experts, 5, 0.8)
+    padded = jnp.pad(experts, ((0, 0), (4, 0), (0, 0)))
+    real = np.broadcast_to(np.arange(21) >= 4, (3, 21))
+    found = within_capacity(padded, 5, 0.8, real)
+    assert not np.asarray(found)[:, :4].any()
+    np.testing.assert_array_equal(found[:, 4:], whole)
+    other = experts.at[:, 9:].set((experts[:, 9:] + 1) % 5)
+    np.testing.assert_array_equal(within_capacity(other, 5, 0.8)[:, :9], whole[:, :9])
+    with pytest.raises(ArgumentError, match="capacity"):
+        within_capacity(experts, 5, 0.0)
+
+
 # Routers ----------------------------------------------------------------------------------------
 
 
@@ -233,6 +301,18 @@ def test_softmax_then_top_k(renormalize):
     expected = expected / expected.sum(-1, keepdims=True) if renormalize else expected
     np.testing.assert_array_equal(experts, order)
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
+
+
+def test_softmax_within_the_groups_with_the_highest_probabilities():
+    logits = normal(0, 50, 12)
+    router = SoftmaxTopK(groups=4, kept_groups=2, renormalize=False, scale=2.5)
+    weights, experts = router(jnp.asarray(logits), 3)
+    for p, chosen, weight in zip(softmax(logits.astype(np.float64)), experts, weights, strict=True):
+        best = np.argsort(-p.reshape(4, 3).max(-1))[:2]
+        allowed = [3 * group + i for group in best for i in range(3)]
+        expected = sorted(allowed, key=lambda e: -p[e])[:3]
+        assert list(chosen) == expected
+        np.testing.assert_allclose(weight, 2.5 * p[expected], rtol=1e-5)
 
 
 def test_top_k_then_softmax_is_softmax_then_top_k_renormalized():

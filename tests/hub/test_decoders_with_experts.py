@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from saved_folders import change_settings
 
 import jaxformer
@@ -77,6 +78,25 @@ def test_generated_tokens(kind, tmp_path):
     expected = theirs.model.generate(**tensors, **options).numpy()
     found = jaxformer.generate(ours, inputs, max_new_tokens=24, eos_token_id=130)["sequences"]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.more
+@pytest.mark.quick("mixtral", "deepseek_v3")
+@pytest.mark.parametrize("kind", [*KINDS, "deepseek_v3"])
+def test_files_with_all_experts_in_one_tensor(kind, tmp_path):
+    name = FORMATS[kind].architectures[0].name
+    apart, together, again = (tmp_path / each for each in ("apart", "together", "again"))
+    save_random(kind, name, apart)
+    Reference(apart, name).model.save_pretrained(together, save_original_format=False)
+    tensors = load_file(together / "model.safetensors")
+    assert any(each.endswith("experts.gate_up_proj") for each in tensors)
+    expected, found = load(apart), load(together)
+    assert found.config == expected.config
+    for parameter, array in expected.parameters.items():
+        np.testing.assert_array_equal(found.parameters[parameter], array)
+    jaxformer.save(found, again)
+    tensors, saved = (load_file(each / "model.safetensors") for each in (apart, again))
+    assert tensors.keys() == saved.keys()
 
 
 def test_what_files_may_say_and_is_not_supported(tmp_path):

@@ -1,5 +1,7 @@
 """Decoders with experts: losses and metrics in training, padding, generation, adapters."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,13 @@ from tiny_models import batch_for, structure_of, tiny
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.functional import SigmoidTopK, TopKSoftmax, balance_loss, expert_load
+from jaxformer.functional import (
+    SigmoidTopK,
+    TopKSoftmax,
+    balance_loss,
+    expert_load,
+    within_capacity,
+)
 from jaxformer.functional.activations import with_cache
 from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.models.lora import LoRA, abstract_model_of
@@ -165,6 +173,29 @@ def test_cached_steps_give_the_states_of_whole_rows(experts):
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=2e-5)
 
 
+def test_a_capacity_drops_tokens_of_whole_rows_and_logs_their_share():
+    config = config_with(replace(EXPERTS, capacity=0.6))
+    structure, parameters = randomised(config)
+    model, batch = structure.module(parameters), padded_batch(config)
+    _, terms = jax.jit(collect_terms(model.loss))(batch)
+    _, indices = jax.jit(with_cache(model.outputs, "*.hook_expert_indices"))(batch)
+    real = batch["segments"] > 0
+    shares = [
+        1 - within_capacity(each, 5, 0.6, real).sum() / (2 * real.sum())
+        for each in indices.values()
+    ]
+    found = terms["metric", "dropped_tokens"] / terms["count", "dropped_tokens"]
+    np.testing.assert_allclose(found, np.mean(shares), rtol=1e-5)
+    assert 0.2 < found < 0.8
+    generous, free = (
+        structure_of(config_with(replace(EXPERTS, capacity=each))).module(parameters)
+        for each in (5.0, None)
+    )
+    loss = jax.jit(lambda model: model.loss(batch)[1]["language_model"].loss)
+    np.testing.assert_array_equal(loss(generous), loss(free))
+    assert abs(loss(model) - loss(free)) > 1e-3
+
+
 def test_products_are_those_of_the_experts_of_a_token():
     experts = Experts(num=5, per_token=2, shared=SharedExpert(dim=14))
     config = config_with(experts)
@@ -172,19 +203,43 @@ def test_products_are_those_of_the_experts_of_a_token():
     assert experts.products(config) == router + routed + shared
 
 
-def test_adapters_leave_out_experts():
+def test_adapters_leave_out_experts_unless_they_are_named():
     config = config_with()
     names = abstract_model_of(config, LoRA(targets=("all-linear",))).targets
     assert names
     assert not any("sublayers.1" in name for name in names)
-    with pytest.raises(ConfigError, match="mixture of experts"):
-        abstract_model_of(config, LoRA(targets=("*.gate.kernel",)))
+    lora = LoRA(rank=3, targets=("all-linear", "gate", "down"))
+    structure = abstract_model_of(config, lora)
+    experts = set(structure.targets) - set(names)
+    assert {name.split(".")[-2] for name in experts} == {"gate", "down"}
+    for name in experts:
+        layers, num, inputs, outputs = structure.shapes[name].shape
+        assert structure.shapes[f"{name}.lora_a"].shape == (layers, num, inputs, 3)
+        assert structure.shapes[f"{name}.lora_b"].shape == (layers, num, 3, outputs)
+    with pytest.raises(ConfigError, match=r"train\.lora\.dropout"):
+        abstract_model_of(config, replace(lora, dropout=0.1))
+
+
+def test_factors_of_experts_give_the_outputs_of_merged_kernels():
+    config = config_with(EXPERTS, scan_layers=True)
+    structure = abstract_model_of(config, LoRA(rank=2, targets=("gate", "up", "down", "router")))
+    random = np.random.default_rng(0)
+    parameters = {
+        name: jnp.asarray(random.normal(0, 0.4, x.shape), jnp.float32)
+        for name, x in structure.shapes.items()
+    }
+    tokens = jnp.asarray(random.integers(0, 32, (3, 9)))
+    plain = structure_of(config).module(structure.merged(parameters))
+    adapted = structure.module(parameters)
+    hidden = jax.jit(lambda model: model.hidden(tokens))
+    np.testing.assert_allclose(hidden(adapted), hidden(plain), atol=2e-5)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num": 0}, "num = 0"),
+        ({"capacity": 0.0}, r"capacity = 0\.0"),
         ({"per_token": 9}, "per_token = 9"),
         ({"per_token": 0}, "per_token = 0"),
         ({"dim": 0}, "dim = 0"),

@@ -38,6 +38,29 @@ FAULTS = (
         ("functional/test_experts.py::test_each_row_is_multiplied_with_the_kernel_of_its_group",),
     ),
     Fault(
+        "hub/peft: the factors of one expert are those of another",
+        "hub/peft/experts.py",
+        "b.reshape(len(b), rank, num).transpose(2, 0, 1)",
+        "b.reshape(len(b), num, rank).transpose(1, 0, 2)",
+        ("hub/test_peft_experts.py::test_the_factors_of_a_file_are_those_of_each_expert",),
+    ),
+    Fault(
+        "hub/weights: the gate of an expert is read as its other units",
+        "hub/weights/views/fused_experts.py",
+        "slice(place * size, (place + 1) * size)",
+        "slice((len(parts) - 1 - place) * size, (len(parts) - place) * size)",
+        ("hub/test_fused_experts.py::test_one_tensor_is_read_as_the_kernels_of_each_expert",),
+    ),
+    Fault(
+        "functional/experts: padding takes a place of an expert",
+        "functional/experts/load.py",
+        "chosen = jax.nn.one_hot(experts, num, dtype=jnp.int32) * tokens[..., None]",
+        "chosen = jax.nn.one_hot(experts, num, dtype=jnp.int32)",
+        (
+            "functional/test_experts.py::test_experts_take_the_first_tokens_of_a_row_up_to_their_capacity",
+        ),
+    ),
+    Fault(
         "functional/groups: query heads share the wrong key head",
         "functional/attention/reference.py",
         "query.reshape(grouped).transpose(0, 2, 3, 1, 4)",

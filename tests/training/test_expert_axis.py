@@ -16,6 +16,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ClampedSwiGLU, SigmoidTopK, TopKSoftmax
 from jaxformer.models import DecoderConfig
+from jaxformer.models.lora import LoRA
 from jaxformer.nn import BalanceLoss, Experts, SharedExpert, ZLoss
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.loop import train
@@ -26,6 +27,7 @@ ROWS, LENGTH = 8, 6
 SIZES = {"vocab_size": 64, "num_layers": 2, "model_dim": 16, "num_heads": 4, "mlp_dim": 16}
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=1e-3))
 LOSSES = (BalanceLoss(weight=0.3, over="all_layers"), ZLoss(weight=0.2))
+LORA = LoRA(rank=2, alpha=1.0, targets=("query", "gate", "up", "down", "router"))
 MIXTURES = {
     "Mixtral": Experts(num=8, per_token=2, dim=8, losses=LOSSES),
     "gpt-oss": Experts(
@@ -41,6 +43,7 @@ MIXTURES = {
     ),
     "Qwen": Experts(num=8, per_token=2, dim=8, shared=SharedExpert(dim=8, gated=True)),
 }
+CAPACITY = dataclasses.replace(MIXTURES["Mixtral"], capacity=0.8)
 MESHES = [
     MeshConfig(fsdp=2, tensor=2, expert=2),
     MeshConfig(fsdp=2, expert=2),
@@ -52,8 +55,8 @@ MESHES = [
 
 
 def model_of(mixture, **fields):
-    sizes = SIZES | {"windows": (None,) * SIZES["num_layers"]} | fields
-    return DecoderConfig(**sizes, compute_dtype="float32", feed_forward=mixture)
+    sizes = SIZES | {"windows": (None,) * SIZES["num_layers"], "feed_forward": mixture} | fields
+    return DecoderConfig(**sizes, compute_dtype="float32")
 
 
 def program_of(model, config, train=None):
@@ -116,16 +119,29 @@ def test_on_several_axes(mesh):
 
 
 @pytest.mark.more
-@pytest.mark.quick("fields1-*")
+@pytest.mark.quick("fields1-*", "fields2-*", "fields3-*")
 @pytest.mark.parametrize(
-    ("fields", "train"),
+    ("fields", "train", "sizes"),
     [
-        ({"remat": "full"}, TrainConfig(gradient_accumulation=2)),
-        ({"scan_layers": True, "remat": "dots"}, TrainConfig(loss_chunk=4)),
+        ({"remat": "full"}, TrainConfig(gradient_accumulation=2), {"data": 2}),
+        ({"scan_layers": True, "remat": "dots"}, TrainConfig(loss_chunk=4), {"data": 2}),
+        ({}, TrainConfig(lora=LORA), {"fsdp": 2, "tensor": 2}),
+        ({"feed_forward": CAPACITY}, TrainConfig(), {"data": 2, "sequence": 2}),
     ],
 )
-def test_layers_and_batches_in_parts(fields, train):
-    assert_same(model_of(MIXTURES["Mixtral"], **fields), MeshConfig(data=2, expert=2), train)
+def test_layers_and_batches_in_parts_factors_and_capacities(fields, train, sizes):
+    assert_same(model_of(MIXTURES["Mixtral"], **fields), MeshConfig(expert=2, **sizes), train)
+
+
+def test_a_capacity_below_one_token_is_refused():
+    mixture = Experts(num=8, per_token=2, capacity=0.1)
+    data = DataConfig(sequence_length=32, batch_size=24)
+    model = dataclasses.replace(model_of(mixture), vocab_size=4096)
+    config = Config(model=model, data=data)
+    with pytest.raises(ConfigError, match=r"capacity = 0\.1.* 0\.125"):
+        validate(config, 1)
+    mixture = dataclasses.replace(mixture, capacity=0.125)
+    validate(dataclasses.replace(config, model=model.with_fields(feed_forward=mixture)), 1)
 
 
 def test_each_device_keeps_its_experts_and_their_optimizer_state():

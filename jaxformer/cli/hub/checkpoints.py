@@ -222,10 +222,11 @@ def _export_adapter(options: Export) -> str:
             raise ConfigError(f"{name} {value}: must not be given with --adapter, a float32 file")
     out = any_path(options.out_dir, "OUT_DIR")
     config = export_adapter(options.run_dir, out, options.step, options.best)
+    adapted = (*config.targets, *config.parameters)
     saved = f", and {', '.join(config.saved)} whole" if config.saved else ""
     base = config.base or "that the run started from"
     return (
-        f"{out}: PEFT adapter of rank {config.rank} for {', '.join(config.targets)}{saved}\n"
+        f"{out}: PEFT adapter of rank {config.rank} for {', '.join(adapted)}{saved}\n"
         f'Next: PeftModel.from_pretrained(base, "{out}") with the base {base}'
     )
 

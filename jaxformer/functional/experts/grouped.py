@@ -22,7 +22,7 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.feedforward import Elementwise
-from jaxformer.functional.linear import dot
+from jaxformer.functional.linear import Adapted, as_array, dot
 
 GroupedImplementation = Literal["auto", "blocks", "ragged"]
 """How rows are multiplied: in blocks of the rows of one group, or with `jax.lax.ragged_dot`."""
@@ -32,7 +32,7 @@ _LARGEST_BLOCK = 64
 
 def grouped_linear(
     x: jax.Array,
-    kernels: jax.Array,
+    kernels: jax.Array | Adapted,
     sizes: jax.Array,
     *,
     implementation: GroupedImplementation = "auto",
@@ -48,9 +48,12 @@ def grouped_linear(
     multiplied in blocks of one group each, so that the work does not depend on the number of
     groups.
 
+    Adapted kernels have factors A `[E, D, r]` and B `[E, r, F]`, which are multiplied with the rows
+    one after the other: :math:`y_r = x_r W_{g(r)} + \lambda\, (x_r A_{g(r)}) B_{g(r)}`.
+
     Args:
         x: `[R, D]`, sorted by group.
-        kernels: `[E, D, F]`.
+        kernels: `[E, D, F]`, perhaps with low-rank factors.
         sizes: int `[E]`: the number of rows of each group. Rows after the last group are zeros in
             the result.
         implementation: "blocks", "ragged" (`jax.lax.ragged_dot`), or "auto": blocks on a CPU.
@@ -60,29 +63,40 @@ def grouped_linear(
 
     Raises:
         AssertionError: Shapes do not fit together, or dtypes are wrong.
-        ArgumentError: The implementation is unknown.
+        ArgumentError: The implementation is unknown, or there is dropout before the factors.
 
     References:
-        Gale et al., MegaBlocks (https://arxiv.org/abs/2211.15841).
+        Gale et al., MegaBlocks (https://arxiv.org/abs/2211.15841);
+        Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
     """
-    assert_axes(x=(x, "R D"), kernels=(kernels, "E D F"), sizes=(sizes, "E"))
-    assert_floating(x=x, kernels=kernels)
+    array = as_array(kernels)
+    known = assert_axes(x=(x, "R D"), kernels=(array, "E D F"), sizes=(sizes, "E"))
+    assert_floating(x=x, kernels=array)
     assert_integers(sizes=sizes)
     check_choice("implementation", implementation, _IMPLEMENTATIONS)
     if implementation == "auto":
         implementation = "blocks" if platform() == "cpu" else "ragged"
-    return _grouped(x, kernels, sizes, transposed=False, blocks=implementation == "blocks")
+    static = {"transposed": False, "blocks": implementation == "blocks"}
+    if not isinstance(kernels, Adapted):
+        return _grouped(x, kernels, sizes, **static)
+    assert_axes(known, lora_a=(kernels.a, "E D r"), lora_b=(kernels.b, "E r F"))
+    assert_floating(lora_a=kernels.a, lora_b=kernels.b)
+    check_argument("dropout", kernels.dropout, not kernels.dropout, "0 for kernels of groups")
+    low = _grouped(_grouped(x, kernels.a, sizes, **static), kernels.b, sizes, **static)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    y = _grouped(x, kernels.base, sizes, **static).astype(wide) + kernels.scale * low.astype(wide)
+    return y.astype(x.dtype)
 
 
 def expert_feed_forward(
     x: jax.Array,
     experts: jax.Array,
     weights: jax.Array,
-    up: jax.Array,
-    down: jax.Array,
+    up: jax.Array | Adapted,
+    down: jax.Array | Adapted,
     *,
     activation: Elementwise,
-    gate: jax.Array | None = None,
+    gate: jax.Array | Adapted | None = None,
     up_bias: jax.Array | None = None,
     gate_bias: jax.Array | None = None,
     down_bias: jax.Array | None = None,
@@ -93,16 +107,17 @@ def expert_feed_forward(
 
     .. math:: y_t = \sum_k w_{t k} \, \mathrm{FFN}_{e_{t k}}(x_t)
 
-    with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load. In an
-    explicit mesh each device computes its own rows, with its own part of the hidden units. Where
-    the mesh shards the experts, the devices that share them gather their tokens and routes, each
-    multiplies the tokens that are routed to its experts, and the results are summed and scattered.
+    with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load, unless
+    `real` says so. In an explicit mesh each device computes its own rows, with its own part of the
+    hidden units. Where the mesh shards the experts, the devices that share them gather their tokens
+    and routes, each multiplies the tokens that are routed to its experts, and the results are
+    summed and scattered.
 
     Args:
         x: `[B, T, D]`.
         experts: int `[B, T, K]`: the experts of each token, in [0, E).
         weights: `[B, T, K]`: the weights of their results.
-        up: `[E, D, F]`.
+        up: `[E, D, F]`, perhaps with low-rank factors, see `grouped_linear`; so may the others.
         down: `[E, F, D]`.
         activation: The elementwise activation; with a gate, a function of the gate if it takes one
             argument, or of the gate and the other units if it has the attribute `joint`.
@@ -111,7 +126,8 @@ def expert_feed_forward(
         gate_bias: `[E, F]` or None; only with a gate.
         down_bias: `[E, D]` or None.
         real: bool `[B, T]`: False for padding, which no expert computes and whose result is zero;
-            None: all are real.
+            or `[B, T, K]`: False also for an expert that drops the token, whose part is zero. None:
+            all are real.
         implementation: See `grouped_linear`.
 
     Returns:
@@ -133,14 +149,16 @@ def expert_feed_forward(
     axes["down_bias"] = "E D"
     given = {"up": up, "gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down": down}
     given = {k: v for k, v in (given | {"down_bias": down_bias}).items() if v is not None}
-    masks = {} if real is None else {"real": (real, "B T")}
-    assert_axes(**rows, **{k: (v, axes[k]) for k, v in given.items()}, **masks)
-    assert_floating(x=x, weights=weights, **given)
-    assert_ids(up.shape[0], experts=experts)
+    masks = {} if real is None else {"real": (real, "B T" if real.ndim == 2 else "B T K")}
+    plain = {name: as_array(kernel) for name, kernel in given.items()}
+    assert_axes(**rows, **{k: (v, axes[k]) for k, v in plain.items()}, **masks)
+    assert_floating(x=x, weights=weights, **plain)
+    assert_ids(plain["up"].shape[0], experts=experts)
     if real is not None:
         assert_bool(real=real)
     check_choice("implementation", implementation, _IMPLEMENTATIONS)
     real = jnp.ones_like(experts[..., 0], bool) if real is None else real
+    real = real[..., None] if real.ndim == 2 else real
     names = tuple(given)
 
     def local(x, experts, weights, real, *arrays):
@@ -156,26 +174,28 @@ def expert_feed_forward(
     # those that shard the experts.
     batch = PartitionSpec(*spec_of(x)[:2])
     rows = mesh_axes(batch[0])
-    shared = tuple(axis for axis in mesh_axes(spec_of(up)[0]) if axis in rows)
-    summed = mesh_axes(without(spec_of(down)[1], set(rows)))
-    arrays = [
-        place(x, PartitionSpec(shared or None, *(without(e, set(rows)) for e in spec_of(x)[1:])))
-        for x in given.values()
-    ]
-    specs = (batch, batch, batch, batch, *map(spec_of, arrays))
+    shared = tuple(axis for axis in mesh_axes(spec_of(plain["up"])[0]) if axis in rows)
+    summed = mesh_axes(without(spec_of(plain["down"])[1], set(rows)))
+
+    def kept(array):
+        features = (without(entry, set(rows)) for entry in spec_of(array)[1:])
+        return place(array, PartitionSpec(shared or None, *features))
+
+    arrays = jax.tree.map(kept, list(given.values()))
+    specs = (batch, batch, batch, batch, *jax.tree.map(spec_of, arrays))
     placed = [jax.sharding.reshard(each, batch) for each in (x, experts, weights, real)]
     return jax.shard_map(local, in_specs=specs, out_specs=batch, check_vma=False)(*placed, *arrays)
 
 
 def _routed(x, experts, weights, real, arrays, activation, shared, summed, implementation):
     """Computes a device's rows: with experts along `shared`, with hidden units along `summed`."""
-    num, kept = arrays["up"].shape[0], experts.shape[-1]
+    num, kept = as_array(arrays["up"]).shape[0], experts.shape[-1]
     if shared:
         x, experts, weights, real = (
             jax.lax.all_gather(each, shared, tiled=True) for each in (x, experts, weights, real)
         )
         experts = experts - num * jax.lax.axis_index(shared)
-    own = real[..., None] & (experts >= 0) & (experts < num)
+    own = real & (experts >= 0) & (experts < num)
     flat = jnp.where(own, experts, num).reshape(-1)
     order = jnp.argsort(flat, stable=True)
     inverse = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))

@@ -3,7 +3,7 @@
 import abc
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,7 @@ from jaxformer.checks import (
 )
 from jaxformer.functional.arrays import (
     assert_axes,
-    assert_bool,
     assert_floating,
-    assert_ids,
     per_device,
 )
 from jaxformer.functional.norms import ParameterTable
@@ -78,27 +76,80 @@ class Router(abc.ABC):
 
 
 @dataclass(frozen=True)
-class SoftmaxTopK(Router):
+class GroupedRouter(Router):
+    """Base class of routers that choose within the best groups of experts.
+
+    The experts are in `groups` of equal size; only those of `kept_groups` groups are candidates,
+    the ones whose highest scores have the largest sum.
+    """
+
+    groups: int = 1
+    """Groups of experts."""
+    kept_groups: int = 1
+    """Groups whose experts are candidates."""
+    renormalize: bool = True
+    """Whether the weights of a token sum to `scale`."""
+    scale: float = 1.0
+    """λ, which multiplies the weights."""
+
+    counted: ClassVar[int]
+    """The highest scores of a group that are added up."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        kept = 1 <= self.kept_groups <= self.groups
+        check_fields(self, "router", groups=at_least(1), scale=POSITIVE)
+        check_field(self, "kept_groups", kept, f"from 1 to groups = {self.groups}", "router")
+
+    def check(self, num, per_token):
+        least = self.counted
+        divides = num % self.groups == 0 and (self.groups == 1 or num // self.groups >= least)
+        wanted = f"a divisor of num = {num}, with at least {least} of the experts in a group"
+        check_field(self, "groups", divides, wanted, "router")
+        most = num // self.groups * self.kept_groups
+        fits = per_token <= most
+        wanted = f"more: per_token = {per_token} is larger than the {most} experts in them"
+        check_field(self, "kept_groups", fits, wanted, "router")
+
+    def candidates(self, scores: jax.Array) -> jax.Array:
+        """Returns the scores `[..., E]`, those outside of the best groups as -inf."""
+        if self.groups == 1:
+            return scores
+        grouped = scores.reshape(*scores.shape[:-1], self.groups, -1)
+        best = jnp.sum(_top_k(grouped, self.counted)[0], axis=-1)
+        kept = jax.nn.one_hot(_top_k(best, self.kept_groups)[1], self.groups)
+        allowed = jnp.sum(kept, axis=-2)[..., None] > 0
+        return jnp.where(allowed, grouped, -math.inf).reshape(scores.shape)
+
+    def weighted(self, weights: jax.Array, least: float = 0.0) -> jax.Array:
+        """Returns the weights of the chosen experts, from their scores `[..., K]`."""
+        if self.renormalize:
+            weights /= jnp.sum(weights, axis=-1, keepdims=True) + least
+        return self.scale * weights
+
+
+@dataclass(frozen=True)
+class SoftmaxTopK(GroupedRouter):
     r"""The highest of the probabilities of all experts.
 
-    .. math:: w_k = p_{e_k} \quad\text{or}\quad w_k = p_{e_k} / \sum_j p_{e_j},
+    .. math:: w_k = \lambda\, p_{e_k} \quad\text{or}\quad w_k = \lambda\, p_{e_k} / \sum_j p_{e_j},
               \qquad p = \mathrm{softmax}(z)
 
-    Renormalized (Mixtral, Qwen3-MoE) or not (OLMoE, Qwen2-MoE).
+    Renormalized (Mixtral, Qwen3-MoE) or not (OLMoE, Qwen2-MoE, DeepSeek-V2). DeepSeek-V2 chooses
+    within the groups with the highest probabilities, and scales the weights.
 
     References:
         Jiang et al., Mixtral of Experts (https://arxiv.org/abs/2401.04088), section 2.1;
-        Muennighoff et al., OLMoE (https://arxiv.org/abs/2409.02060), section 2.
+        Muennighoff et al., OLMoE (https://arxiv.org/abs/2409.02060), section 2;
+        DeepSeek-AI, DeepSeek-V2 (https://arxiv.org/abs/2405.04434), section 2.2.
     """
 
-    renormalize: bool = True
-    """Whether the weights of a token sum to 1."""
+    counted = 1
 
     def __call__(self, logits, count):
-        weights, experts = _top_k(_scores(jax.nn.softmax, logits, count), count)
-        if self.renormalize:
-            weights /= jnp.sum(weights, axis=-1, keepdims=True)
-        return Routes(weights, experts)
+        scores = _scores(jax.nn.softmax, logits, count)
+        weights, experts = _top_k(self.candidates(scores), count)
+        return Routes(self.weighted(weights), experts)
 
 
 @dataclass(frozen=True)
@@ -126,155 +177,34 @@ class TopKSoftmax(Router):
 
 
 @dataclass(frozen=True)
-class SigmoidTopK(Router):
+class SigmoidTopK(GroupedRouter):
     r"""The highest biased sigmoids within the best groups of experts (DeepSeek-V3).
 
     .. math:: s = \sigma(z), \qquad e = \mathrm{topk}(s + b), \qquad
               w_k = \lambda\, s_{e_k} / \sum_j s_{e_j}
 
-    The experts are in `groups` of equal size; only those of the `kept_groups` groups whose two
-    highest biased scores have the largest sum are candidates. The bias b chooses and does not
-    weight; it has no gradient.
+    The best groups are those whose two highest biased scores have the largest sum. The bias b
+    chooses and does not weight; it has no gradient.
 
     References:
         DeepSeek-AI, DeepSeek-V3 (https://arxiv.org/abs/2412.19437), section 2.1.2.
     """
 
-    groups: int = 1
-    """Groups of experts."""
-    kept_groups: int = 1
-    """Groups whose experts are candidates."""
-    renormalize: bool = True
-    """Whether the weights of a token sum to `scale`."""
-    scale: float = 1.0
-    """λ, which multiplies the weights."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        kept = 1 <= self.kept_groups <= self.groups
-        check_fields(self, "router", groups=at_least(1), scale=POSITIVE)
-        check_field(self, "kept_groups", kept, f"from 1 to groups = {self.groups}", "router")
+    counted = 2
 
     def parameters(self, num):
         return {"correction": ((num,), ("experts",), 0.0)}
 
-    def check(self, num, per_token):
-        divides = num % self.groups == 0 and (self.groups == 1 or num // self.groups >= 2)
-        wanted = f"a divisor of num = {num}, with at least two experts in a group"
-        check_field(self, "groups", divides, wanted, "router")
-        most = num // self.groups * self.kept_groups
-        fits = per_token <= most
-        wanted = f"more: per_token = {per_token} is larger than the {most} experts in them"
-        check_field(self, "kept_groups", fits, wanted, "router")
-
     def __call__(self, logits, count, *, correction):
         scores = _scores(jax.nn.sigmoid, logits, count)
         biases = jnp.expand_dims(correction, range(scores.ndim - 1))
-        choice = jax.lax.stop_gradient(scores + biases)
-        if self.groups > 1:
-            grouped = choice.reshape(*choice.shape[:-1], self.groups, -1)
-            best = jnp.sum(_top_k(grouped, 2)[0], axis=-1)
-            kept = jax.nn.one_hot(_top_k(best, self.kept_groups)[1], self.groups)
-            allowed = jnp.sum(kept, axis=-2)[..., None] > 0
-            choice = jnp.where(allowed, grouped, -math.inf).reshape(choice.shape)
-        experts = _top_k(choice, count)[1]
+        experts = _top_k(self.candidates(jax.lax.stop_gradient(scores + biases)), count)[1]
         weights = jnp.sum(jax.nn.one_hot(experts, scores.shape[-1]) * scores[..., None, :], axis=-1)
-        if self.renormalize:
-            weights /= jnp.sum(weights, axis=-1, keepdims=True) + 1e-20
-        return Routes(self.scale * weights, experts)
+        return Routes(self.weighted(weights, 1e-20), experts)
 
     def probabilities(self, logits):
         scores = jax.nn.sigmoid(logits)
         return scores / jnp.sum(scores, axis=-1, keepdims=True)
-
-
-class Load(NamedTuple):
-    """The load of the experts: sums over the real tokens."""
-
-    routed: jax.Array
-    """`[E]`: the tokens routed to each expert."""
-    probabilities: jax.Array
-    """`[E]`: the sum of the probabilities of each expert."""
-    tokens: jax.Array
-    """Scalar: the real tokens."""
-
-
-def expert_load(
-    probabilities: jax.Array, experts: jax.Array, real: jax.Array | None = None
-) -> Load:
-    r"""Counts the tokens of each expert, and adds up the probabilities.
-
-    .. math:: n_e = \sum_t m_t \sum_k [e_{t k} = e], \qquad q_e = \sum_t m_t p_{t e}
-
-    Args:
-        probabilities: `[B, T, E]`: see `Router.probabilities`.
-        experts: int `[B, T, K]`.
-        real: bool `[B or 1, T]`: m, False for padding, which does not count; None: all are real.
-
-    Returns:
-        The sums.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or dtypes are wrong.
-    """
-    sizes = assert_axes(probabilities=(probabilities, "B T E"), experts=(experts, "B T K"))
-    assert_floating(probabilities=probabilities)
-    assert_ids(sizes["E"], experts=experts)
-    chosen = jnp.sum(jax.nn.one_hot(experts, sizes["E"], dtype=probabilities.dtype), axis=-2)
-    counted = _counted(probabilities, real)
-    weighted = (jnp.sum(each * counted, axis=(0, 1)) for each in (chosen, probabilities))
-    return Load(*weighted, jnp.sum(counted))
-
-
-def balance_loss(load: Load) -> jax.Array:
-    r"""The load balancing loss of the Switch Transformer: its minimum is K, for a uniform load.
-
-    .. math:: \mathcal{L} = E \sum_e f_e P_e, \qquad f_e = n_e / T, \qquad P_e = q_e / T
-
-    Only P has a gradient. With K experts per token, f counts all of them, as in transformers.
-
-    Args:
-        load: The sums over the real tokens of a layer, or of several layers.
-
-    Returns:
-        A scalar; 0 without tokens.
-
-    Raises:
-        ArgumentError: The argument is not a `Load`.
-
-    References:
-        Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6.
-    """
-    check_argument("load", load, isinstance(load, Load), "the result of expert_load")
-    tokens = jnp.maximum(load.tokens, 1.0)
-    products = jax.lax.stop_gradient(load.routed / tokens) * (load.probabilities / tokens)
-    return load.routed.shape[0] * jnp.sum(products)
-
-
-def router_z_loss(logits: jax.Array, real: jax.Array | None = None) -> jax.Array:
-    r"""The mean square of the log-partition of the router's logits, which keeps them small.
-
-    .. math:: \mathcal{L} = \frac{1}{T} \sum_t \Bigl(\log \sum_e \exp z_{t e}\Bigr)^2
-
-    Args:
-        logits: `[B, T, E]`.
-        real: bool `[B or 1, T]`: False for padding, which does not count; None: all are real.
-
-    Returns:
-        A scalar of at least float32; 0 without tokens.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or dtypes are wrong.
-
-    References:
-        Zoph et al., ST-MoE (https://arxiv.org/abs/2202.08906), equation 5.
-    """
-    assert_axes(logits=(logits, "B T E"))
-    assert_floating(logits=logits)
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    squares = jnp.square(jax.nn.logsumexp(wide, axis=-1, keepdims=True))
-    counted = _counted(wide, real)
-    return jnp.sum(squares * counted) / jnp.maximum(jnp.sum(counted), 1.0)
 
 
 @dataclass(frozen=True)
@@ -309,17 +239,6 @@ class ClampedSwiGLU:
 def _top_k(values, count):
     """Returns the largest values and their indices; XLA would gather the rows of all devices."""
     return per_device(lambda x: tuple(jax.lax.top_k(x, count)), values)
-
-
-def _counted(like, real):
-    """Returns `[B, T, 1]`: 1 at the real tokens and 0 at padding, in the dtype of `like`."""
-    tokens = like[..., :1]
-    if real is None:
-        return jnp.ones_like(tokens)
-    sizes = assert_axes(tokens=(tokens, "B T 1"))
-    assert_axes(sizes, real=(real, "B/1 T"))
-    assert_bool(real=real)
-    return jnp.ones_like(tokens) * real[..., None].astype(like.dtype)
 
 
 def _scores(function, logits, count):

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.peft.experts import is_parameter
 from jaxformer.io.model_files import ADAPTER_CONFIG, read_object
 
 # Unsupported field -> the values that leave it unused, the default first.
 _UNSUPPORTED = {
-    "target_parameters": (None, []),
     "alora_invocation_tokens": (None, []),
     "megatron_config": (None,),
     "use_qalora": (False, None),
@@ -26,6 +26,8 @@ _UNSUPPORTED = {
 _KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
 _EXTRAS = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
 """The fields of a LoRA that has more than factors and fully trained modules."""
+_ROUTER = ".weight"
+"""The end of the name of a router's parameter; linear layers have the names of their modules."""
 MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
 """The remedy for most adapters that cannot be read."""
 # Other initialisations also change the base's weights, which the adapter then relies on.
@@ -56,6 +58,9 @@ class PeftConfig:
     """`task_type`."""
     targets: tuple[str, ...] = ()
     """`target_modules`: suffixes of module names; () also if only some layers are adapted."""
+    parameters: tuple[str, ...] = ()
+    """`target_parameters`: suffixes of the names of parameters that are not linear layers, those of
+    experts and of routers."""
     saved: tuple[str, ...] = ()
     """`modules_to_save`."""
     ranks: Mapping[str, int] | None = None
@@ -115,8 +120,9 @@ class PeftConfig:
         """Returns the configuration of an adapter of certain modules, with the scale of this one.
 
         Args:
-            ranks: The rank of each module that has factors.
-            modules: The names of all modules.
+            ranks: The rank of each module that has factors, and of each parameter of experts and
+                routers.
+            modules: The names of all modules and such parameters.
             saved: The fully trained modules.
             fan_in_fan_out: Whether kernels are stored as `[inputs, outputs]`.
         """
@@ -131,13 +137,15 @@ class PeftConfig:
         other = {ends[module]: rank for module, rank in ranks.items() if rank != usual}
         if any(ranks[module] == usual and end in other for module, end in ends.items()):
             other = {module: rank for module, rank in ranks.items() if rank != usual}
+        parameters = {module: end for module, end in ends.items() if _is_parameter(module)}
         return replace(
             self,
             rank=usual,
             alpha=alpha_of(usual),
             ranks=other,
             alphas={end: alpha_of(rank) for end, rank in other.items()},
-            targets=tuple(dict.fromkeys(ends.values())),
+            targets=tuple(dict.fromkeys(end for m, end in ends.items() if m not in parameters)),
+            parameters=tuple(dict.fromkeys(parameters.values())),
             saved=tuple(saved),
             fan_in_fan_out=fan_in_fan_out,
         )
@@ -158,6 +166,7 @@ class PeftConfig:
             "bias": "none",
             "fan_in_fan_out": self.fan_in_fan_out,
             "target_modules": list(self.targets),
+            "target_parameters": list(self.parameters) or None,
             "exclude_modules": None,
             "modules_to_save": list(self.saved) or None,
             "rank_pattern": dict(self.ranks or {}),
@@ -215,6 +224,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
         use_rslora=bool(values.get("use_rslora")),
         base=values.get("base_model_name_or_path") or None,
         targets=_targets(values),
+        parameters=_parameters(path, values.get("target_parameters")),
         ranks=patterns[0],
         alphas=patterns[1],
         use_dora=bool(values.get("use_dora")),
@@ -231,6 +241,17 @@ def _targets(values: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(ends, list) or any(values.get(name) not in (None, []) for name in some):
         return ()
     return tuple(end for end in ends if isinstance(end, str))
+
+
+def _parameters(path: Path, given: Any) -> tuple[str, ...]:
+    if not isinstance(given or [], list) or not all(isinstance(end, str) for end in given or ()):
+        raise ConfigError(f"{path}: target_parameters = {given!r}: must be a list of names")
+    return tuple(given or ())
+
+
+def _is_parameter(module: str) -> bool:
+    """Whether PEFT adapts it as a parameter: those of experts and of routers."""
+    return module.endswith(_ROUTER) or is_parameter(module)
 
 
 def _without_layer(module: str) -> str:
@@ -278,7 +299,7 @@ def _unique_suffixes(adapted: Mapping[str, int], modules: Sequence[str]) -> dict
     for module in adapted:
         parts = module.split(".")
         count = next(
-            n for n in range(1, len(parts) + 1)
+            n for n in range(1 + _is_parameter(module), len(parts) + 1)
             if n == len(parts) or all(other[-n:] != parts[-n:] for other in others)
         )  # fmt: skip
         ends[module] = ".".join(parts[-count:])

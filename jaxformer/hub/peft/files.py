@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from jaxformer.errors import ConfigError
+from jaxformer.hub.peft import experts
 from jaxformer.hub.peft.config import PeftConfig
 from jaxformer.hub.weights.layouts import Slot
 from jaxformer.hub.weights.weight_map import Placement
@@ -45,25 +46,38 @@ def write_adapter(
     """Writes an adapter as PEFT does, and returns its configuration.
 
     If one tensor of the file stores several of our kernels (GPT-2's c_attn), their factors are put
-    side by side: A has the columns of each, and B is zero outside of their blocks.
+    side by side: A has the columns of each, and B is zero outside of their blocks. So are those of
+    the gate and the other units of experts, which transformers has in one parameter.
     """
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
     transposed = False
+    of_experts: dict[str, list[Placement]] = {}
     for placement in placements:
-        adapted = [place.parameter in adapter.factors for place in placement.places]
-        if any(adapted):
-            module = _module(placement)
-            a, b = _joined(placement, adapter.factors)
-            ranks[module], transposed = a.shape[0], transposed or is_in_out(placement)
-            tensors |= zip((f"{ROOT}{module}{side}" for side in _SIDES), (a, b), strict=True)
+        if not any(place.parameter in adapter.factors for place in placement.places):
+            continue
+        if parameter := experts.parameter_with(placement):
+            of_experts.setdefault(parameter, [])
+            continue
+        module = _module(placement)
+        a, b = _joined(placement, adapter.factors)
+        ranks[_target(placement)], transposed = a.shape[0], transposed or is_in_out(placement)
+        tensors |= zip((f"{ROOT}{module}{side}" for side in _SIDES), (a, b), strict=True)
+    for placement in placements:
+        if (parameter := experts.parameter_with(placement)) in of_experts:
+            of_experts[parameter].append(placement)
+    for parameter, own in of_experts.items():
+        pair = experts.joined(own, adapter.factors)
+        ranks[parameter] = pair.b.shape[2]
+        module = experts.module_of(parameter, of_experts)
+        tensors |= zip((f"{ROOT}{module}{side}" for side in _SIDES), pair.of_all, strict=True)
     saved = _saved_modules(adapter, placements)
     for placement in placements:
         if placement.tensor.startswith(tuple(f"{module}." for module in saved)):
             arrays = [adapter.replaced[p.parameter][p.row] for p in placement.places]
             written = placement.layout.write(arrays, placement.slots)
             tensors[ROOT + placement.tensor] = np.ascontiguousarray(written)
-    modules = [p.tensor.removesuffix(_WEIGHT) for p in placements]
+    modules = [experts.parameter_with(each) or _target(each) for each in placements]
     config = config.of_modules(ranks, modules, saved, fan_in_fan_out=transposed)
     (folder / TENSORS).write_bytes(save(tensors, metadata={"format": "pt"}))
     config.write(folder)
@@ -107,6 +121,12 @@ def _module(placement: Placement) -> str:
             "a linear layer, as PEFT requires: export without --adapter"
         )
     return placement.tensor.removesuffix(_WEIGHT)
+
+
+def _target(placement: Placement) -> str:
+    """The name of what PEFT adapts: a linear layer, or the parameter of a router."""
+    router = any(place.parameter.endswith(".router.kernel") for place in placement.places)
+    return placement.tensor if router else placement.tensor.removesuffix(_WEIGHT)
 
 
 def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[str]:

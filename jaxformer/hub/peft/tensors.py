@@ -5,9 +5,10 @@ result is read like any other file: a head that now differs from the embedding t
 and a table with more rows is a larger vocabulary.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.peft.changes import Change, ModuleChange
 from jaxformer.hub.peft.config import MERGE, PeftConfig, read_peft_config
+from jaxformer.hub.peft.experts import Pair, is_parameter, parameter_of
 from jaxformer.hub.peft.files import ROOT, TENSORS
 from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
@@ -53,6 +55,8 @@ class Base(NamedTuple):
     """The name of a head's tensor that is tied to that table and therefore not stored; or ""."""
     head: str
     """The tensor of an untied head; "" if there is none."""
+    experts: Mapping[str, tuple[str, ...]]
+    """The names of the linear layers of an expert, see `names_of_experts`."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     config = read_peft_config(folder)
     files = TensorFiles(folder, TENSORS, index=None)
     sources = _replicated(folder, config, base)
-    modules, whole, at = *_by_module(files), f"{folder / TENSORS}"
+    modules, whole, at = *_by_module(files, config.parameters), f"{folder / TENSORS}"
     copies = base.model_format.copies
     names = _Names({*sources, *copies, base.tied} - {""}, base.model_format)
     replaced = {names.tensor(own): files.read(file) for own, file in whole.items()}
@@ -124,12 +128,20 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     unknown = [own for own in whole if names.tensor(own) is None]
     adapted = set()
     for module, found in modules.items():
+        parts = {kind: np.asarray(files.read(file), np.float32) for kind, file in found.items()}
+        if is_parameter(module):
+            whole_change = ModuleChange(at, module, config, (), False, parts, weight)
+            own = _of_experts(whole_change, names, base, sources)
+            for tensor, each in own.items():
+                changes.setdefault(tensor, []).append(each)
+            unknown += [] if own else [module]
+            adapted |= own.keys()
+            continue
         tensor = names.of(module)
         bias = names.tensor(f"{module}.bias")
         if tensor not in sources or ("bias" in found and bias is None):
             unknown.append(module)
             continue
-        parts = {kind: np.asarray(files.read(file), np.float32) for kind, file in found.items()}
         shape = (
             replaced[tensor].shape if tensor in replaced else base.tensors[sources[tensor]].shape
         )
@@ -171,6 +183,56 @@ class _Names:
         return self.tensor(f"{module}.weight")
 
 
+def _of_experts(
+    whole: ModuleChange, names: _Names, base: Base, sources: Mapping[str, str]
+) -> dict[str, Change]:
+    """The changes of the tensors with the kernels of a parameter of experts; {} if it has none.
+
+    `whole` has the factors of all experts; its shape is not known.
+    """
+    path, _, fused = whole.module.rpartition(".")
+    tensor = names.tensor(whole.module)
+    if tensor in sources:  # gpt-oss has `[E, inputs, outputs]`
+        num, *shape = base.tensors[sources[tensor]].shape
+        pairs = zip(*_pair(whole, num), strict=True)
+        changes = [_of_expert(whole, tuple(shape), a, b, in_out=True) for a, b in pairs]
+        return {
+            tensor: lambda value: np.stack(
+                [change(own) for change, own in zip(changes, value, strict=True)]
+            )
+        }
+    leaves = base.experts.get(fused, ())
+    numbers = itertools.takewhile(
+        lambda number: names.of(f"{path}.{number}.{leaves[0]}") in sources,
+        itertools.count() if leaves else (),
+    )
+    kernels = [[str(names.of(f"{path}.{number}.{leaf}")) for leaf in leaves] for number in numbers]
+    if not kernels:
+        return {}
+    found = {}
+    for own, a, b in zip(kernels, *_pair(whole, len(kernels)), strict=True):
+        for name, rows in zip(own, np.split(b, len(leaves)), strict=True):
+            found[name] = _of_expert(whole, base.tensors[sources[name]].shape, a, rows)
+    return found
+
+
+def _pair(whole: ModuleChange, num: int) -> Pair:
+    """The factors of all experts, by expert."""
+    shapes = [whole.parts[kind].shape for kind in ("a", "b") if kind in whole.parts]
+    if len(shapes) != 2 or shapes[0][0] % num or shapes[1][1:] != shapes[0][:1]:
+        raise DataError(
+            f"{whole.at}: the factors of {whole.module} have the shapes {shapes}: must be "
+            f"({num} r, inputs) and (outputs, {num} r) for this model, which has {num} experts"
+        )
+    return Pair.of_file(whole.parts["a"], whole.parts["b"], num)
+
+
+def _of_expert(
+    whole: ModuleChange, shape: tuple[int, ...], a: np.ndarray, b: np.ndarray, in_out: bool = False
+) -> Change:
+    return replace(whole, shape=shape, in_out=in_out, parts={"a": a, "b": b}).of_weight()
+
+
 def adapters_with_weights(
     adapters: Mapping[str, Path], weights: str | Mapping[str, float]
 ) -> list[tuple[Path, float]]:
@@ -196,13 +258,18 @@ def _check_mergeable(folders: Sequence[Path]) -> None:
                 f"{folder}: must have only low-rank factors to be one of several adapters, or to "
                 f'have a weight: merge it by itself, with load(BASE, adapter="{folder}")'
             )
-        for name in _by_module(TensorFiles(folder, TENSORS, index=None))[1]:
+        for name in _by_module(TensorFiles(folder, TENSORS, index=None), ())[1]:
             if seen.setdefault(name, folder) != folder:
                 raise ConfigError(f"{seen[name]} and {folder}: each replaces {name}: choose one")
 
 
-def _by_module(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Splits the files' tensors into the parts of modules, by kind, and full replacements."""
+def _by_module(
+    files: TensorFiles, parameters: Sequence[str]
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Splits the files' tensors into the parts of modules, by kind, and full replacements.
+
+    A parameter of experts among `parameters` is a module of its own, under its name.
+    """
     modules: dict[str, dict[str, str]] = {}
     whole = {}
     for file in files.tensors:
@@ -213,7 +280,9 @@ def _by_module(files: TensorFiles) -> tuple[dict[str, dict[str, str]], dict[str,
         if end is None:
             whole[name] = file
         else:
-            modules.setdefault(name.removesuffix(end), {})[_KINDS[end]] = file
+            wrapper = file.removeprefix(ROOT).removesuffix(end)
+            module = parameter_of(wrapper, parameters) or name.removesuffix(end)
+            modules.setdefault(module, {})[_KINDS[end]] = file
     return modules, whole
 
 

@@ -12,7 +12,8 @@ from jaxformer.hub.weights.flax_tree import optional_tensors
 from jaxformer.hub.weights.found import weight_names_in
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
 from jaxformer.hub.weights.tensors import Mxfp4Tensors, TensorFiles, Tensors
-from jaxformer.hub.weights.wrappers import unwrapped
+from jaxformer.hub.weights.views.fused_experts import SplitExperts, names_of_experts
+from jaxformer.hub.weights.views.wrappers import unwrapped
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 from jaxformer.io.notices import warn_once
@@ -37,7 +38,8 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
             )
         source = TensorFiles(folder, names.single, names.index)
         if source.formats != {"flax"}:
-            return Mxfp4Tensors(unwrapped(source, checkpoint))
+            names = names_of_experts(checkpoint.model_format.weight_map(checkpoint.config))
+            return SplitExperts(Mxfp4Tensors(unwrapped(source, checkpoint)), names)
     flax = checkpoint.model_format.flax
     hf_config = checkpoint.hf_config
     for note in flax.notes(hf_config):

@@ -1,19 +1,21 @@
-"""DeepSeek-V3: latent attention, dense first layers, and experts chosen by biased sigmoids.
+"""DeepSeek-V2 and -V3: latent attention, dense first layers, and experts in groups.
 
-The module that predicts a second token in training is left out.
+V2 chooses experts by a softmax, V3 by biased sigmoids. V3's module that predicts a second token in
+training is left out.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jaxformer.functional.experts.routing import SigmoidTopK
+from jaxformer.functional.experts.routing import GroupedRouter, SigmoidTopK, SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import YaRN
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Computed, Expect, Value
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.rope import read_rope, write_rope
+from jaxformer.hub.rope import Rope, read_rope, write_rope
 from jaxformer.hub.weights.layouts import Concatenated, PerHead
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
@@ -26,7 +28,84 @@ from jaxformer.zoo.system import System
 
 _deepseek = partial(llama, self_attention=LatentAttention(), feed_forward=Experts(losses=()))
 
+
+def _v2(
+    layers: int,
+    width: int,
+    heads: int,
+    dense: int,
+    query_rank: int | None,
+    experts: Experts,
+) -> DecoderConfig:
+    """A published size of DeepSeek-V2."""
+    return _deepseek(
+        layers,
+        width,
+        heads,
+        dense,
+        vocab_size=102_400,
+        head_dim=192,
+        value_dim=128,
+        windows=(None,) * layers,
+        norm=RMSNorm(eps=1e-6),
+        position=RoPE(
+            theta=10_000.0,
+            layout="interleaved",
+            scaling=YaRN(40.0, original_max_length=4096, mscale=0.707, mscale_all_dim=0.707),
+        ),
+        self_attention=LatentAttention(query_rank=query_rank),
+        feed_forward=experts,
+    )
+
+
+_V2_LOSS = (BalanceLoss(weight=0.001),)
+_V2_SOURCE = "DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434; the released checkpoints"
+
 SYSTEMS = (
+    System(
+        "deepseek-v2-lite",
+        "",
+        _v2(
+            27,
+            2048,
+            16,
+            10_944,
+            None,
+            Experts(
+                num=64,
+                per_token=6,
+                dim=1408,
+                router=SoftmaxTopK(renormalize=False),
+                shared=SharedExpert(dim=2 * 1408),
+                dense_layers=1,
+                losses=_V2_LOSS,
+            ),
+        ),
+        "15.7B",
+        _V2_SOURCE,
+    ),
+    System(
+        "deepseek-v2",
+        "",
+        _v2(
+            60,
+            5120,
+            128,
+            12_288,
+            1536,
+            Experts(
+                num=160,
+                per_token=6,
+                dim=1536,
+                router=SoftmaxTopK(groups=8, kept_groups=3, renormalize=False, scale=16.0),
+                shared=SharedExpert(dim=2 * 1536),
+                dense_layers=1,
+                losses=_V2_LOSS,
+            ),
+        ),
+        "236B",
+        _V2_SOURCE,
+    ),
     System(
         "deepseek-v3",
         "deepseek_v3.py:671b",
@@ -99,25 +178,43 @@ def _write_rope(config: DecoderConfig) -> dict[str, Any]:
     return written | {"rope_interleave": config.position.layout == "interleaved"}
 
 
-def _read_experts(hf_config: HFConfig) -> dict[str, Any]:
+def _read_experts(hf_config: HFConfig, router: GroupedRouter) -> dict[str, Any]:
     width, layers = hf_config.number("moe_intermediate_size"), hf_config.number("num_hidden_layers")
     dense = min(hf_config.number("first_k_dense_replace"), layers)
-    router = SigmoidTopK(
-        groups=hf_config.number("n_group"),
-        kept_groups=hf_config.number("topk_group"),
-        renormalize=hf_config.take("norm_topk_prob"),
-        scale=float(hf_config.number("routed_scaling_factor")),
-    )
     experts = Experts(
         num=hf_config.number("n_routed_experts"),
         per_token=hf_config.number("num_experts_per_tok"),
         dim=width,
-        router=router,
+        router=replace(router, scale=float(hf_config.number("routed_scaling_factor"))),
         shared=SharedExpert(dim=width * hf_config.number("n_shared_experts")),
         dense_layers=dense,
         losses=(),
     )
     return {"feed_forward": experts, "windows": (None,) * (layers if dense else 1)}
+
+
+def _read_softmax_experts(hf_config: HFConfig) -> dict[str, Any]:
+    """Transformers ignores `norm_topk_prob` of DeepSeek-V2, and groups without their method."""
+    hf_config.expect("norm_topk_prob", False)
+    hf_config.expect("topk_method", _GREEDY, _IN_GROUPS)
+    groups, kept = (hf_config.number(name, None) for name in ("n_group", "topk_group"))
+    if hf_config.take("topk_method") == _GREEDY:
+        groups = kept = 1
+    return _read_experts(hf_config, SoftmaxTopK(groups, kept, renormalize=False))
+
+
+def _read_sigmoid_experts(hf_config: HFConfig) -> dict[str, Any]:
+    router = SigmoidTopK(
+        groups=hf_config.number("n_group"),
+        kept_groups=hf_config.number("topk_group"),
+        renormalize=hf_config.take("norm_topk_prob"),
+    )
+    return _read_experts(hf_config, router)
+
+
+def _write_softmax_experts(config: DecoderConfig) -> dict[str, Any]:
+    grouped = config.feed_forward.router.groups > 1
+    return _write_experts(config) | {"topk_method": _IN_GROUPS if grouped else _GREEDY}
 
 
 def _write_experts(config: DecoderConfig) -> dict[str, Any]:
@@ -136,6 +233,7 @@ def _write_experts(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
+_GREEDY, _IN_GROUPS = "greedy", "group_limited_greedy"
 _LAYER, _OURS = "model.layers.{}", "transformer.stack.group.*"
 _MLP = {part: f"{part}_proj" for part in ("gate", "up", "down")}
 _PARTS = {
@@ -171,21 +269,65 @@ def _weight_map(config: DecoderConfig) -> WeightMap:
     return WeightMap(names, fused=(_LATENTS, _KEYS_AND_VALUES))
 
 
+_FIELDS = (
+    *(each for each in FIELDS if getattr(each, "ours", None) != "head_dim"),
+    Computed(_read_attention, _write_attention),
+    Value("self_attention.bias", "attention_bias", False),
+    Activation(default="silu"),
+    Expect("moe_layer_freq", 1),
+)
+# The training loss of files with custom code, and where their experts are.
+_HARMLESS = ("aux_loss_alpha", "ep_size", "seq_aux")
+
 FORMATS = (
+    ModelFormat(
+        model_type="deepseek_v2",
+        config_map=DecoderMap(
+            _deepseek,
+            (
+                *_FIELDS,
+                Rope(layout="interleaved"),
+                Computed(_read_softmax_experts, _write_softmax_experts),
+                Expect("scoring_func", "softmax"),
+                Expect("mlp_bias", False),
+            ),
+        ),
+        weight_map=_weight_map,
+        architectures=classes(
+            "DeepseekV2", without=("ForTokenClassification", "ForQuestionAnswering")
+        ),
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 102_400,
+            "num_key_value_heads": None,
+            "n_shared_experts": 2,
+            "n_routed_experts": 64,
+            "routed_scaling_factor": 1.0,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 1536,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "qk_nope_head_dim": 128,
+            "n_group": None,
+            "topk_group": None,
+            "topk_method": _GREEDY,
+            "first_k_dense_replace": 0,
+            "moe_intermediate_size": 1407,
+        },
+        synonyms={"num_experts": "n_routed_experts"},
+        harmless=_HARMLESS,
+        **FILES,
+    ),
     ModelFormat(
         model_type="deepseek_v3",
         config_map=DecoderMap(
             _deepseek,
             (
-                *(each for each in FIELDS if getattr(each, "ours", None) != "head_dim"),
-                Computed(_read_attention, _write_attention),
+                *_FIELDS,
                 Computed(_read_rope, _write_rope),
-                Computed(_read_experts, _write_experts),
-                Value("self_attention.bias", "attention_bias", False),
-                Activation(default="silu"),
+                Computed(_read_sigmoid_experts, _write_experts),
                 Expect("scoring_func", "sigmoid"),
                 Expect("topk_method", "noaux_tc"),
-                Expect("moe_layer_freq", 1),
             ),
         ),
         weight_map=_weight_map,
@@ -215,15 +357,9 @@ FORMATS = (
             "max_position_embeddings": 4096,
         },
         synonyms={"num_local_experts": "n_routed_experts"},
-        # The training loss, and the module that predicts a second token, which is the layer behind
-        # the last one in published files.
-        harmless=(
-            "aux_loss_alpha",
-            "ep_size",
-            "num_mtp_layers",
-            "num_nextn_predict_layers",
-            "seq_aux",
-        ),
+        # The module that predicts a second token, which is the layer behind the last one in
+        # published files.
+        harmless=(*_HARMLESS, "num_mtp_layers", "num_nextn_predict_layers"),
         **(FILES | {"buffers": (*FILES["buffers"], "model.layers.61.*")}),
     ),
 )

@@ -1,0 +1,1 @@
+"""Views of the tensors of a folder under other names."""
