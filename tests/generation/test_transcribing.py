@@ -88,6 +88,18 @@ def test_times_of_words_lie_within_the_sound(model):
     assert "segments" not in plain
 
 
+@pytest.mark.torch
+def test_a_file_is_transcribed_as_its_samples(model, tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    wave = speech.sound(2 * speech.WINDOW + 33)
+    soundfile.write(tmp_path / "talk.wav", wave, speech.RATE, subtype="FLOAT")
+    for options in ({}, {"batch_size": 2}):
+        found = jaxformer.transcribe(model, tmp_path / "talk.wav", **options, **QUICK)
+        assert found == jaxformer.transcribe(model, wave, **options, **QUICK)
+    with pytest.raises(DataError, match="none"):
+        jaxformer.transcribe(model, str(tmp_path / "none.wav"), **QUICK)
+
+
 def test_a_long_spectrogram_in_parts_is_the_whole(model):
     features = log_mel_of(model)
     for samples in (2 * speech.WINDOW - speech.HOP, 2 * speech.WINDOW, 4 * speech.WINDOW + 77):
