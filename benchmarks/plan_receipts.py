@@ -78,7 +78,10 @@ UNSEEN = (
     ("t5.py:base", "v6e:4x4", None),
     ("t5_v1_1.py:small", "v4:2x2x4", None),
     ("t5_v1_1.py:large", "v5e:4x8", None),
+    ("whisper.py:base", "v5e:4x8", None),
 )
+# Compiled before the rule for the rows that convolutions read.
+SOUNDS = (("wav2vec2.py:base", "v5e:4x8", None),)
 # Each published size of each file of configs/; a slice; data x fsdp x tensor where the recipe's own
 # mesh does not divide its vocabulary, or to cut heads as well.
 RECIPES = (
@@ -107,6 +110,7 @@ RECIPES = (
     ("llama.py:llama3-70b", "v5p:8x8x8", (2, 256, 1)),
     *SEEN_LATER,
     *UNSEEN,
+    *SOUNDS,
 )
 
 

@@ -1,6 +1,8 @@
 """Reads sound files as waveforms: one channel, at the sampling rate of a model."""
 
 import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,56 @@ from jaxformer.io.notices import warn_once
 
 _BLOCK = 1 << 20
 """Frames that are decoded at once."""
+
+
+@dataclass(frozen=True)
+class SoundStream:
+    """A sound that is read block by block, so that memory suffices for hours."""
+
+    name: str
+    """What messages call it: a file, or "waveform"."""
+    length: int
+    """Its samples; of a file, those that its header tells."""
+    blocks: Callable[[], Iterator[np.ndarray]]
+    """Reads the sound from its start: yields float32 `[S]`."""
+
+    @classmethod
+    def of_file(cls, file: str | Path, sampling_rate: int) -> "SoundStream":
+        """Returns the mean of the channels of a file, resampled, as `read_sound` does.
+
+        Raises:
+            DataError: Names the file that is missing, empty or not sound; where it is damaged, the
+                blocks raise it.
+        """
+        length = sound_length(file, sampling_rate)
+
+        def blocks() -> Iterator[np.ndarray]:
+            with _opened(file) as sound:
+                yield from _resampled(_blocks(sound, file), sound.samplerate, sampling_rate)
+
+        return cls(str(file), length, blocks)
+
+
+class SampleReader:
+    """Reads stretches of a sound, each of which starts no earlier than the one before."""
+
+    def __init__(self, blocks: Iterable[np.ndarray]):
+        self._blocks = iter(blocks)
+        self._held = np.zeros(0, np.float32)
+        self._start = 0
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Returns the samples from `start` to `stop`, or to the end of the sound."""
+        parts, end = [self._held], self._start + len(self._held)
+        while end < stop and (block := next(self._blocks, None)) is not None:
+            # Whole blocks before the start are let go.
+            parts = [*parts, block] if end > start else [block]
+            self._start = self._start if end > start else end
+            end += len(block)
+        held = np.concatenate(parts)
+        gone = min(max(start - self._start, 0), len(held))
+        self._held, self._start = held[gone:], self._start + gone
+        return self._held[: max(stop - start, 0)]
 
 
 def read_sound(

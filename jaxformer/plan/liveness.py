@@ -114,14 +114,14 @@ class _Walk:
             self._wait(op, time)
         elif op.name in ALIASES and (op.name != "reshard" or _moves_nothing(op)):
             self._alias(op)
-        elif op.name in ELEMENTWISE or _sums(op):
+        elif (op.name in ELEMENTWISE and not _skips_rows(op)) or _sums(op):
             self._fuse(op)
             self.summed_late += op.operands[:1] * _sums(op)
         elif op.name in LOOPS:
             self._loop(op, time)
         else:
             fuses = op.name.startswith(("reduce_", "arg", "cum")) or _slices(op)
-            fuses = fuses or (op.name in FUSES_OPERANDS and self.layout.tiled)
+            fuses = fuses or (op.name in FUSES_OPERANDS and self.layout.tiled) or op.name == "slice"
             for value in op.operands:
                 self._read(value, time, whole=not fuses)
             for value in op.results:
@@ -373,6 +373,14 @@ def _slices(op: Operation) -> bool:
     if op.name != "reshard" or not op.operands:
         return False
     return op.operands[0].axes < op.results[0].axes and not op.operands[0].unreduced
+
+
+def _skips_rows(op: Operation) -> bool:
+    """Whether a slice takes every n-th row, as the windows of a convolution do: then it is not
+    fused with the product that reads it, and the backward pass reads it again.
+    """
+    strides = op.equation.params.get("strides") if op.name == "slice" else None
+    return strides is not None and any(stride > 1 for stride in strides[:-1])
 
 
 def _moves_nothing(op: Operation) -> bool:

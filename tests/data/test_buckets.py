@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data.buckets import BucketedDataset, bucket_lengths
+from jaxformer.data.tasks import Clips, LabelledClips, MaskedSounds
 from jaxformer.errors import ConfigError
 
 
@@ -84,6 +85,16 @@ def test_six_lengths_leave_little_padding():
     data = dataset(many, buckets=6)
     assert data.padding < 0.15
     assert {data.batch(step)["row"].shape[1] for step in range(60)} == set(data.lengths)
+
+
+@pytest.mark.parametrize(("median", "deviation"), [(4, 0.5), (6, 0.6), (6, 0.9), (12, 0.5)])
+def test_sounds_of_1_to_30_seconds_have_little_padding(median, deviation):
+    seconds = np.exp(np.random.default_rng(1).normal(np.log(median), deviation, 3000))
+    sizes = (seconds[(seconds >= 1) & (seconds <= 30)] * 16_000).astype(int)
+    for kind in (Clips, LabelledClips, MaskedSounds):
+        data = dataset(sizes, batch_size=32, buckets=kind.buckets)
+        assert data.padding < 0.15
+        assert len(data.lengths) <= 10
 
 
 def test_rows_fit_into_the_longest_bucket():

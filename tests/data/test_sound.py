@@ -1,12 +1,13 @@
 """Sound files as waveforms."""
 
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from jaxformer.data.files.record import EmbeddedFile
-from jaxformer.data.sound import read_sound
+from jaxformer.data.sound import SampleReader, SoundStream, read_sound
 from jaxformer.errors import DataError
 from jaxformer.io.notices import warn_once
 
@@ -49,6 +50,24 @@ def test_another_rate_is_resampled_and_said(tmp_path, rate, caplog):
     assert len(found) == 8_000
     np.testing.assert_allclose(found[1000:7000], tone(16_000)[1000:7000], atol=1e-3)
     assert f"{rate:,} Hz" in caplog.text
+
+
+def test_a_stream_is_the_file_of_which_little_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxformer.data.sound._BLOCK", 1000)
+    file = tmp_path / "a.wav"
+    soundfile.write(file, tone(16_000, seconds=60), 16_000)
+    whole, stream = read_sound(file, 16_000), SoundStream.of_file(file, 16_000)
+    assert stream.length == len(whole)
+    for _ in range(2):
+        np.testing.assert_array_equal(np.concatenate(list(stream.blocks())), whole)
+    reader = SampleReader(stream.blocks())
+    tracemalloc.start()
+    for start in range(0, len(whole), 5_000):
+        part = reader.read(start, start + 8_000)
+        np.testing.assert_array_equal(part, whole[start : start + 8_000])
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < whole.nbytes / 10
 
 
 def test_a_long_file_is_the_same_in_blocks(tmp_path, monkeypatch):

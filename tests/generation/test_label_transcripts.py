@@ -10,10 +10,7 @@ from speech_tokenizers import LETTERS, VOCABULARY, save_speaker
 
 import jaxformer
 from jaxformer.cli.main import main
-from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.speech import frames
-from jaxformer.generation.speech.ctc import Interval
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import frame_log_probs
 from jaxformer.generation.speech.transcripts import words_of
@@ -60,30 +57,12 @@ def test_padding_to_few_sizes_changes_nothing(kind, tmp_path):
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.more
-def test_a_long_sound_is_read_in_windows(model, monkeypatch):
-    wave, features = noise(2000), WaveformFeatures(normalize=False)
-    monkeypatch.setattr(frames, "WINDOW", 500 / 16_000)
-    monkeypatch.setattr(frames, "OVERLAP", 100 / 16_000)
-    done = []
-    found = frame_log_probs(model, wave, features, lambda *times: done.append(times))
-    assert len(found) == model.config.features.num_frames(2000)
-    assert len(done) > 3
-    assert done[-1][0] <= done[-1][1] == 2000 / 16_000
-    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1, rtol=1e-5)
-    step, least = model.config.features.samples_per_frame, model.config.features.min_samples
-    window, overlap = round(500 / step), round(100 / step)
-    first = frame_log_probs(model, wave[: (window - 1) * step + least], features)
-    kept = window - overlap
-    np.testing.assert_allclose(found[:kept], first[:kept], rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.torch
 def test_words_and_their_times(model):
     tokenizer = model.prompt_encoder.tokenizer
     labels = [VOCABULARY[letter] for letter in "TO|A||ME"]
-    intervals = [Interval(2 * place, 2 * place + 1) for place in range(len(labels))]
-    found = words_of(tokenizer, labels, intervals, 0.02)
+    times = [(round(place / 25, 2), round(place / 25 + 0.02, 2)) for place in range(len(labels))]
+    found = words_of(tokenizer, labels, times)
     assert found == [
         {"word": "TO", "start": 0.0, "end": 0.06},
         {"word": "A", "start": 0.12, "end": 0.14},

@@ -10,10 +10,12 @@ from saved_folders import copy_of
 from tokenizers import Tokenizer
 
 import jaxformer
+from jaxformer.data.sound import SampleReader, SoundStream
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.functional import log_mel
 from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.segments import Segment, previous_tokens
+from jaxformer.generation.speech.spectrograms import LongSpectrogram, reflected
 from jaxformer.generation.speech.subtitles import clock, plain_text, srt, timed_text, vtt
 from jaxformer.generation.speech.words import words_of
 
@@ -86,10 +88,42 @@ def test_times_of_words_lie_within_the_sound(model):
     assert "segments" not in plain
 
 
+@pytest.mark.torch
+def test_a_file_is_transcribed_as_its_samples(model, tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    wave = speech.sound(2 * speech.WINDOW + 33)
+    soundfile.write(tmp_path / "talk.wav", wave, speech.RATE, subtype="FLOAT")
+    for options in ({}, {"batch_size": 2}):
+        found = jaxformer.transcribe(model, tmp_path / "talk.wav", **options, **QUICK)
+        assert found == jaxformer.transcribe(model, wave, **options, **QUICK)
+    with pytest.raises(DataError, match="none"):
+        jaxformer.transcribe(model, str(tmp_path / "none.wav"), **QUICK)
+
+
 def test_a_long_spectrogram_in_parts_is_the_whole(model):
-    wave = speech.sound(4 * speech.WINDOW + 77)
-    whole = log_mel(wave, num_mel_bins=20, sampling_rate=speech.RATE, fft_length=400, hop=160)
-    np.testing.assert_allclose(log_mel_of(model).spectrogram(wave), whole, atol=1e-5)
+    features = log_mel_of(model)
+    for samples in (2 * speech.WINDOW - speech.HOP, 2 * speech.WINDOW, 4 * speech.WINDOW + 77):
+        wave = speech.sound(samples)
+        wave[: samples // 2] /= 1e4  # the loudest part is in the last window
+        whole = log_mel(wave, num_mel_bins=20, sampling_rate=speech.RATE, fft_length=400, hop=160)
+        stream = SoundStream("waveform", samples, lambda wave=wave: iter(np.array_split(wave, 9)))
+        found = LongSpectrogram(features, stream)
+        for start in (0, 7, 60, 101):
+            part = whole[start : start + features.num_frames]
+            window = found.window(start)
+            np.testing.assert_allclose(window[: len(part)], part, atol=1e-5)
+            assert not window[len(part) :].any()
+
+
+@pytest.mark.parametrize("sizes", [(5, 1, 9, 3), (18,), (1,) * 18])
+def test_stretches_of_a_stream_are_those_of_the_whole(sizes):
+    wave = np.arange(18.0)
+    blocks = np.split(wave, np.cumsum(sizes)[:-1])
+    reader = SampleReader(blocks)
+    for start, stop in [(0, 3), (0, 0), (2, 7), (6, 7), (11, 14), (11, 30), (17, 19), (20, 22)]:
+        np.testing.assert_array_equal(reader.read(start, stop), wave[start:stop])
+    padded = np.concatenate(list(reflected(iter(blocks), 4)))
+    np.testing.assert_array_equal(padded, np.pad(wave, 4, mode="reflect"))
 
 
 def test_the_text_before_ends_with_single_timestamps():

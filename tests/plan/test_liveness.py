@@ -10,6 +10,8 @@ from plan_cases import tiny, traced
 
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.functional import dropout
+from jaxformer.models import QuantizedFrames
+from jaxformer.models.heads.quantized import Quantizer
 from jaxformer.plan.layout import Layout, layout_of
 from jaxformer.plan.liveness import peak
 from jaxformer.plan.memory import estimate
@@ -39,6 +41,19 @@ def test_a_product_reads_one_array_and_writes_another():
         return x
 
     assert peak_of(chain, SQUARE, SQUARE).bytes == 2 * ONE
+
+
+def test_the_rows_that_a_convolution_reads_are_written():
+    half = jax.ShapeDtypeStruct((SIZE // 2, SIZE), jnp.float32)
+    assert peak_of(lambda x, w: x[::2] @ w, SQUARE, SQUARE).bytes == ONE
+    # Every second place of a row is read where it is.
+    assert peak_of(lambda x, w: x[:, ::2] @ w, SQUARE, half).bytes == ONE
+
+    def pair(x, w):
+        return jnp.concatenate([x[:-1:2], x[1::2]], axis=1) @ w
+
+    square = jax.ShapeDtypeStruct((2 * SIZE, SIZE), jnp.float32)
+    assert peak_of(pair, square, square).bytes == 3 * ONE
 
 
 def test_an_array_lives_until_it_is_read_for_the_last_time():
@@ -174,6 +189,21 @@ def test_random_numbers_are_cut_as_what_they_drop():
     program = flattened(traced.jaxpr)
     drawn = [op.results[0].shape for op in program.operations if op.name == "random_bits"]
     assert drawn == [(4, 8, 16)]
+
+
+def test_the_noise_of_codes_is_cut_as_what_it_is_added_to():
+    def vectors(x):
+        quantizer = Quantizer(jax.random.key(0), QuantizedFrames(code_dim=4, codes=5), 6)
+        return quantizer(x, None, jax.random.key(1))[0]
+
+    mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((16, 8, 6), jnp.float32, sharding=sharding)
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(vectors).trace(x)
+    program = flattened(traced.jaxpr)
+    drawn = [op.results[0].shape for op in program.operations if op.name == "random_bits"]
+    assert [shape for shape in drawn if len(shape) == 4] == [(4, 8, 2, 5)]
 
 
 def test_what_waits_on_the_host_needs_no_memory_of_the_device():

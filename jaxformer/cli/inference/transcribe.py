@@ -13,11 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxformer.cli.options import ClassChoice, Dtype, ModelDir
 from jaxformer.config.overrides import parse
-from jaxformer.data.sound import read_sound, sound_length
-from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.data.sound import sound_length
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
-from jaxformer.generation.speech.features import log_mel_of, waveform_features_of
 from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.subtitles import (
     FORMATS,
@@ -30,7 +29,7 @@ from jaxformer.io.files import replacing
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_output
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
+from jaxformer.pretrained.model import with_stored_compute_dtype
 
 Files = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE [FILE ...]")]
 _LINES = ".jsonl"
@@ -41,13 +40,20 @@ class Transcribe(ClassChoice):
     """Writes what is said in sound files (.wav, .flac, .ogg, .mp3), with Whisper or a CTC head.
 
     Whisper reads sounds of any length in windows of 30 seconds, which begin where the last segment
-    ends. A CTC head (wav2vec 2.0, HuBERT) has the options --timestamps, --beams and --length-bonus.
+    ends, or with --batch-size in chunks that overlap, many at once. A CTC head (wav2vec 2.0,
+    HuBERT) reads chunks, and has the options --timestamps, --beams and --length-bonus too.
     """
 
     folder: ModelDir
     """The folder of a Hugging Face checkpoint, or its hub name, org/name or org/name@revision."""
     files: Files
     """The sound files."""
+    batch_size: int | None = None
+    """The chunks that are read at once (None: 1, or for Whisper windows one after another)."""
+    chunk_length_s: float | None = None
+    """The seconds of a chunk (None: 30)."""
+    stride_length_s: float | None = None
+    """The seconds at each end of a chunk that its neighbour reads too (None: a sixth of it)."""
     language: str | None = None
     """The language that is spoken, en or english (None: it is detected)."""
     task: Literal["transcribe", "translate"] | None = None
@@ -86,9 +92,9 @@ class Transcribe(ClassChoice):
 
 
 _SAME = (
-    "language", "task", "prompt", "timestamps", "temperature", "compression_ratio_threshold",
-    "logprob_threshold", "no_speech_threshold", "condition_on_prev_tokens", "max_new_tokens",
-    "seed",
+    "batch_size", "chunk_length_s", "stride_length_s", "language", "task", "prompt", "timestamps",
+    "temperature", "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold",
+    "condition_on_prev_tokens", "max_new_tokens", "seed",
 )  # fmt: skip
 """The options with the same name in `jaxformer.transcribe`."""
 _OF_WHISPER = ("max_new_tokens", "seed")
@@ -113,8 +119,6 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
             f"transcribe: {wanted.folder} does not write what it hears: name a Whisper, or a model "
             "with a CTC head"
         )
-    features = waveform_features_of(model) if writes_labels(model) else log_mel_of(model)
-    rate = features.sampling_rate
     options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
     if writes_labels(model):
         options = {name: x for name, x in options.items() if name not in _OF_WHISPER}
@@ -122,22 +126,14 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     found: list[dict[str, Any]] = []
     try:
         for file in wanted.files:
-            found.append({"file": file, **_transcript(model, file, rate, options)})
+            with _minutes(file) as progress:
+                transcript = transcribe(model, file, progress=progress, **options)
+            found.append({"file": file, **transcript})
             if output is None:
                 _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
     finally:
         if output is not None and found:
             _write(output, found)
-
-
-def _transcript(model: Pretrained, file: str, rate: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is said in a file."""
-    waveform = read_sound(file, rate)
-    with _minutes(file) as progress:
-        try:
-            return transcribe(model, waveform, sampling_rate=rate, progress=progress, **options)
-        except DataError as error:
-            raise DataError(f"{file}: {error}") from error
 
 
 def _check_output(output: Any, wanted: Transcribe) -> None:

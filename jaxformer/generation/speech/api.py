@@ -1,7 +1,9 @@
 """`jaxformer.transcribe`: from a waveform to a text with times."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -15,18 +17,18 @@ from jaxformer.checks import (
     check_argument,
     optional,
 )
-from jaxformer.data.sound import resampled
+from jaxformer.data.sound import SoundStream, resampled
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.arrays import check_choice
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.inputs import reads_sound
-from jaxformer.generation.speech.config import (
-    SpeechGenerationConfig,
-)
+from jaxformer.generation.speech.chunked import transcribe_chunks
+from jaxformer.generation.speech.chunks import Progress, chunking
+from jaxformer.generation.speech.config import SpeechGenerationConfig
 from jaxformer.generation.speech.features import log_mel_of, waveform_features_of
 from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.transcripts import label_options, transcribe_labels
-from jaxformer.generation.speech.windows import Progress, Thresholds, Timing, Transcriber
+from jaxformer.generation.speech.windows import Thresholds, Timing, Transcriber
 from jaxformer.io.model_files import GENERATION
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
@@ -39,9 +41,12 @@ _TEMPERATURES = Rule(
 
 def transcribe(
     pretrained: Pretrained,
-    waveform: np.ndarray,
+    waveform: np.ndarray | str | Path,
     *,
     sampling_rate: int = 16_000,
+    batch_size: int | None = None,
+    chunk_length_s: float | None = None,
+    stride_length_s: float | None = None,
     language: str | None = None,
     task: str | None = None,
     prompt: str | None = None,
@@ -57,14 +62,21 @@ def transcribe(
     """Writes what is said in a sound of any length, with Whisper or a CTC head.
 
     Whisper reads a long sound in windows of 30 seconds. A window begins where the last segment
-    before it ends, which the model says by timestamps. A model with a CTC head (wav2vec 2.0,
-    HuBERT) takes the likeliest label of each frame, or searches with `num_beams` and
-    `length_bonus`; the other options are Whisper's.
+    before it ends, which the model says by timestamps. With `batch_size` it reads chunks instead
+    that overlap, so many at once, and joins their texts as the pipeline of transformers does. A
+    model with a CTC head (wav2vec 2.0, HuBERT) always reads chunks. It takes the likeliest label
+    of each frame, or searches with `num_beams` and `length_bonus`; the options from `language` on
+    are Whisper's.
 
     Args:
         pretrained: The model.
-        waveform: float `[S]`, one channel; `jaxformer.data.sound.read_sound` reads files.
-        sampling_rate: Samples per second; other rates than the model's are resampled.
+        waveform: float `[S]`, one channel; or a sound file, of which little is in memory at a time.
+        sampling_rate: Samples per second; other rates than the model's are resampled. A file tells
+            its own.
+        batch_size: The chunks that are read at once; None: 1, or for Whisper the windows above.
+        chunk_length_s: The seconds of a chunk; None: 30, or the model's window if it is shorter.
+        stride_length_s: The seconds at each end of a chunk that its neighbour reads too; None: a
+            sixth of the chunk.
         language: The language that is spoken: "en" or "english". None: it is detected in the first
             window.
         task: "transcribe", or "translate" to English; None: what the model's files recommend.
@@ -85,8 +97,9 @@ def transcribe(
     Returns:
         "text"; "language", its code, or None for a model of one language; "duration" in seconds;
         unless `timestamps` is "none" also "segments": dictionaries of "start", "end", "text",
-        "tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob" and, with
-        words, "words", each with "word", "start" and "end".
+        "tokens" and, with words, "words", each with "word", "start" and "end". Segments of
+        Whisper's windows have "temperature", "avg_logprob", "compression_ratio" and
+        "no_speech_prob", and those of a CTC head a "score" too.
 
     Raises:
         ArgumentError: An argument has an invalid value.
@@ -94,13 +107,15 @@ def transcribe(
         DataError: The waveform cannot be used, or the folder has no tokenizer.
     """
     check_pretrained("pretrained", pretrained)
+    check_choice("timestamps", timestamps, get_args(Timing))
+    chunks = batch_size, chunk_length_s, stride_length_s
     if writes_labels(pretrained):
-        check_choice("timestamps", timestamps, get_args(Timing))
         own = label_options({"language": language, "task": task, "prompt": prompt} | options)
         rate = waveform_features_of(pretrained).sampling_rate
-        waveform = _checked(waveform, sampling_rate, rate)
+        cut = chunking(rate, pretrained.config.features.samples_per_frame, math.inf, *chunks)
+        stream = _stream(waveform, sampling_rate, rate)
         return transcribe_labels(
-            pretrained, waveform, timestamps=timestamps, progress=progress, **own
+            pretrained, stream, cut, timestamps=timestamps, progress=progress, **own
         )
     if not reads_sound(pretrained):
         raise ConfigError(
@@ -108,34 +123,60 @@ def transcribe(
             f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper', or a model "
             "with a CTC head"
         )
-    check_choice("timestamps", timestamps, get_args(Timing))
-    check_argument(
-        "temperature", temperature, _TEMPERATURES.allows(temperature), _TEMPERATURES.expected
-    )
-    thresholds = {
-        "compression_ratio_threshold": compression_ratio_threshold,
-        "logprob_threshold": logprob_threshold,
-        "no_speech_threshold": no_speech_threshold,
-    }
-    for name, value in thresholds.items():
-        check_argument(name, value, optional(FINITE).allows(value), optional(FINITE).expected)
-    own = condition_on_prev_tokens
-    check_argument("condition_on_prev_tokens", own, SWITCH.allows(own), SWITCH.expected)
+    limits = compression_ratio_threshold, logprob_threshold, no_speech_threshold
+    _check_own(tuple(temperature), limits, condition_on_prev_tokens)
     features = log_mel_of(pretrained)
-    waveform = _checked(waveform, sampling_rate, features.sampling_rate)
+    cut = chunking(features.sampling_rate, 1, features.seconds, *chunks)
+    _check_order(chunks, condition_on_prev_tokens)
+    stream = _stream(waveform, sampling_rate, features.sampling_rate)
     config = _generation_config(pretrained, {"language": language, "task": task} | options)
-    long = len(waveform) > features.num_samples and config.tokens.no_timestamps is not None
-    config = replace(config, return_timestamps=timestamps != "none" or long)
+    long = batch_size is None and stream.length > features.num_samples
+    stamps = long and config.tokens.no_timestamps is not None
+    config = replace(config, return_timestamps=timestamps != "none" or stamps)
     transcriber = Transcriber(
         pretrained,
         config,
         features,
         tuple(temperature),
-        Thresholds(*thresholds.values()),
-        own,
+        Thresholds(*limits),
+        condition_on_prev_tokens,
         () if prompt is None else _prompt_tokens(pretrained, config, prompt),
+        cut.batch_size,
     )
-    return transcriber(waveform, timestamps, progress)
+    if batch_size is None:
+        return transcriber(stream, timestamps, progress)
+    return transcribe_chunks(transcriber, stream, cut, timestamps, progress)
+
+
+def _check_own(
+    temperature: tuple[float, ...], limits: tuple[float | None, ...], conditions: bool
+) -> None:
+    """Raises ArgumentError if an option of Whisper has an invalid value."""
+    check_argument(
+        "temperature", temperature, _TEMPERATURES.allows(temperature), _TEMPERATURES.expected
+    )
+    names = "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"
+    for name, value in zip(names, limits, strict=True):
+        check_argument(name, value, optional(FINITE).allows(value), optional(FINITE).expected)
+    check_argument(
+        "condition_on_prev_tokens", conditions, SWITCH.allows(conditions), SWITCH.expected
+    )
+
+
+def _check_order(chunks: tuple[int | None, float | None, float | None], conditions: bool) -> None:
+    """Raises ConfigError if options of chunks meet those of Whisper's windows."""
+    batch_size, *sizes = chunks
+    for name, value in zip(("chunk_length_s", "stride_length_s"), sizes, strict=True):
+        if batch_size is None and value is not None:
+            raise ConfigError(
+                f"{name} = {value!r}: an option of chunks, which Whisper reads with batch_size: "
+                "give batch_size, or leave it out"
+            )
+    if batch_size is not None and conditions:
+        raise ConfigError(
+            "condition_on_prev_tokens = True: not with batch_size, since chunks are written at the "
+            "same time: leave one of them out"
+        )
 
 
 def _prompt_tokens(
@@ -177,11 +218,13 @@ def _generation_config(pretrained: Pretrained, options: dict[str, Any]) -> Speec
     return config
 
 
-def _checked(waveform: Any, old: int, new: int) -> np.ndarray:
-    """Returns a waveform as float32 at the sampling rate of the model."""
+def _stream(sound: Any, old: int, new: int) -> SoundStream:
+    """Returns a waveform or a file as a sound of float32 at the sampling rate of the model."""
+    if isinstance(sound, str | Path):
+        return SoundStream.of_file(sound, new)
     rule = at_least(1)
     check_argument("sampling_rate", old, rule.allows(old), rule.expected)
-    waveform = np.asarray(waveform)
+    waveform = np.asarray(sound)
     if waveform.ndim != 1 or not len(waveform):
         raise DataError(
             f"waveform has shape {waveform.shape}: must be [samples], one channel and at least one "
@@ -194,5 +237,6 @@ def _checked(waveform: Any, old: int, new: int) -> np.ndarray:
         )
     if not np.isfinite(waveform).all():
         raise DataError("waveform holds NaN or infinity: must be finite")
-    waveform = waveform.astype(np.float32)
-    return waveform if old == new else resampled(waveform, old, new)
+    waveform = waveform.astype(np.float32, copy=False)
+    waveform = waveform if old == new else resampled(waveform, old, new)
+    return SoundStream("waveform", len(waveform), lambda: iter([waveform]))

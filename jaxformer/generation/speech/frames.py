@@ -1,21 +1,22 @@
 """The scores of the frames of a sound, from a model with a CTC head."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxformer.data.sound import SoundStream
 from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.generation.inputs import bucket
+from jaxformer.generation.speech.chunks import Chunking, Progress, batches, chunks_of
 from jaxformer.models import CTC, AbstractModel, WaveformConfig
 from jaxformer.pretrained.model import Pretrained
 
-WINDOW, OVERLAP = 30.0, 5.0
-"""The seconds of a window of a long sound, and those that it shares with each neighbour."""
 _PADDED = 2.5
-"""Sounds are padded to a multiple of these seconds, so that few programs are compiled."""
+"""Chunks are padded to a multiple of these seconds, so that few programs are compiled."""
 
 
 def writes_labels(pretrained: Pretrained) -> bool:
@@ -26,21 +27,14 @@ def writes_labels(pretrained: Pretrained) -> bool:
 
 
 def frame_log_probs(
-    pretrained: Pretrained,
-    waveform: np.ndarray,
-    features: WaveformFeatures,
-    progress: Callable[[float, float], None] | None = None,
+    pretrained: Pretrained, waveform: np.ndarray, features: WaveformFeatures
 ) -> np.ndarray:
-    """Returns the log-probabilities of the classes of each frame of a sound.
-
-    A sound of more than 30 seconds is read in windows, whose first and last frames are left to
-    their neighbours.
+    """Returns the log-probabilities of the classes of each frame of a sound, read at once.
 
     Args:
         pretrained: A model with a CTC head.
         waveform: float32 `[S]` at the sampling rate of the model.
         features: How the model reads it.
-        progress: Is called with the seconds that are done, and all seconds.
 
     Returns:
         float32 `[T, V]`.
@@ -48,38 +42,77 @@ def frame_log_probs(
     Raises:
         DataError: The sound is shorter than a frame.
     """
-    convolutions, rate = pretrained.config.features, features.sampling_rate
-    if len(waveform) < convolutions.min_samples:
-        raise DataError(
-            f"waveform has {len(waveform)} samples: must have at least "
-            f"{convolutions.min_samples}, those of a frame"
-        )
-    step = convolutions.samples_per_frame
-    waveform, total = features(waveform), convolutions.num_frames(len(waveform))
-    window, overlap = (round(seconds * rate / step) for seconds in (WINDOW, OVERLAP))
-    if total <= window:
-        window, overlap = total, 0
-    parts, start = [], 0
-    while start < total:
-        first = max(start - overlap, 0)
-        last = min(first + window, total)
-        # From the first sample of the first frame to the last of the last.
-        samples = waveform[first * step : (last - 1) * step + convolutions.min_samples]
-        found = _log_probs(pretrained, samples, round(_PADDED * rate))
-        stop = total if last == total else last - overlap
-        parts.append(found[start - first : stop - first])
-        start = stop
+    _check_length(pretrained, "waveform", len(waveform))
+    whole = Chunking(round(_PADDED * features.sampling_rate), 0, 1)
+    return _log_probs(pretrained, [waveform], features, whole)[0]
+
+
+def chunk_log_probs(
+    pretrained: Pretrained,
+    stream: SoundStream,
+    features: WaveformFeatures,
+    cut: Chunking,
+    progress: Progress | None = None,
+) -> Iterator[np.ndarray]:
+    """Yields the log-probabilities of the classes of the frames of a sound, chunk by chunk.
+
+    The frames at the ends of a chunk are left to its neighbours.
+
+    Args:
+        pretrained: A model with a CTC head.
+        stream: The sound, at the sampling rate of the model.
+        features: How the model reads it; each chunk is normalised by itself, as in transformers.
+        cut: How the sound is cut.
+        progress: Is called after each batch with the seconds that are done, and all seconds.
+
+    Yields:
+        float32 `[T, V]`.
+
+    Raises:
+        DataError: The sound is shorter than a frame.
+    """
+    step, rate = pretrained.config.features.samples_per_frame, features.sampling_rate
+    for batch in batches(chunks_of(stream, cut), cut.batch_size):
+        if not batch[0].start:
+            _check_length(pretrained, stream.name, len(batch[0].samples))
+        samples = [chunk.samples for chunk in batch]
+        found = _log_probs(pretrained, samples, features, cut)
+        for chunk, scores in zip(batch, found, strict=True):
+            size = len(chunk.samples)
+            count = round(size / step)
+            left, right = (round(end / size * count) for end in (chunk.left, chunk.right))
+            yield scores[left : count - right]
         if progress is not None:
-            progress(stop * step / rate, len(waveform) / rate)
-    return np.concatenate(parts)
+            done = chunk.start + size - chunk.right
+            progress(done / rate, max(done, stream.length) / rate)
 
 
-def _log_probs(pretrained: Pretrained, samples: np.ndarray, multiple: int) -> np.ndarray:
-    count = len(samples)
-    padded = np.pad(samples, (0, -count % multiple))[None]
-    batch = {"waveforms": padded, "num_samples": np.array([count], np.int32)}
-    scores = _scored(pretrained.abstract_model, pretrained.parameters, batch)
-    return np.asarray(scores)[0, : pretrained.config.features.num_frames(count)]
+def _check_length(pretrained: Pretrained, name: str, samples: int) -> None:
+    least = pretrained.config.features.min_samples
+    if samples < least:
+        raise DataError(
+            f"{name} has {samples} samples: must have at least {least}, those of a frame"
+        )
+
+
+def _log_probs(
+    pretrained: Pretrained, waveforms: list[np.ndarray], features: WaveformFeatures, cut: Chunking
+) -> list[np.ndarray]:
+    """Returns the log-probabilities of each chunk of a batch."""
+    config = pretrained.config.features
+    multiple = min(round(_PADDED * features.sampling_rate), cut.size)
+    lengths = [len(waveform) for waveform in waveforms]
+    width = -(-max(*lengths, config.min_samples) // multiple) * multiple
+    batch = np.zeros((min(bucket(len(lengths), 1), cut.batch_size), width), np.float32)
+    for row, waveform in zip(batch, waveforms, strict=False):
+        row[: len(waveform)] = features(waveform)
+    # Rows without a sound have one frame.
+    counts = np.full(len(batch), config.min_samples, np.int32)
+    counts[: len(lengths)] = np.maximum(lengths, config.min_samples)
+    arrays = {"waveforms": batch, "num_samples": counts}
+    scores = np.asarray(_scored(pretrained.abstract_model, pretrained.parameters, arrays))
+    frames = [config.num_frames(n) if n >= config.min_samples else 0 for n in lengths]
+    return [row[:count] for row, count in zip(scores, frames, strict=False)]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -1,15 +1,18 @@
 """What is said in a sound, from a model with a CTC head (wav2vec 2.0, HuBERT)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from jaxformer.data.sound import SoundStream
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.generation.speech.ctc import Interval, align, best_path, prefix_beams
+from jaxformer.generation.speech.chunks import Chunking, Progress
+from jaxformer.generation.speech.ctc import align, best_path, prefix_beams
 from jaxformer.generation.speech.features import waveform_features_of
-from jaxformer.generation.speech.frames import check_writes_labels, frame_log_probs
+from jaxformer.generation.speech.frames import check_writes_labels, chunk_log_probs
+from jaxformer.models import CTC
 from jaxformer.pretrained.model import Pretrained
 
 Timing = Literal["none", "segments", "words"]
@@ -18,25 +21,28 @@ _OPTIONS = ("num_beams", "length_bonus")
 
 def transcribe_labels(
     pretrained: Pretrained,
-    waveform: np.ndarray,
+    stream: SoundStream,
+    cut: Chunking,
     *,
     timestamps: Timing = "segments",
     num_beams: int = 1,
     length_bonus: float = 0.0,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Writes what is said in a sound of any length, with a CTC head.
 
     Args:
         pretrained: The model.
-        waveform: float32 `[S]` at the sampling rate of the model.
+        stream: The sound, at the sampling rate of the model.
+        cut: How it is cut into chunks.
         timestamps: "segments", "words" or "none".
         num_beams: 1 takes the likeliest label of each frame; more search prefixes.
         length_bonus: What beams add to the log-probability for each label.
         progress: Is called with the seconds that are done, and all seconds.
 
     Returns:
-        What `jaxformer.transcribe` returns; there is one segment, and "language" is None.
+        What `jaxformer.transcribe` returns; "language" is None. There is a segment for each stretch
+        between two pauses; a sound of one chunk is one stretch.
 
     Raises:
         ArgumentError: An argument has an invalid value.
@@ -46,25 +52,79 @@ def transcribe_labels(
     check_writes_labels(pretrained)
     features = waveform_features_of(pretrained)
     tokenizer = pretrained.prompt_encoder.tokenizer
-    blank = pretrained.model.heads["ctc"].blank
-    log_probs = frame_log_probs(pretrained, waveform, features, progress)
-    labels, score = best_path(log_probs, blank=blank), None
-    if num_beams != 1 or length_bonus:
-        options = {"num_beams": num_beams, "length_bonus": length_bonus}
-        labels, score = prefix_beams(log_probs, blank=blank, **options)[0]
-    duration = len(waveform) / features.sampling_rate
-    text = tokenizer.decode(labels).strip()
-    result = {"text": text, "language": None, "duration": duration}
-    if timestamps == "none":
-        return result
+    (head,) = (head for head in pretrained.config.heads if isinstance(head, CTC))
+    blank = head.blank
+    silent = [n for n in range(head.vocab_size) if n == blank or tokenizer.decode([n]).isspace()]
     seconds = pretrained.config.features.samples_per_frame / features.sampling_rate
-    intervals = align(log_probs, labels, blank=blank)
-    found = words_of(tokenizer, labels, intervals, seconds)
-    start, end = (found[0]["start"], found[-1]["end"]) if found else (0.0, round(duration, 3))
+    chunks = chunk_log_probs(pretrained, stream, features, cut, progress)
+    labels: list[int] = []
+    segments: list[dict[str, Any]] = []
+    begin, last = 0, blank
+    for log_probs in stretches(chunks, silent):
+        path, own, score = log_probs.argmax(axis=1), best_path(log_probs, blank=blank), None
+        if num_beams != 1 or length_bonus:
+            options = {"num_beams": num_beams, "length_bonus": length_bonus}
+            own, score = prefix_beams(log_probs, blank=blank, **options)[0]
+        # A label that goes on beyond a cut counts once.
+        again = int(bool(own) and last != blank and own[0] == path[0] == last)
+        if timestamps != "none" and len(own) > again:
+            frames = np.array(align(log_probs, own, blank=blank)[again:]) + begin
+            times = (frames * seconds).round(3).tolist()
+            segments.append(_segment(tokenizer, own[again:], times, score, timestamps))
+        begin, last = begin + len(log_probs), path[-1]
+        labels += own[again:]
+    duration = stream.length / features.sampling_rate
+    result = {"text": tokenizer.decode(labels).strip(), "language": None, "duration": duration}
+    return result if timestamps == "none" else result | {"segments": segments}
+
+
+def stretches(chunks: Iterable[np.ndarray], silent: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yields the scores of frames `[T, V]` from one pause to another, at least one frame.
+
+    Each new chunk ends a stretch in the middle of the longest pause among the last half of the
+    frames before it, or at their end if there is none.
+
+    Args:
+        chunks: The scores of the frames of a sound, `[T, V]` each.
+        silent: The classes of a pause: the blank, and what separates words.
+    """
+    held = None
+    for chunk in chunks:
+        if held is None or not len(chunk):
+            held = chunk if held is None else held
+            continue
+        cut = _pause(np.isin(held.argmax(axis=1), silent))
+        if cut:
+            yield held[:cut]
+        held = np.concatenate([held[cut:], chunk])
+    if held is not None and len(held):
+        yield held
+
+
+def _pause(silent: np.ndarray) -> int:
+    """Returns the middle of the longest run of True in the last half of a row, or its length."""
+    half = len(silent) // 2
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], silent[half:], [False]]).astype(int)))
+    if not len(edges):
+        return len(silent)
+    starts, stops = edges[::2], edges[1::2]
+    longest = int(np.argmax(stops - starts))
+    return half + int(starts[longest] + stops[longest]) // 2
+
+
+def _segment(
+    tokenizer: Tokenizer,
+    labels: Sequence[int],
+    times: Sequence[tuple[float, float]],
+    score: float | None,
+    timestamps: Timing,
+) -> dict[str, Any]:
+    """Returns a stretch as `transcribe` returns it."""
+    words = words_of(tokenizer, labels, times)
+    start, end = (words[0]["start"], words[-1]["end"]) if words else (times[0][0], times[-1][1])
+    text = tokenizer.decode(labels).strip()
     segment = {"start": start, "end": end, "text": text, "tokens": list(labels), "score": score}
-    if timestamps == "words":
-        segment["words"] = found
-    return result | {"segments": [segment]}
+    return segment | {"words": words} if timestamps == "words" else segment
 
 
 def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,15 +147,14 @@ def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of(
-    tokenizer: Tokenizer, labels: Sequence[int], intervals: Sequence[Interval], seconds: float
+    tokenizer: Tokenizer, labels: Sequence[int], times: Sequence[tuple[float, float]]
 ) -> list[dict[str, Any]]:
     """Returns the words of labels, which blanks between words separate, with their times.
 
     Args:
         tokenizer: Decodes labels.
         labels: The labels.
-        intervals: The frames of each.
-        seconds: Seconds per frame.
+        times: When each begins and ends, in seconds.
 
     Returns:
         "word", and "start" and "end" in seconds, of each word.
@@ -109,8 +168,8 @@ def words_of(
     return [
         {
             "word": tokenizer.decode([labels[place] for place in group]),
-            "start": round(intervals[group[0]].start * seconds, 3),
-            "end": round(intervals[group[-1]].stop * seconds, 3),
+            "start": times[group[0]][0],
+            "end": times[group[-1]][1],
         }
         for group in groups
         if group

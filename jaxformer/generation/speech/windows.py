@@ -1,21 +1,20 @@
 """Transcribing a sound window by window, with the decoder of Whisper."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
+from jaxformer.data.sound import SampleReader, SoundStream
 from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import engine_for, row_keys
-from jaxformer.generation.inputs import Prompts
-from jaxformer.generation.speech.config import (
-    SpeechGenerationConfig,
-    detected_languages,
-    next_logits,
-)
+from jaxformer.generation.inputs import Prompts, bucket
+from jaxformer.generation.speech.chunks import Progress
+from jaxformer.generation.speech.config import SpeechGenerationConfig, next_logits
 from jaxformer.generation.speech.segments import (
     STRIDE,
     Segment,
@@ -23,13 +22,17 @@ from jaxformer.generation.speech.segments import (
     previous_tokens,
     split,
 )
+from jaxformer.generation.speech.spectrograms import (
+    LongSpectrogram,
+    Spectrogram,
+    WindowSpectrogram,
+)
 from jaxformer.generation.speech.words import token_times, words_of
 from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained
 
 Timing = Literal["none", "segments", "words"]
-Progress = Callable[[float, float], None]
-"""Is called with the seconds that are transcribed, and those of the whole sound."""
+_T = TypeVar("_T")
 _WARM = 0.5
 """A text that was sampled at this temperature or above is not told to the next window."""
 
@@ -65,6 +68,38 @@ class Decoded(NamedTuple):
     """The probability that nobody speaks; None if the model has no token for it."""
     skipped: bool
     """Whether nobody speaks."""
+    rejected: bool
+    """Whether the text does not pass the thresholds."""
+
+
+class Written(NamedTuple):
+    """The segments of a window."""
+
+    decoded: Decoded
+    segments: list[Segment]
+    times: np.ndarray | None
+    """When each token begins, in seconds from the start of the row; None: it was not asked for."""
+
+
+@dataclass
+class Row:
+    """A sound that is written window by window, each of which begins where the last text ends."""
+
+    spectrogram: Spectrogram
+    number: int = 0
+    """Sounds with other numbers are sampled with other keys."""
+    position: int = 0
+    """The frame at which the next window begins."""
+    prefix: list[int] = field(default_factory=list)
+    """The first tokens of each window; empty before the first."""
+    told: bool = True
+    """Whether the next window may be told the text so far."""
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def left(self) -> bool:
+        """Whether frames are left."""
+        return self.position < self.spectrogram.total
 
 
 @dataclass(frozen=True)
@@ -79,67 +114,74 @@ class Transcriber:
     conditions: bool
     prompt: tuple[int, ...] = ()
     """What stands before the text of the first window, and before each that is told no other."""
+    batch_size: int = 1
+    """The most rows that are written at once."""
 
     def __call__(
-        self, waveform: np.ndarray, timing: Timing, progress: Progress | None
+        self, stream: SoundStream, timing: Timing, progress: Progress | None
     ) -> dict[str, Any]:
-        """Returns what `transcribe` returns."""
+        """Returns what `transcribe` returns, with windows in the order of OpenAI."""
+        start = SampleReader(stream.blocks()).read(0, self.features.num_samples + 1)
+        short = len(start) <= self.features.num_samples
+        spectrogram = (WindowSpectrogram if short else LongSpectrogram)(
+            self.features, start if short else stream
+        )
+        row, second = Row(spectrogram), self.features.seconds_per_frame
         tokenizer = self.pretrained.prompt_encoder.tokenizer
-        spectrogram = self.features.spectrogram(waveform)
-        second = self.features.seconds_per_frame
-        total = -(-len(waveform) // self.features.hop)
-        prefix, language = self._prefix(self._encoded(spectrogram, 0, total)[1])
-        segments: list[Segment] = []
         found: list[dict[str, Any]] = []
-        position, told = 0, self.conditions
-        while position < total:
-            frames = min(total - position, self.features.num_frames)
-            inputs, encoder_outputs = self._encoded(spectrogram, position, total)
-            prompt = [*self._told(segments, told), *prefix]
-            decoded = self._decoded(encoder_outputs, prompt, position)
-            told = self.conditions and decoded.temperature < _WARM
-            step = frames
-            if not decoded.skipped:
-                parts, step = self._split(decoded.tokens, frames, position)
-                times = None
-                if timing == "words":
-                    times = position * second + self._times(inputs, prompt, decoded, frames)
-                found += [
-                    self._described(part, decoded, tokenizer, times, language) for part in parts
-                ]
-                segments += parts
-            position += step
+        while row.left:
+            (written,) = self.advance([row], timing)
+            own = written.decoded, tokenizer, written.times, self.language_of(row)
+            found += [self._described(segment, *own) for segment in written.segments]
             if progress is not None:
-                progress(min(position, total) * second, total * second)
+                progress(min(row.position, spectrogram.total) * second, spectrogram.total * second)
         result = {
             "text": "".join(segment["text"] for segment in found).strip(),
-            "language": language,
-            "duration": len(waveform) / self.features.sampling_rate,
+            "language": self.language_of(row),
+            "duration": stream.length / self.features.sampling_rate,
         }
         return result if timing == "none" else result | {"segments": found}
 
-    def _encoded(
-        self, spectrogram: np.ndarray, position: int, total: int
-    ) -> tuple[np.ndarray, EncoderOutputs]:
-        """Returns the input of the model `[1, M, frames]` for a window, and the encoder's output.
+    def advance(self, rows: Sequence[Row], timing: Timing) -> list[Written]:
+        """Writes the next window of each row, all in a batch."""
+        second, size = self.features.seconds_per_frame, self.features.num_frames
+        read = self._repeated(rows)
+        inputs = np.stack([row.spectrogram.window(row.position).T for row in read])
+        encoder_outputs = self.pretrained.encode({"input_features": inputs})
+        if not all(row.prefix for row in rows):
+            first_tokens = self.config.first_tokens(self.pretrained)(encoder_outputs)
+            for row, prefix in zip(read, first_tokens.tolist(), strict=True):
+                row.prefix = prefix
+        told = [self._told(row.segments, self.conditions and row.told) for row in read]
+        prompts = [[*before, *row.prefix] for before, row in zip(told, read, strict=True)]
+        keys = [row.number + row.position for row in read]
+        texts = self._decoded(encoder_outputs, prompts, keys)
+        found = []
+        for n, (row, decoded) in enumerate(zip(rows, texts, strict=False)):
+            spectrogram, position = row.spectrogram, row.position
+            frames = min(spectrogram.total - position, size)
+            segments, step, times = [], frames, None
+            row.told = decoded.temperature < _WARM
+            if not decoded.skipped:
+                segments, step = self._split(decoded.tokens, frames, position)
+                if timing == "words":
+                    heard = min(spectrogram.frames - position, size)
+                    own = self._times(inputs[n : n + 1], prompts[n], decoded, heard)
+                    times = position * second + own
+            row.segments += segments
+            row.position += step
+            found.append(Written(decoded, segments, times))
+        return found
 
-        A short sound is padded with silence, the end of a long one with zeros, as in transformers.
-        """
-        size = self.features.num_frames
-        end = len(spectrogram) if total <= size else total
-        window = spectrogram[position : min(position + size, end)]
-        inputs = np.pad(window, ((0, size - len(window)), (0, 0))).T[None]
-        return inputs, self.pretrained.encode({"input_features": inputs})
+    def language_of(self, row: Row) -> str | None:
+        """Returns the code of the language in which a row is written, if the model has several."""
+        codes = map(self.config.tokens.language_of, row.prefix)
+        return next((code for code in codes if code is not None), None)
 
-    def _prefix(self, encoder_outputs: EncoderOutputs) -> tuple[list[int], str | None]:
-        """Returns the first tokens of every window, and the code of the language."""
-        config, tokens = self.config, self.config.tokens
-        language: Any = config.language
-        if tokens.detects_language(language, config.task):
-            (language,) = detected_languages(engine_for(self.pretrained), tokens, encoder_outputs)
-        prefix = tokens.prefix(language, config.task, timestamps=config.return_timestamps)
-        named = [code for token in prefix if (code := tokens.language_of(token)) is not None]
-        return prefix, named[0] if named else None
+    def _repeated(self, rows: Sequence[_T]) -> list[_T]:
+        """Repeats the last of some rows, so that programs are compiled for few sizes."""
+        size = min(bucket(len(rows), 1), self.batch_size)
+        return [*rows, *rows[-1:] * (size - len(rows))]
 
     def _told(self, segments: Sequence[Segment], told: bool) -> list[int]:
         """Returns the tokens before the prefix: the prompt, and those of the segments so far."""
@@ -149,10 +191,10 @@ class Transcriber:
             return [*before, *self.prompt] if self.prompt else []
         most = self.pretrained.config.decoder_position.max_length // 2 - 1
         begun = [Segment(0, 0, self.prompt)] if self.prompt else []
-        return before + previous_tokens([*begun, *segments], self._first_timestamp, most)
+        return before + previous_tokens([*begun, *segments], self.first_timestamp, most)
 
     @property
-    def _first_timestamp(self) -> int:
+    def first_timestamp(self) -> int:
         """The token of 0.00; one beyond the vocabulary if the model has no timestamps."""
         tokens = self.config.tokens
         size = self.pretrained.config.vocab_size
@@ -163,60 +205,86 @@ class Transcriber:
     ) -> tuple[list[Segment], int]:
         """Returns the segments of a window, and the frames to the next one, at least 1."""
         second = self.features.seconds_per_frame
-        first = self._first_timestamp
+        first = self.first_timestamp
         segments, step = split(tokens, first, frames=frames, offset=position, seconds=second)
         return segments, step or frames
 
     def _decoded(
-        self, encoder_outputs: EncoderOutputs, prompt: list[int], position: int
-    ) -> Decoded:
-        """Writes a window at rising temperatures until its text passes the thresholds."""
-        limits, silence = self.thresholds, self._no_speech(encoder_outputs, prompt)
-        size = self.pretrained.config.vocab_size
+        self, encoder_outputs: EncoderOutputs, prompts: list[list[int]], keys: list[int]
+    ) -> list[Decoded]:
+        """Writes windows at rising temperatures until their texts pass the thresholds."""
+        silences = self._no_speech(encoder_outputs, prompts)
+        found: dict[int, Decoded] = {}
+        left = list(range(len(prompts)))
         for number, temperature in enumerate(self.temperatures):
-            key = position * len(self.temperatures) + number
-            tokens, log_probability = self._tokens(encoder_outputs, prompt, temperature, key)
-            ratio = compression_ratio(tokens, size)
-            repeats = limits.compression_ratio is not None and ratio > limits.compression_ratio
-            unlikely = (
-                limits.log_probability is not None and log_probability < limits.log_probability
-            )
-            silent = None not in (silence, limits.no_speech) and silence > limits.no_speech
-            skipped = unlikely and silent
-            if skipped or not (repeats or unlikely):
+            states = encoder_outputs
+            if number:
+                states = jax.tree.map(partial(np.take, indices=left, axis=0), encoder_outputs)
+            own = [keys[row] * len(self.temperatures) + number for row in left]
+            texts = self._tokens(states, [prompts[row] for row in left], temperature, own)
+            for row, (tokens, log_probability) in zip(left, texts, strict=True):
+                found[row] = self._judged(tokens, log_probability, silences[row], temperature)
+            left = sorted({row for row in left if found[row].rejected})
+            if not left:
                 break
+            left = self._repeated(left)
+        return [found[row] for row in range(len(prompts))]
+
+    def _judged(
+        self, tokens: list[int], log_probability: float, silence: float | None, temperature: float
+    ) -> Decoded:
+        """Returns a text with what the thresholds say of it."""
+        limits = self.thresholds
+        ratio = compression_ratio(tokens, self.pretrained.config.vocab_size)
+        repeats = limits.compression_ratio is not None and ratio > limits.compression_ratio
+        unlikely = limits.log_probability is not None and log_probability < limits.log_probability
+        silent = None not in (silence, limits.no_speech) and silence > limits.no_speech
+        skipped = unlikely and silent
         ended = tokens[-1] in self.config.end_tokens
         tokens = tokens[:-1] if ended else tokens
-        return Decoded(tokens, ended, temperature, log_probability, ratio, silence, skipped)
+        rejected = not skipped and (repeats or unlikely)
+        return Decoded(
+            tokens, ended, temperature, log_probability, ratio, silence, skipped, rejected
+        )
 
-    def _no_speech(self, encoder_outputs: EncoderOutputs, prompt: list[int]) -> float | None:
-        """Returns the probability that nobody speaks, which follows the start token."""
+    def _no_speech(
+        self, encoder_outputs: EncoderOutputs, prompts: list[list[int]]
+    ) -> list[float | None]:
+        """Returns the probabilities that nobody speaks, which follow the start token."""
         tokens = self.config.tokens
         if tokens.no_speech is None or self.thresholds.no_speech is None:
-            return None
-        until = len(prompt) - prompt[::-1].index(tokens.start)
-        logits = next_logits(engine_for(self.pretrained), [prompt[:until]], encoder_outputs)
-        return float(jax.nn.softmax(logits[0])[tokens.no_speech])
+            return [None] * len(prompts)
+        begun = [prompt[: len(prompt) - prompt[::-1].index(tokens.start)] for prompt in prompts]
+        logits = next_logits(engine_for(self.pretrained), begun, encoder_outputs)
+        return np.asarray(jax.nn.softmax(logits)[:, tokens.no_speech]).tolist()
 
     def _tokens(
-        self, encoder_outputs: EncoderOutputs, prompt: list[int], temperature: float, key: int
-    ) -> tuple[list[int], float]:
-        """Returns the new tokens of a window, and their mean log-probability."""
-        prompts, engine = Prompts.of_rows([prompt]), engine_for(self.pretrained)
-        config = self._config_for(len(prompt), temperature)
+        self,
+        encoder_outputs: EncoderOutputs,
+        prompts: list[list[int]],
+        temperature: float,
+        keys: list[int],
+    ) -> list[tuple[list[int], float]]:
+        """Returns the new tokens of each window, and their mean log-probability."""
+        rows, engine = Prompts.of_rows(prompts), engine_for(self.pretrained)
+        config = self._config_for(rows.tokens.shape[1], temperature)
         if config.num_beams > 1:
-            best = engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
-            count = int(best.lengths[0])
-            total = float(best.scores[0]) * count**config.length_penalty
-            return best.tokens[0, :count].tolist(), total / count
-        keys = row_keys(config.seed, np.array([key]))
+            best = engine.beam_search(rows, config, encoder_outputs=encoder_outputs)
+            totals = best.scores * best.lengths**config.length_penalty
+            return [
+                (tokens[:count].tolist(), float(total / count))
+                for tokens, count, total in zip(best.tokens, best.lengths, totals, strict=True)
+            ]
         options = {"encoder_outputs": encoder_outputs, "keep_scores": True}
-        found = new_tokens(engine, prompts, config, keys, **options)
-        tokens = found.tokens[0, : found.lengths[0]]
-        # The scores are those from which the tokens were chosen, divided by the temperature.
-        scores = found.scores[:, 0] * (temperature or 1.0)
-        chances = np.asarray(jax.nn.log_softmax(scores, axis=1))
-        return tokens.tolist(), float(chances[np.arange(len(tokens)), tokens].mean())
+        found = new_tokens(engine, rows, config, row_keys(config.seed, np.array(keys)), **options)
+        texts = []
+        for n, count in enumerate(found.lengths):
+            tokens = found.tokens[n, :count]
+            # The scores are those from which the tokens were chosen, divided by the temperature.
+            scores = found.scores[:count, n] * (temperature or 1.0)
+            chances = np.asarray(jax.nn.log_softmax(scores, axis=1))
+            texts.append((tokens.tolist(), float(chances[np.arange(count), tokens].mean())))
+        return texts
 
     def _config_for(self, width: int, temperature: float) -> SpeechGenerationConfig:
         """Returns the options at a temperature after a prompt of some tokens."""

@@ -1,6 +1,7 @@
 """The times of words: cross-attention and dynamic time warping."""
 
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,11 @@ from jaxformer.pretrained.model import Pretrained
 
 _WITHOUT_SPACES = ("zh", "ja", "th", "lo", "my", "yue")
 """Languages whose words are not separated by spaces."""
+_OPENING, _CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"
+"""Marks that belong to the word after them, or before them."""
+_PUNCTUATION = string.punctuation
+_UNKNOWN = "\ufffd"
+"""Stands in a text for bytes that are no character."""
 _MEDIAN_WIDTH = 7
 
 
@@ -173,24 +179,72 @@ def words_of(
     Returns:
         {"word", "start", "end"} of each.
     """
-    spaced = language not in _WITHOUT_SPACES
-    words: list[dict[str, Any]] = []
-    pending: list[int] = []
-    begin = end
-    for token, start in zip(tokens, starts, strict=True):
-        begin = begin if pending else start
-        pending.append(token)
-        text = tokenizer.decode(pending)
-        if "\ufffd" in text:
-            continue  # bytes of a character whose other bytes follow
-        if words and spaced and not text.startswith(" "):
-            words[-1]["word"] += text
-        else:
-            words.append({"word": text, "start": round(float(begin), 3)})
-        pending = []
-    if pending:
-        words.append({"word": tokenizer.decode(pending), "start": round(float(begin), 3)})
-    ends = [word["start"] for word in words[1:]] + [round(float(end), 3)]
+    groups = grouped(tokenizer, tokens, language)
+    begins = [round(float(starts[places[0]]), 3) for _, places in groups]
+    ends = [*begins[1:], round(float(end), 3)]
     return [
-        {**word, "end": max(last, word["start"])} for word, last in zip(words, ends, strict=True)
+        {"word": word, "start": begin, "end": max(last, begin)}
+        for (word, _), begin, last in zip(groups, begins, ends, strict=True)
     ]
+
+
+def grouped(
+    tokenizer: Tokenizer, tokens: Sequence[int], language: str | None
+) -> list[tuple[str, list[int]]]:
+    """Groups the tokens of a text to words with their punctuation.
+
+    Args:
+        tokenizer: The tokenizer.
+        tokens: The tokens of words, without timestamps.
+        language: The code of the language; some do not separate words by spaces.
+
+    Returns:
+        Each word, and the places of its tokens.
+
+    References:
+        `whisper.tokenizer.split_to_word_tokens` and `whisper.timing.merge_punctuations` of OpenAI,
+        and `_combine_tokens_into_words` of transformers.
+    """
+    words = _characters(tokenizer, tokens)
+    if language not in _WITHOUT_SPACES:
+        words = _joined(
+            words, lambda _, text: not text.startswith(" ") and text.strip() not in _PUNCTUATION
+        )
+    opened: list[tuple[str, list[int]]] = []
+    for word, places in words[::-1]:
+        if opened and word.startswith(" ") and word.strip() in _OPENING:
+            after, others = opened[-1]
+            opened[-1] = word + after, places + others
+        else:
+            opened.append((word, places))
+    words = opened[::-1]
+    return _joined(words, lambda before, text: not before.endswith(" ") and text in _CLOSING)
+
+
+def _characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Groups tokens to whole characters, of which a token may be some bytes."""
+    whole, done = tokenizer.decode(list(tokens)), 0
+    groups: list[tuple[str, list[int]]] = []
+    pending: list[int] = []
+    for place in range(len(tokens)):
+        pending.append(place)
+        text = tokenizer.decode([tokens[each] for each in pending])
+        unknown = text.find(_UNKNOWN)
+        # A character that the whole text does not show either stays unknown.
+        if unknown < 0 or whole[done + unknown : done + unknown + 1] in ("", _UNKNOWN):
+            groups.append((text, pending))
+            done, pending = done + len(text), []
+    return groups
+
+
+def _joined(
+    words: Sequence[tuple[str, list[int]]], continues: Callable[[str, str], bool]
+) -> list[tuple[str, list[int]]]:
+    """Joins each word to the one before it if it continues this."""
+    found: list[tuple[str, list[int]]] = []
+    for word, places in words:
+        if found and continues(found[-1][0], word):
+            found[-1] = (found[-1][0] + word, found[-1][1] + places)
+        else:
+            found.append((word, places))
+    return found

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, check_field, check_fields
-from jaxformer.functional.arrays import assert_axes
+from jaxformer.functional.arrays import assert_axes, spec_of
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.terms import add_metric
@@ -171,7 +171,9 @@ class Quantizer(nnx.Module):
         logits = self.scores(x).astype(jnp.float32)
         noisy = logits
         if key is not None:
-            noisy = (logits + jax.random.gumbel(key, logits.shape)) / temperature
+            # Without a sharding every device would draw the noise of all devices.
+            noise = jax.random.gumbel(key, logits.shape, out_sharding=spec_of(logits))
+            noisy = (logits + noise) / temperature
         codes = jnp.argmax(noisy, axis=-1)
         hard = jax.nn.one_hot(codes, logits.shape[-1])
         chosen = hard

@@ -54,7 +54,7 @@ class Clips(ClipTable):
     max_characters: int = 400
     """A longer transcript cannot be used."""
 
-    buckets: int = 6
+    buckets: int = 10
     """The number of lengths to which clips are padded in training; each is compiled once."""
 
     def __post_init__(self):

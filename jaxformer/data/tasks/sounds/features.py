@@ -18,7 +18,7 @@ from jaxformer.data.dataset import Batch
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.data.tasks.sequences import padded
 from jaxformer.errors import DataError
-from jaxformer.functional.audio import compressed, kaldi_filter_banks, log_mel, log_mel_power
+from jaxformer.functional.audio import kaldi_filter_banks, log_mel, log_mel_power
 from jaxformer.io.model_files import read_object
 from jaxformer.models import SpectrogramConfig, SpectrogramPatchesConfig, WaveformConfig
 from jaxformer.models.model import ModelConfig
@@ -230,10 +230,7 @@ class LogMel(SoundForm):
         }
 
     def spectrogram(self, waveform: np.ndarray) -> np.ndarray:
-        """Returns the spectrogram of a waveform of any length.
-
-        A waveform that fits into a window is padded with silence, as in transformers; a longer one
-        is read in parts of a window each, so that memory suffices for hours.
+        """Returns the spectrogram of a waveform, which is padded with silence to a window.
 
         Args:
             waveform: float32 `[S]`.
@@ -241,19 +238,19 @@ class LogMel(SoundForm):
         Returns:
             float32 `[T, M]`.
         """
-        if len(waveform) <= self.num_samples:
-            whole = np.pad(waveform, (0, self.num_samples - len(waveform)))
-            return np.asarray(_log_mel(self, whole))
-        half = self.fft_length // 2
-        total = len(waveform) // self.hop
-        window = (self.num_frames - 1) * self.hop + self.fft_length
-        reflected = np.pad(waveform, half, mode="reflect")
-        parts = []
-        for start in range(0, total, self.num_frames):
-            part = reflected[start * self.hop :][:window]
-            parts.append(np.asarray(_log_mel_power(self, np.pad(part, (0, window - len(part))))))
-        log_power = np.concatenate(parts)[:total]
-        return np.asarray(compressed(log_power, log_power.max()))
+        missing = max(self.num_samples - len(waveform), 0)
+        return np.asarray(_log_mel(self, np.pad(waveform, (0, missing))))
+
+    def log_power(self, waveform: np.ndarray) -> np.ndarray:
+        """Returns the logarithms of the power of a part of a sound, see `log_mel_power`.
+
+        Args:
+            waveform: float32 `[S]`.
+
+        Returns:
+            float32 `[T, M]`.
+        """
+        return np.asarray(_log_mel_power(self, waveform))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -50,7 +50,7 @@ class LabelledClips(ClipTable):
     """A longer clip is cut to this length, or to that of the model's window if it is shorter: at
     random in training, and otherwise at its end."""
 
-    buckets: int = 4
+    buckets: int = 10
     """The number of lengths to which waveforms are padded in training; each is compiled once."""
 
     def __post_init__(self):

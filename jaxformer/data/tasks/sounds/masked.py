@@ -78,7 +78,7 @@ class MaskedSounds(RowData[Recording]):
     max_seconds: float = 15.6
     """A longer sound is cut to this length, at random."""
 
-    buckets: int = 6
+    buckets: int = 10
     """The number of lengths to which sounds are padded in training; each is compiled once."""
 
     features: ConvolutionalFeatures = ConvolutionalFeatures()

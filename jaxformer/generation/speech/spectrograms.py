@@ -1,0 +1,123 @@
+"""The spectrograms that Whisper reads: of one window, or of a long sound as it is read."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from jaxformer.data.sound import SampleReader, SoundStream
+from jaxformer.data.tasks.sounds.features import LogMel
+from jaxformer.functional.audio import compressed
+
+
+class Spectrogram(Protocol):
+    """What a transcript is written from."""
+
+    total: int
+    """The frames to transcribe."""
+    frames: int
+    """The frames of the sound."""
+
+    def window(self, position: int) -> np.ndarray:
+        """Returns the frames of a window from this one on, float32 `[T, M]`, padded with zeros."""
+
+
+class WindowSpectrogram:
+    """The spectrogram of a sound of at most one window, which is padded with silence.
+
+    Args:
+        features: How the model reads it.
+        waveform: float32 `[S]`.
+        total: The frames to transcribe; None: those of the sound.
+    """
+
+    def __init__(self, features: LogMel, waveform: np.ndarray, total: int | None = None):
+        self.frames = -(-len(waveform) // features.hop)
+        self.total = self.frames if total is None else total
+        self._values = features.spectrogram(waveform)
+
+    def window(self, position: int) -> np.ndarray:
+        """Returns the frames of a window from this one on."""
+        rest = self._values[position:]
+        return np.pad(rest, ((0, len(self._values) - len(rest)), (0, 0)))
+
+
+class LongSpectrogram:
+    """The spectrogram of a longer sound, whose windows are computed as they are read.
+
+    The sound is read twice: for its loudest frequency, which the whole spectrogram depends on, and
+    for the windows, each of which starts no earlier than the one before. Windows are those of the
+    spectrogram of the whole sound in transformers, and zeros are behind its end.
+
+    Args:
+        features: How the model reads it.
+        stream: The sound, of more than one window.
+    """
+
+    def __init__(self, features: LogMel, stream: SoundStream):
+        self._features = features
+        self._loudest, self.num_samples, position = np.float32(-np.inf), None, 0
+        counted = _Counted(stream.blocks())
+        self._reader = self._reflected(counted)
+        while self.num_samples is None or position < self.num_samples // features.hop:
+            power, ends = self._power(position)
+            if ends:  # all of the sound has been read
+                self.num_samples = counted.samples
+                power = power[: max(self.num_samples // features.hop - position, 0)]
+            self._loudest = max(self._loudest, power.max(initial=-np.inf))
+            position += features.num_frames
+        self.frames = self.total = -(-self.num_samples // features.hop)
+        self._reader = self._reflected(stream.blocks())
+
+    def window(self, position: int) -> np.ndarray:
+        """Returns the frames of a window from this one on."""
+        features = self._features
+        power, _ = self._power(position)
+        own = min(max(self.num_samples // features.hop - position, 0), features.num_frames)
+        values = np.asarray(compressed(power[:own], self._loudest))
+        return np.pad(values, ((0, features.num_frames - own), (0, 0)))
+
+    def _power(self, position: int) -> tuple[np.ndarray, bool]:
+        """Returns the logarithms of a window's power, and whether the sound ends within it."""
+        features = self._features
+        width = (features.num_frames - 1) * features.hop + features.fft_length
+        start = position * features.hop
+        samples = self._reader.read(start, start + width + 1)
+        padded = np.pad(samples, (0, max(width - len(samples), 0)))[:width]
+        return features.log_power(padded), len(samples) <= width
+
+    def _reflected(self, blocks: Iterable[np.ndarray]) -> SampleReader:
+        return SampleReader(reflected(blocks, self._features.fft_length // 2))
+
+
+class _Counted:
+    """Blocks, whose samples are counted as they are read."""
+
+    def __init__(self, blocks: Iterable[np.ndarray]):
+        self._blocks = blocks
+        self.samples = 0
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for block in self._blocks:
+            self.samples += len(block)
+            yield block
+
+
+def reflected(blocks: Iterable[np.ndarray], half: int) -> Iterator[np.ndarray]:
+    """Yields the blocks of a sound whose ends are reflected, as `numpy.pad` does in that mode.
+
+    Args:
+        blocks: float `[S]` each, together more than `half` samples.
+        half: The samples before the first and after the last.
+    """
+    blocks = iter(blocks)
+    begin = np.zeros(0, np.float32)
+    while len(begin) <= half and (block := next(blocks, None)) is not None:
+        begin = np.concatenate([begin, block])
+    yield begin[half:0:-1]
+    yield begin
+    end = begin[-half - 1 :]
+    for block in blocks:
+        yield block
+        end = np.concatenate([end, block])[-half - 1 :]
+    yield end[-2::-1]
