@@ -48,14 +48,15 @@ def frame_log_probs(
     Raises:
         DataError: The sound is shorter than a frame.
     """
-    convolutions, rate = pretrained.config.features, features.sampling_rate
+    config, rate = pretrained.config, features.sampling_rate
+    convolutions = config.features
     if len(waveform) < convolutions.min_samples:
         raise DataError(
             f"waveform has {len(waveform)} samples: must have at least "
             f"{convolutions.min_samples}, those of a frame"
         )
-    step = convolutions.samples_per_frame
-    waveform, total = features(waveform), convolutions.num_frames(len(waveform))
+    step = config.samples_per_frame
+    waveform, total = features(waveform), config.num_frames(len(waveform))
     window, overlap = (round(seconds * rate / step) for seconds in (WINDOW, OVERLAP))
     if total <= window:
         window, overlap = total, 0
@@ -79,7 +80,7 @@ def _log_probs(pretrained: Pretrained, samples: np.ndarray, multiple: int) -> np
     padded = np.pad(samples, (0, -count % multiple))[None]
     batch = {"waveforms": padded, "num_samples": np.array([count], np.int32)}
     scores = _scored(pretrained.abstract_model, pretrained.parameters, batch)
-    return np.asarray(scores)[0, : pretrained.config.features.num_frames(count)]
+    return np.asarray(scores)[0, : pretrained.config.num_frames(count)]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -57,7 +57,7 @@ def transcribe_labels(
     result = {"text": text, "language": None, "duration": duration}
     if timestamps == "none":
         return result
-    seconds = pretrained.config.features.samples_per_frame / features.sampling_rate
+    seconds = pretrained.config.samples_per_frame / features.sampling_rate
     intervals = align(log_probs, labels, blank=blank)
     found = words_of(tokenizer, labels, intervals, seconds)
     start, end = (found[0]["start"], found[-1]["end"]) if found else (0.0, round(duration, 3))
