@@ -98,8 +98,8 @@ class WaveformConfig(TransformerModelConfig):
         wanted = f"divisible by position_convolution.groups = {groups}"
         check_field(self, "model_dim", divides, wanted)
         reads = self.adapter is None or all(isinstance(head, CTC) for head in self.heads)
-        wanted = "CTC heads or none with an adapter, which shortens rows; set model.adapter = None"
-        check_field(self, "heads", reads, wanted)
+        wanted = "CTC heads or none, since model.adapter (add_adapter in config.json) shortens rows"
+        check_field(self, "heads", reads, wanted, "model")
 
     @property
     def output_width(self):

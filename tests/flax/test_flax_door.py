@@ -511,3 +511,25 @@ def test_outputs_have_the_fields_of_transformers():
         values = {name: jnp.zeros(1) for name in made.fields}
         assert list(made(**values)) == list(made.fields)
     assert isinstance(flax.__version__, str)
+
+
+@pytest.mark.more
+def test_electra_reads_the_second_segment_where_none_is_given():
+    """As its old class did; PyTorch's reads the first."""
+    sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 8, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
+    model = jaxformer.flax.FlaxElectraModel({**sizes, "model_type": "electra"})
+    ids = np.arange(6).reshape(2, 3)
+    found = model(ids).last_hidden_state
+    given = model(ids, token_type_ids=np.ones_like(ids)).last_hidden_state
+    np.testing.assert_array_equal(found, given)
+    assert np.abs(found - model(ids, token_type_ids=0 * ids).last_hidden_state).max() > 1e-3
+
+
+@pytest.mark.more
+def test_the_text_tower_of_clip_has_a_pooled_output():
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "eos_token_id": 39}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 9}
+    output = jaxformer.flax.FlaxCLIPTextModel(sizes)(np.array([[1, 5, 39]]))
+    assert list(output) == ["last_hidden_state", "pooler_output"]
+    np.testing.assert_array_equal(output.pooler_output, output.last_hidden_state[:, 2])

@@ -35,8 +35,9 @@ pytestmark = [
 ]
 _WITHOUT_ROPE = {"rope_parameters": None, "attention_bias": False, "head_dim": 8}
 _SQUARE = {"image_size": 12, "patch_size": 4, "num_channels": 3}
-# A bert2bert of Flax generates token 0 alone, though its logits are those of PyTorch's.
-_SILENT = ("encoder-decoder",)
+# A bert2bert of Flax generates token 0 alone, though its logits are those of PyTorch's; with a mask
+# of samples a speech encoder and its decoder end in an error.
+_SILENT = ("encoder-decoder", "speech-encoder-decoder")
 CHANGES = {
     # What the Flax classes ignored; and transformers 4 had other names for the fields of RoPE.
     "llama": {**_WITHOUT_ROPE, "mlp_bias": False},
@@ -159,6 +160,9 @@ def test_equal_to_the_flax_class(name, made):
         old = dict(file)
     inputs = {"input_values" if name == "inputs" else name: x for name, x in old.items()}
     model = load(home / "flax")
+    if name.startswith("whisper") and (mask := old.get("decoder_attention_mask")) is not None:
+        # PyTorch's class counts padding.
+        inputs["decoder_position_ids"] = np.maximum(np.cumsum(mask, axis=1) * mask - 1, 0)
     with np.load(home / "outputs.npz") as file:
         expected = dict(file)
     with np.load(home / "read.npz") as file:
