@@ -533,3 +533,15 @@ def test_the_text_tower_of_clip_has_a_pooled_output():
     output = jaxformer.flax.FlaxCLIPTextModel(sizes)(np.array([[1, 5, 39]]))
     assert list(output) == ["last_hidden_state", "pooler_output"]
     np.testing.assert_array_equal(output.pooler_output, output.last_hidden_state[:, 2])
+
+
+@pytest.mark.parametrize("name", ["num_labls", "sed"])
+def test_an_option_that_nothing_reads_is_refused(name, tmp_path):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
+    own = jaxformer.flax.FlaxBertForSequenceClassification
+    own(sizes).save_pretrained(tmp_path)
+    fine = own.from_pretrained(tmp_path, hidden_dropout_prob=0.3, num_labels=2, from_pt=True)
+    assert fine.config.hidden_dropout_prob == 0.3
+    with pytest.raises(ArgumentError, match=name):
+        own.from_pretrained(tmp_path, **{name: 3})

@@ -106,7 +106,8 @@ def case_of(name, folder):
     # Flax's causal encoders cannot generate: they drop the cache.
     writes = isinstance(checkpoint.architecture.task, CausalLMTask | Seq2SeqLMTask)
     generates = writes and not fields and kind not in _SILENT
-    inputs = example_inputs(checkpoint, "left" if writes else "right")
+    # PyTorch's Whisper counts the positions of padding too.
+    inputs = example_inputs(checkpoint, "left" if writes and kind != "whisper" else "right")
     (folder / name).mkdir()
     apart = ("label", "_positions", "return_loss", "sampled_negative")
     apart += ("token_type",) * (kind == "encoder-decoder")
@@ -160,9 +161,6 @@ def test_equal_to_the_flax_class(name, made):
         old = dict(file)
     inputs = {"input_values" if name == "inputs" else name: x for name, x in old.items()}
     model = load(home / "flax")
-    if name.startswith("whisper") and (mask := old.get("decoder_attention_mask")) is not None:
-        # PyTorch's class counts padding.
-        inputs["decoder_position_ids"] = np.maximum(np.cumsum(mask, axis=1) * mask - 1, 0)
     with np.load(home / "outputs.npz") as file:
         expected = dict(file)
     with np.load(home / "read.npz") as file:
