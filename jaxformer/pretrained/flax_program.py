@@ -105,7 +105,11 @@ def _program(values: str, architecture: str, config: ModelConfig) -> "FlaxProgra
     hf_config = HFConfig(json.loads(values))
     checkpoint = read_checkpoint(hf_config, FORMATS, architecture=architecture)
     own = checkpoint.model_format
-    own = replace(own, repeats_inputs=own.repeats_inputs or own.model_type in REPEATS_INPUTS)
+    own = replace(
+        own,
+        repeats_inputs=own.repeats_inputs or own.model_type in REPEATS_INPUTS,
+        states_end_normalised=own.states_end_normalised and own.flax.states_end_normalised,
+    )
     return FlaxProgram(replace(checkpoint, config=config, model_format=own))
 
 

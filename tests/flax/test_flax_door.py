@@ -545,3 +545,17 @@ def test_an_option_that_nothing_reads_is_refused(name, tmp_path):
     assert fine.config.hidden_dropout_prob == 0.3
     with pytest.raises(ArgumentError, match=name):
         own.from_pretrained(tmp_path, **{name: 3})
+
+
+@pytest.mark.more
+def test_the_last_state_of_roberta_prelayernorm_is_that_of_its_last_layer():
+    """As its old class gave it; today's transformers normalises it."""
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
+    model = jaxformer.flax.FlaxRobertaPreLayerNormModel(sizes)
+    found = model(np.array([[4, 5, 6]]), output_hidden_states=True)
+    last, output = np.asarray(found.hidden_states[-1]), np.asarray(found.last_hidden_state)
+    centred = last - last.mean(axis=-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12)
+    assert np.abs(last - output).max() > 1e-3
+    np.testing.assert_allclose(output, normal, rtol=2e-5, atol=2e-5)
