@@ -25,11 +25,11 @@ def __getattr__(name: str) -> Any:
     names = optional_module("jaxformer.flax.auto", f"jaxformer.flax.{name}").NAMES
     if name in names:
         return names[name]
-    existed = name.removeprefix("Flax") in sum(FLAX_CLASSES.values(), ())
-    why = "is not supported yet" if existed else "never existed"
     # `from jaxformer.flax import NAME` hides the message of an AttributeError.
+    if name.removeprefix("Flax") in sum(FLAX_CLASSES.values(), ()):
+        raise ImportError(f"jaxformer.flax: {name} is not supported yet")
     nearest = did_you_mean(name, [each for each in names if not each.endswith("Module")])
-    raise ImportError(f"jaxformer.flax: {name} {why}{nearest}")
+    raise ImportError(f"jaxformer.flax: {name} never existed{nearest}")
 
 
 def __dir__() -> list[str]:

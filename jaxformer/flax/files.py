@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
+from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.generation.config import TOKEN_FIELDS
 from jaxformer.hub.flax_api.config import FlaxConfig, as_config, options_of
 from jaxformer.hub.hf_config import HFConfig
@@ -63,6 +64,7 @@ class FilesMixin:
             lack are new, with a warning; with `_do_init=False` they are missing.
 
         Raises:
+            ArgumentError: An option is neither an argument nor a field that the class reads.
             ConfigError: There is no such model, or it belongs to another class.
             DataError: The files are damaged, or an array has another shape.
         """
@@ -79,6 +81,12 @@ class FilesMixin:
             if key not in _UNUSED:
                 setattr(config, key, value)
         model = cls(config, dtype=dtype, _do_init=False, **own)
+        for key in (options.keys() - set(_UNUSED)) & model.checkpoint.hf_config.ignored.keys():
+            nearest = did_you_mean(key, (*vars(config).keys() - {key}, "num_labels", *OF_CLASS))
+            raise ArgumentError(
+                f"{key}: is no argument, and {cls.__name__} reads no such field of "
+                f"the config{nearest}"
+            )
         files = open_tensors(folder, model.checkpoint)
         model.checkpoint = fitted_to_tensors(model.checkpoint, files)
         model_format = model.checkpoint.model_format

@@ -176,10 +176,11 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         return self.program.init_cache(batch_size, max_length, states)
 
     def _get_feat_extract_output_lengths(self, input_lengths: Any, add_adapter: Any = None) -> Any:
-        """Returns the frames of sounds with so many samples."""
-        del add_adapter
+        """Returns the frames of sounds with so many samples; `add_adapter=False`: before it."""
         config = self.program.checkpoint.config
-        return config.parts.get("encoder", config).features.num_frames(input_lengths)
+        config = config.parts.get("encoder", config)
+        own = config.features if add_adapter is False else config
+        return own.num_frames(input_lengths)
 
     def _run(self, method: str, given: dict[str, Any]) -> Any:
         """Runs a method on its arguments."""

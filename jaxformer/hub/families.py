@@ -400,7 +400,7 @@ class _Waveform(HFFamily):
         return waveforms, {"valid": _valid_frames(checkpoint.config, inputs)}
 
     def encoder_mask(self, checkpoint, inputs):
-        valid = _valid_frames(checkpoint.config, inputs)
+        valid = checkpoint.config.output_valid(_valid_frames(checkpoint.config, inputs))
         return Mask() if valid is None else KeyPadding(valid)
 
     def forward(self, model, checkpoint, inputs, key=None):

@@ -1,6 +1,10 @@
 """The Flax classes of transformers 4.55, the last release with Flax support."""
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
 
 if TYPE_CHECKING:
     from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
@@ -107,6 +111,27 @@ _SEQ2SEQ = ("ForConditionalGeneration", "MTModel")
 REPEATS_INPUTS = frozenset({"blenderbot", "blenderbot-small", "marian", "pegasus"})
 """The systems whose Flax decoders, unlike PyTorch's, read the inputs of the encoder, shifted, where
 no `decoder_input_ids` are given."""
+Arrays = Mapping[str, jax.Array]
+
+
+def _second_segment(arrays: Arrays) -> Arrays:
+    """Segment 1, the second, for all tokens."""
+    return {"token_type_ids": jnp.ones_like(arrays["input_ids"])} if "input_ids" in arrays else {}
+
+
+def _counted(arrays: Arrays) -> Arrays:
+    """Positions that count the real tokens of the decoder."""
+    if (mask := arrays.get("decoder_attention_mask")) is None:
+        return {}
+    return {"decoder_position_ids": jnp.maximum(jnp.cumsum(mask, axis=-1) * mask - 1, 0)}
+
+
+FLAX_INPUTS: dict[str, Callable[[Arrays], Arrays]] = {
+    "electra": _second_segment,
+    "whisper": _counted,
+}
+"""`model_type` -> the inputs that its Flax classes, unlike PyTorch's, make from others where they
+are not given."""
 FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {
     "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
     "ForMaskedLM": ("ForMaskedLM",),

@@ -92,6 +92,8 @@ class FlaxFormat:
     PyTorch's names."""
     ignored: Mapping[str, Any] = field(default_factory=dict)
     """Field of config.json that Flax's class did not read -> the value that it used."""
+    states_end_normalised: bool = True
+    """Whether the last hidden state of Flax's class was normalised, where that of PyTorch's is."""
     differences: tuple[Difference, ...] = ()
     """Other fields that Flax's class interpreted differently."""
 

@@ -122,20 +122,20 @@ class CompositeConfig(ModelConfig):
 
     def flops(self, lengths):
         """Returns the FLOPs per encoder token, including those of the targets."""
-        length = self.row_lengths(lengths)["inputs"]
-        targets = lengths["decoder_inputs"]
+        length, targets = lengths["inputs"], lengths["decoder_inputs"]
         share = targets / length
+        states = self.encoder.output_length(length)
         layers = self.decoder.num_layers
         encoder = self.encoder.flops(lengths)
         decoder = self.decoder.flops({"inputs": targets})
         cross = self.decoder.cross_attention
-        # Keys and values are projected once for each token of the encoder.
+        # Keys and values are projected once for each state of the encoder.
         source = cross.encoder_products(self.decoder) * layers
         if self.projects:
             source += self.encoder.output_width * self.decoder.encoder_width
-        pairs = 2 * cross.products_per_pair(self.decoder) * layers * length * share
+        pairs = 2 * cross.products_per_pair(self.decoder) * layers * states * share
         return TokenFlops(
-            encoder.products + 2 * source + share * decoder.products,
+            encoder.products + 2 * source * states / length + share * decoder.products,
             encoder.attention + share * decoder.attention + pairs,
             encoder.causal_attention + share * decoder.causal_attention + pairs,
         )

@@ -267,6 +267,10 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
     def check_lengths(self, lengths):
         self.position.validate_length(lengths["inputs"])
 
+    def output_length(self, length: int | jax.Array) -> int | jax.Array:
+        """Returns the number of states behind the blocks for this many tokens of a row."""
+        return length
+
 
 @dataclass(frozen=True)
 class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):

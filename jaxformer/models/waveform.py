@@ -1,6 +1,6 @@
 """Encoders over waveforms (wav2vec 2.0, HuBERT)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -42,7 +42,9 @@ from jaxformer.nn.layers import normal, optional_norm, parameter
 from jaxformer.nn.waveform import (
     ConvolutionalFeatures,
     FeatureEncoder,
+    FrameAdapter,
     FramePositions,
+    LengthAdapter,
     PositionalConvolution,
     SpanMasking,
 )
@@ -82,8 +84,10 @@ class WaveformConfig(TransformerModelConfig):
     """Whether projections into the residual stream have smaller initial weights (GPT-2)."""
     dropout: float = 0.1
     """Dropout rate of the embeddings and of every sublayer's output."""
+    adapter: LengthAdapter | None = None
+    """Convolutions that shorten the rows behind the blocks, for a transcript or a decoder."""
     heads: tuple[Head, ...] = (CTC(vocab_size=32),)
-    """The heads on the hidden states."""
+    """The heads on the hidden states; with an adapter CTC alone."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -93,6 +97,32 @@ class WaveformConfig(TransformerModelConfig):
         divides = self.model_dim % groups == 0
         wanted = f"divisible by position_convolution.groups = {groups}"
         check_field(self, "model_dim", divides, wanted)
+        reads = self.adapter is None or all(isinstance(head, CTC) for head in self.heads)
+        wanted = "CTC heads or none, since model.adapter (add_adapter in config.json) shortens rows"
+        check_field(self, "heads", reads, wanted, "model")
+
+    @property
+    def output_width(self):
+        dim = self.model_dim
+        return dim if self.adapter is None else self.adapter.output_width(dim)
+
+    @property
+    def samples_per_frame(self) -> int:
+        """The number of samples from one frame of the outputs to the next."""
+        own = self.features.samples_per_frame
+        return own if self.adapter is None else own * self.adapter.stride**self.adapter.num_layers
+
+    def num_frames(self, samples: int | jax.Array) -> int | jax.Array:
+        """Returns the number of frames of the outputs of a waveform."""
+        return self.output_length(self.features.num_frames(samples))
+
+    def output_length(self, length: int | jax.Array) -> int | jax.Array:
+        """Returns the number of frames behind the adapter, which may shorten rows."""
+        return length if self.adapter is None else self.adapter.num_frames(length)
+
+    def output_valid(self, valid: jax.Array | None) -> jax.Array | None:
+        """Returns the valid frames of the outputs, from those of `features`; None: all."""
+        return valid if valid is None or self.adapter is None else self.adapter.valid_frames(valid)
 
     def build(self, key):
         return Waveform(key, self)
@@ -132,7 +162,12 @@ class WaveformConfig(TransformerModelConfig):
         own, dim = self.position_convolution, self.model_dim
         products = self.features.products + self.features.channels[-1] * dim
         products += own.kernel_size * dim * dim // own.groups
-        products += block_products(*blocks) + sum(head.products(self) for head in self.heads)
+        products += block_products(*blocks)
+        heads, share = sum(head.products(self) for head in self.heads), 1
+        if self.adapter is not None:
+            products += self.adapter.products(dim)
+            share = self.adapter.stride**self.adapter.num_layers
+        products += heads // share
         return TokenFlops(2 * products, *attention_flops(*blocks, lengths["inputs"], causal=False))
 
 
@@ -160,12 +195,14 @@ class Waveform(Model):
         self.frame_positions = FramePositions(keys[4], config.position_convolution, dim)
         self.transformer = Transformer(
             keys[5],
-            config,
+            replace(config, adapter=None),  # the blocks' outputs are as wide as they are
             position=config.position,
             make_block=partial(config.block.build, sublayers=config.sublayers),
             num_layers=config.num_layers,
             width=dim,
         )
+        own, key = config.adapter, jax.random.fold_in(key, 1)
+        self.adapter = None if own is None else FrameAdapter(key, own, dim, config.init_std)
         self.heads = build_heads(keys[6], config, config.heads)
         self.config = config
 
@@ -204,8 +241,9 @@ class Waveform(Model):
         valid: jax.Array | None = None,
         masked: jax.Array | None = None,
         key: jax.Array | None = None,
+        adapted: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the hidden states of frames.
+        """Returns the hidden states of frames, or the frames of the adapter behind them.
 
         Args:
             features: `[B, T, C]`, from `features`.
@@ -213,12 +251,15 @@ class Waveform(Model):
             masked: bool `[B, T]`: the frames to replace with the mask vector. None: spans that are
                 drawn with the key, and none in evaluation.
             key: The dropout key; None in evaluation.
+            adapted: bool `[B, T]`: the states that the adapter reads, so that padding does not
+                change the real frames; None: all, as in transformers.
 
         Returns:
-            `[B, T, D]` in the compute dtype.
+            `[B, output_length(T), output_width]` in the compute dtype.
         """
         sizes = assert_axes(features=(features, "B T C"))
-        for name, frames in (("valid", valid), ("masked", masked)):
+        given = {"valid": valid, "masked": masked, "adapted": adapted}
+        for name, frames in given.items():
             if frames is not None:
                 assert_axes(sizes, **{name: (frames, "B T")})
                 assert_bool(**{name: frames})
@@ -229,7 +270,8 @@ class Waveform(Model):
             x = jnp.where(valid[..., None], x, jnp.zeros((), x.dtype))
         x = x + tap("hook_pos_embed", self.frame_positions(x))
         mask = Mask() if valid is None else KeyPadding(valid)
-        return self.transformer(x, mask=mask, key=stack_key)
+        x = self.transformer(x, mask=mask, key=stack_key)
+        return x if self.adapter is None else tap("hook_adapter", self.adapter(x, adapted))
 
     def _masked(self, x, valid, masked, key):
         """Replaces masked frames, and zeroes masked channels."""
@@ -270,6 +312,7 @@ class Waveform(Model):
         valid: jax.Array | None = None,
         masked: jax.Array | None = None,
         key: jax.Array | None = None,
+        adapted: jax.Array | None = None,
     ) -> ModelOutput:
         """Returns what the heads read, see `states`."""
         layers = None
@@ -278,17 +321,23 @@ class Waveform(Model):
             hidden, cache = run(features, valid, masked, key)
             layers = jnp.stack(layer_states(cache))
         else:
-            hidden = self.states(features, valid, masked, key)
+            hidden = self.states(features, valid, masked, key, adapted)
+        valid = self.config.output_valid(valid)
         pooled = pool(hidden, valid, "first")
         return ModelOutput(hidden, pooled, valid=valid, features=features, layers=layers)
 
     def outputs(self, batch, key=None):
         num_samples = batch.get("num_samples")
         features = self.features(batch["waveforms"], num_samples)
-        return self.outputs_of(features, self.valid(batch), batch.get("masked"), key)
+        real = self._real(batch)
+        return self.outputs_of(features, real, batch.get("masked"), key, real)
 
     def valid(self, batch):
-        """Returns the frames that read real samples alone, bool `[B, T]`; None: all."""
+        """Returns the frames of the outputs that are real, bool `[B, T]`; None: all."""
+        return self.config.output_valid(self._real(batch))
+
+    def _real(self, batch):
+        """The frames that read real samples alone, before the adapter; None: all."""
         if "num_samples" not in batch:
             return None
         length = self.config.features.num_frames(batch["waveforms"].shape[1])

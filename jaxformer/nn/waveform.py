@@ -1,4 +1,4 @@
-"""From waveforms to frames: strided convolutions, a positional convolution, and masked spans."""
+"""From waveforms to frames: strided convolutions, positions, masked spans, and an adapter."""
 
 import math
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import RATE, at_least, check_field, check_fields, check_types
-from jaxformer.functional.arrays import assert_axes
+from jaxformer.checks import RATE, at_least, between, check_field, check_fields, check_types
+from jaxformer.functional.arrays import assert_axes, assert_bool, whole_rows
 from jaxformer.functional.audio.convolution import (
     channel_norm,
     grouped_convolution,
@@ -154,6 +154,76 @@ class SpanMasking:
         return self.time_probability > 0 or self.channel_probability > 0
 
 
+@dataclass(frozen=True)
+class LengthAdapter:
+    r"""Gated strided convolutions behind the blocks, which shorten rows for what reads them.
+
+    .. math:: y_t = (W_1 x_{t s - 1 \ldots t s + P - 2} + b_1)
+              \odot \sigma(W_2 x_{t s - 1 \ldots t s + P - 2} + b_2)
+
+    for each layer, with a zero before and after the row.
+
+    References:
+        Li et al., Multilingual Speech Translation with Efficient Finetuning of Pretrained Models
+        (https://arxiv.org/abs/2010.12829), section 2.2.
+    """
+
+    num_layers: int = 3
+    """Convolutions."""
+    kernel_size: int = 3
+    """The taps of each (P), at most 3: one frame before and one after."""
+    stride: int = 2
+    """By how much each shortens a row (s)."""
+    width: int | None = None
+    """The width of the frames, to which a linear layer and a norm map others; None: model_dim."""
+
+    def __post_init__(self):
+        check_types(self)
+        sizes = {"num_layers": SIZE, "kernel_size": between(1, 3), "stride": SIZE}
+        width = {} if self.width is None else {"width": SIZE}
+        check_fields(self, "adapter", **sizes, **width)
+
+    def output_width(self, dim: int) -> int:
+        """Returns the width of the frames behind states of width `dim`."""
+        return dim if self.width is None else self.width
+
+    def num_frames(self, frames: int | jax.Array) -> int | jax.Array:
+        """Returns the number of frames behind this number of states."""
+        for _ in range(self.num_layers):
+            frames = self._length(frames)
+        return frames
+
+    def valid_frames(self, valid: jax.Array) -> jax.Array:
+        """Returns which frames have a real state in their middle.
+
+        Args:
+            valid: bool `[B, T]`, the real states of each row, which precede its padding.
+
+        Returns:
+            bool `[B, num_frames(T)]`.
+        """
+        for _ in range(self.num_layers):
+            valid = self.shortened(valid)
+        return valid
+
+    def shortened(self, valid: jax.Array) -> jax.Array:
+        """Returns `valid_frames` of one layer."""
+        assert_axes(valid=(valid, "B T"))
+        assert_bool(valid=valid)
+        kept = valid[:, :: self.stride]
+        return jnp.pad(kept, ((0, 0), (0, self._length(valid.shape[1]) - kept.shape[1])))
+
+    def _length(self, frames: int | jax.Array) -> int | jax.Array:
+        return num_windows(frames + 2, self.kernel_size, self.stride)
+
+    def products(self, dim: int) -> int:
+        """Multiply-adds for each state of width `dim`."""
+        width = self.output_width(dim)
+        each = self.kernel_size * width * 2 * width
+        total = sum(each // self.stride ** (layer + 1) for layer in range(self.num_layers))
+        return total + (0 if width == dim else dim * width)
+
+
 class ChannelNorm(nnx.Module):
     """`channel_norm` with its parameters."""
 
@@ -246,3 +316,43 @@ class FramePositions(nnx.Module):
         y = grouped_convolution(x, kernel, groups=self.config.groups)
         wide = y.astype(jnp.promote_types(y.dtype, jnp.float32)) + self.bias[...][None, None]
         return activation(self.config.activation)(wide.astype(x.dtype))
+
+
+class FrameAdapter(nnx.Module):
+    """`LengthAdapter` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: LengthAdapter, dim: int, std: float):
+        """Declares a projection and its norm if the width differs, and the convolutions."""
+        keys = jax.random.split(key, config.num_layers + 2)
+        width, size = config.output_width(dim), config.kernel_size
+        same = width == dim
+        axes = {"embed": dim}, {"features": width}
+        self.projection = None if same else Linear(keys[0], *axes, normal(std), bias=True)
+        self.norm = None if same else NormLayer(keys[1], LayerNorm(_EPS), width)
+        taps, gated = {"taps": size, "channels": width}, {"features": 2 * width}
+        initial = normal((2 / (size * width)) ** 0.5)
+        self.convolutions = nnx.List(
+            [Linear(key, taps, gated, initial, bias=True) for key in keys[2:]]
+        )
+        self.config = config
+
+    def __call__(self, x: jax.Array, real: jax.Array | None = None) -> jax.Array:
+        """Computes the frames behind the states of blocks.
+
+        Args:
+            x: `[B, T, D]`.
+            real: bool `[B, T]`: the states that are read, others as zeros; None: all.
+
+        Returns:
+            `[B, num_frames(T), width]` in the dtype of `x`.
+        """
+        x = whole_rows(x)
+        if self.projection is not None:
+            x = self.norm(self.projection(x))
+        for convolution in self.convolutions:
+            if real is not None:
+                x = jnp.where(real[..., None], x, jnp.zeros((), x.dtype))
+                real = self.config.shortened(real)
+            x = jnp.pad(x, ((0, 0), (1, 1), (0, 0)))
+            x = jax.nn.glu(convolution(windows(x, self.config.kernel_size, self.config.stride)))
+        return x

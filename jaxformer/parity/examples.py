@@ -100,7 +100,7 @@ def _sounds(
         size = (rows, *config.image_size[::-1])
         return {"input_values": rng.standard_normal(size).astype(np.float32)}
     features = config.features
-    samples = features.min_samples + (_FRAMES - 1) * features.samples_per_frame + 1
+    samples = features.min_samples + (_FRAMES - 1) * config.samples_per_frame + 1
     waveforms = rng.standard_normal((rows, samples)).astype(np.float32)
     if padding == "none":
         return {"input_values": waveforms}

@@ -16,7 +16,7 @@ from jaxformer.functional.dropout import as_key
 from jaxformer.hub import steps
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.families import Outputs
-from jaxformer.hub.flax_classes import REPEATS_INPUTS, flax_architecture
+from jaxformer.hub.flax_classes import FLAX_INPUTS, REPEATS_INPUTS, flax_architecture
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds
 from jaxformer.hub.sound_inputs import check_sounds, check_spectrograms
@@ -105,7 +105,11 @@ def _program(values: str, architecture: str, config: ModelConfig) -> "FlaxProgra
     hf_config = HFConfig(json.loads(values))
     checkpoint = read_checkpoint(hf_config, FORMATS, architecture=architecture)
     own = checkpoint.model_format
-    own = replace(own, repeats_inputs=own.repeats_inputs or own.model_type in REPEATS_INPUTS)
+    own = replace(
+        own,
+        repeats_inputs=own.repeats_inputs or own.model_type in REPEATS_INPUTS,
+        states_end_normalised=own.states_end_normalised and own.flax.states_end_normalised,
+    )
     return FlaxProgram(replace(checkpoint, config=config, model_format=own))
 
 
@@ -205,7 +209,8 @@ class FlaxProgram:
             # Positions of RoBERTa are rows of its table.
             first = getattr(config.position, "offset", 0)
             arrays |= {n: arrays[n] - first for n in ("position_ids",) if n in arrays}
-        return arrays
+        made = FLAX_INPUTS.get(self.checkpoint.model_format.model_type)
+        return arrays if made is None or "past_key_values" in arrays else {**made(arrays), **arrays}
 
     def init_cache(self, rows: int, length: int, encoder_outputs: jax.Array | None = None) -> Cache:
         """Returns the cache before the first token, for rows of a length.

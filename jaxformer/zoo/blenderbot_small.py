@@ -5,8 +5,9 @@ from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, LearnedPositions
+from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map
+from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map, no_head_bias
 from jaxformer.zoo.system import System
 
 _SOURCE = "Roller et al., 2020, table 2, https://arxiv.org/abs/2004.13637"
@@ -32,6 +33,11 @@ SYSTEMS = (
     ),
 )
 
+_SCALED = Difference(
+    "scale_embedding",
+    "it scales the decoder's embeddings too, which changes their norm by the share of its epsilon",
+    same=(False,),
+)
 _TABLE = LearnedPositions(default=512)
 
 
@@ -62,5 +68,6 @@ FORMATS = (
             "eos_token_id": 2,
             "decoder_start_token_id": 1,
         },
+        flax=FlaxFormat(unused=no_head_bias, differences=(_SCALED,)),
     ),
 )

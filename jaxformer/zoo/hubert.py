@@ -29,6 +29,7 @@ _FIELDS = (
     *FIELDS,
     Flag("feature_norm", "feat_proj_layer_norm", True),
     Expect("conv_pos_batch_norm", False),
+    Expect("add_adapter", False),
 )
 
 FORMATS = (

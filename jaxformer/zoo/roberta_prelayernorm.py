@@ -5,6 +5,7 @@ from functools import partial
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedLanguageModel
@@ -78,5 +79,6 @@ FORMATS = (
             "lm_head.decoder.bias": "lm_head.bias",
         },
         defaults={"vocab_size": 50265, "pad_token_id": 1},
+        flax=FlaxFormat(states_end_normalised=False),
     ),
 )

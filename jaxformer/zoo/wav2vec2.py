@@ -1,13 +1,15 @@
 """wav2vec 2.0, and XLSR and XLS-R, its multilingual models."""
 
 from functools import partial
+from typing import Any
 
-from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.fields import Computed, ConfigMap, Flag
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.tasks.speech import QuantizedFramesTask
 from jaxformer.models import QuantizedFrames, WaveformConfig
+from jaxformer.nn.waveform import LengthAdapter
 from jaxformer.zoo.common.wav2vec2_like import (
     ALIASES,
     FIELDS,
@@ -43,9 +45,39 @@ SYSTEMS = (
 )
 
 
+def _read_adapter(hf_config: HFConfig) -> dict[str, Any]:
+    """Reads the convolutions behind the blocks."""
+    if not Flag("", "add_adapter", False).read(hf_config)[""]:
+        return {}
+    width = hf_config.number("output_hidden_size", None)
+    adapter = LengthAdapter(
+        num_layers=hf_config.number("num_adapter_layers", 3),
+        kernel_size=hf_config.number("adapter_kernel_size", 3),
+        stride=hf_config.number("adapter_stride", 2),
+        width=None if width == hf_config.number("hidden_size", 768) else width,
+    )
+    return {"adapter": adapter}
+
+
+def _write_adapter(config: WaveformConfig) -> dict[str, Any]:
+    adapter = config.adapter
+    if adapter is None:
+        return {"add_adapter": False}
+    return {
+        "add_adapter": True,
+        "num_adapter_layers": adapter.num_layers,
+        "adapter_kernel_size": adapter.kernel_size,
+        "adapter_stride": adapter.stride,
+        "output_hidden_size": config.output_width,
+    }
+
+
+_FIELDS = (*FIELDS, Computed(_read_adapter, _write_adapter))
+
+
 def _vector(hf_config: HFConfig, architecture: str) -> dict[str, tuple[int, ...]]:
     """The vector for masked frames, which Flax's classes always have."""
-    config = ConfigMap(WaveformConfig, FIELDS).read(hf_config)
+    config = ConfigMap(WaveformConfig, _FIELDS).read(hf_config)
     if config.span_masking.has_vector:
         return {}
     prefix = "" if architecture == "Wav2Vec2Model" else "wav2vec2."
@@ -55,7 +87,7 @@ def _vector(hf_config: HFConfig, architecture: str) -> dict[str, tuple[int, ...]
 FORMATS = (
     ModelFormat(
         model_type="wav2vec2",
-        config_map=ConfigMap(WaveformConfig, FIELDS),
+        config_map=ConfigMap(WaveformConfig, _FIELDS),
         weight_map=partial(weight_map, "wav2vec2"),
         architectures=architectures("Wav2Vec2", {"ForPreTraining": QuantizedFramesTask()}),
         prefix="wav2vec2.",

@@ -510,3 +510,51 @@ def test_outputs_have_the_fields_of_transformers():
         values = {name: jnp.zeros(1) for name in made.fields}
         assert list(made(**values)) == list(made.fields)
     assert isinstance(flax.__version__, str)
+
+
+@pytest.mark.more
+def test_electra_reads_the_second_segment_where_none_is_given():
+    """As its old class did; PyTorch's reads the first."""
+    sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 8, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
+    model = jaxformer.flax.FlaxElectraModel({**sizes, "model_type": "electra"})
+    ids = np.arange(6).reshape(2, 3)
+    found = model(ids).last_hidden_state
+    given = model(ids, token_type_ids=np.ones_like(ids)).last_hidden_state
+    np.testing.assert_array_equal(found, given)
+    assert np.abs(found - model(ids, token_type_ids=0 * ids).last_hidden_state).max() > 1e-3
+
+
+@pytest.mark.more
+def test_the_text_tower_of_clip_has_a_pooled_output():
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "eos_token_id": 39}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 9}
+    output = jaxformer.flax.FlaxCLIPTextModel(sizes)(np.array([[1, 5, 39]]))
+    assert list(output) == ["last_hidden_state", "pooler_output"]
+    np.testing.assert_array_equal(output.pooler_output, output.last_hidden_state[:, 2])
+
+
+@pytest.mark.parametrize("name", ["num_labls", "sed"])
+def test_an_option_that_nothing_reads_is_refused(name, tmp_path):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
+    own = jaxformer.flax.FlaxBertForSequenceClassification
+    own(sizes).save_pretrained(tmp_path)
+    fine = own.from_pretrained(tmp_path, hidden_dropout_prob=0.3, num_labels=2, from_pt=True)
+    assert fine.config.hidden_dropout_prob == 0.3
+    with pytest.raises(ArgumentError, match=name):
+        own.from_pretrained(tmp_path, **{name: 3})
+
+
+@pytest.mark.more
+def test_the_last_state_of_roberta_prelayernorm_is_that_of_its_last_layer():
+    """As its old class gave it; today's transformers normalises it."""
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
+    model = jaxformer.flax.FlaxRobertaPreLayerNormModel(sizes)
+    found = model(np.array([[4, 5, 6]]), output_hidden_states=True)
+    last, output = np.asarray(found.hidden_states[-1]), np.asarray(found.last_hidden_state)
+    centred = last - last.mean(axis=-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12)
+    assert np.abs(last - output).max() > 1e-3
+    np.testing.assert_allclose(output, normal, rtol=2e-5, atol=2e-5)

@@ -13,6 +13,7 @@ from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generate
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.writing import save
 
 WHISPER = {**TINY["whisper"], "model_type": "whisper", "dropout": 0.3}
 WAVES = {**TINY["wav2vec2"], "model_type": "wav2vec2"}
@@ -74,6 +75,16 @@ def test_the_fields_of_whisper(whisper):
     assert plain[0].shape == output.logits.shape
     classes = door.FlaxWhisperForAudioClassification(WHISPER)(SPECTROGRAMS)
     assert type(classes) is door.FlaxSequenceClassifierOutput
+
+
+@pytest.mark.more
+def test_positions_of_whisper_count_the_real_tokens(whisper):
+    """As the old class counted them; PyTorch's counts padding too."""
+    mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
+    found = whisper(SPECTROGRAMS, IDS, decoder_attention_mask=mask).logits
+    for row, real in enumerate(mask > 0):
+        alone = whisper(SPECTROGRAMS[row : row + 1], IDS[row : row + 1, real]).logits[0]
+        np.testing.assert_allclose(found[row, real], alone, rtol=2e-5, atol=2e-5)
 
 
 def test_a_mask_of_frames_changes_nothing_for_whisper(whisper):
@@ -279,3 +290,24 @@ def test_whispers_gradients_are_pytorchs(tmp_path):
             expected = theirs.get_parameter(f"model.{side}.layers.1.{name}.weight").grad.numpy().T
             scale = np.abs(expected).max()
             np.testing.assert_allclose(found[path], expected, rtol=2e-5, atol=2e-5 * scale)
+
+
+@pytest.mark.more
+def test_an_adapter_shortens_rows_and_comes_back(tmp_path):
+    adapter = {"add_adapter": True, "num_adapter_layers": 2, "output_hidden_size": 20}
+    model = door.FlaxWav2Vec2Model(WAVES | adapter)
+    own = model.params["adapter"]
+    assert own["layers"]["1"]["conv"]["kernel"].shape == (3, 20, 40)
+    assert own["proj"]["kernel"].shape == (48, 20)
+    states = model(SOUNDS, SAMPLES).last_hidden_state
+    before = model._get_feat_extract_output_lengths(90, add_adapter=False)
+    assert states.shape == (2, frames_of(model), 20)
+    assert frames_of(model) == ((before - 1) // 2 + 2) // 2
+    model.save_pretrained(tmp_path / "old")
+    again = door.FlaxWav2Vec2Model.from_pretrained(tmp_path / "old")
+    np.testing.assert_array_equal(again(SOUNDS, SAMPLES).last_hidden_state, states)
+    save(load(tmp_path / "old", dtype=None), tmp_path / "written", format="flax")
+    old, written = (tmp_path / x / "flax_model.msgpack" for x in ("old", "written"))
+    assert written.read_bytes() == old.read_bytes()
+    with pytest.raises(ConfigError, match="CTC"):
+        door.FlaxWav2Vec2ForPreTraining(WAVES | adapter)

@@ -43,6 +43,18 @@ VARIANTS = {
         "wav2vec2", "SequenceClassification", {"use_weighted_layer_sum": False}
     ),
     "wav2vec2 with all layers": ("wav2vec2", "SequenceClassification", POST),
+    "wav2vec2 with an adapter": ("wav2vec2", "CTC", {"add_adapter": True}),
+    "wav2vec2 with a narrower adapter": (
+        "wav2vec2",
+        "CTC",
+        POST | {"add_adapter": True, "output_hidden_size": 20, "num_adapter_layers": 1},
+    ),
+    "wav2vec2 with another adapter": (
+        "wav2vec2",
+        "CTC",
+        {"add_adapter": True, "num_adapter_layers": 2, "adapter_stride": 3}
+        | {"adapter_kernel_size": 2, "output_hidden_size": 40},
+    ),
     "hubert as the large models": ("hubert", "CTC", STABLE),
     "hubert without a norm of frames": ("hubert", "CTC", {"feat_proj_layer_norm": False}),
     "hubert with all layers": (
@@ -86,7 +98,7 @@ def test_a_weight_norm_has_two_spellings(kind, tmp_path):
 
 
 REFUSED = {
-    "add_adapter": True,
+    "add_adapter": "yes",
     "adapter_attn_dim": 16,
     "feat_extract_norm": "batch",
     "conv_kernel": "5",

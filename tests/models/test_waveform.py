@@ -11,7 +11,13 @@ from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.models import AbstractModel, Classification, Dense, QuantizedFrames, WaveformConfig
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 from jaxformer.nn import PreNorm
-from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
+from jaxformer.nn.waveform import (
+    ConvolutionalFeatures,
+    FrameAdapter,
+    LengthAdapter,
+    PositionalConvolution,
+    SpanMasking,
+)
 
 FEATURES = ConvolutionalFeatures((12, 16, 20), (5, 3, 2), (3, 2, 1))
 BASE = WaveformConfig(
@@ -29,6 +35,7 @@ LARGE = replace(
     residual=PreNorm(),
     embedding_norm=None,
 )
+ADAPTED = replace(BASE, adapter=LengthAdapter(num_layers=2, width=10))
 each_config = pytest.mark.parametrize("config", [BASE, LARGE], ids=["base", "large"])
 
 
@@ -59,15 +66,15 @@ def test_the_frames_of_a_waveform():
     assert features.num_frames(399) <= 0 < features.num_frames(400) == 1
 
 
-@each_config
+@pytest.mark.parametrize("config", [BASE, LARGE, ADAPTED], ids=["base", "large", "adapted"])
 def test_padding_changes_nothing(config):
     model = config.build(jax.random.key(0))
     waveforms = waves(2, 90).at[1, 60:].set(7.0)
     batch = {"waveforms": waveforms, "num_samples": jnp.array([90, 60])}
-    frames = config.features.num_frames(60)
+    frames = config.num_frames(60)
     run = jax.jit(model.outputs)
     padded, alone = run(batch), run({"waveforms": waveforms[1:, :60]})
-    assert padded.valid.sum(axis=1).tolist() == [config.features.num_frames(90), frames]
+    assert padded.valid.sum(axis=1).tolist() == [config.num_frames(90), frames]
     found = padded.hidden[1, :frames]
     np.testing.assert_allclose(found, alone.hidden[0], rtol=2e-5, atol=2e-5)
 
@@ -91,6 +98,39 @@ def test_every_parameter_has_a_gradient(config):
     # A bias of the keys moves all scores of a query alike.
     assert all("key.bias" in name for name in silent), silent
     assert all(jnp.isfinite(gradient).all() for gradient in gradients.values())
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 2), (2, 3), (1, 1)])
+def test_an_adapter_is_its_formula(size, stride):
+    adapter = LengthAdapter(1, size, stride)
+    layer = FrameAdapter(jax.random.key(0), adapter, 4, std=0.1)
+    x = np.random.default_rng(0).standard_normal((2, 7, 4)).astype(np.float32)
+    kernel, bias = (np.asarray(each[...]) for each in _kernel_and_bias(layer.convolutions[0]))
+    padded = np.pad(x, ((0, 0), (1, 1), (0, 0)))
+    count = adapter.num_frames(7)
+    at = [padded[:, t * stride : t * stride + size] for t in range(count)]
+    both = np.stack([np.einsum("bpc,pco->bo", each, kernel) for each in at], 1) + bias
+    expected = both[..., :4] / (1 + np.exp(-both[..., 4:]))
+    np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=2e-5, atol=2e-5)
+    valid = adapter.valid_frames(jnp.arange(7)[None, :] < jnp.array([[7], [5], [0]]))
+    assert valid.shape == (3, count)
+    assert valid.sum(axis=1).tolist() == [6 // stride + 1, 4 // stride + 1, 0]
+
+
+def _kernel_and_bias(linear):
+    return linear.kernel, linear.bias
+
+
+def test_an_adapter_is_for_transcripts_and_decoders():
+    assert ADAPTED.output_width == 10
+    assert ADAPTED.samples_per_frame == 4 * BASE.samples_per_frame
+    assert replace(ADAPTED, heads=()).build(jax.random.key(0)).heads == {}
+    heads = [Classification(3), QuantizedFrames()]
+    for head in heads:
+        with pytest.raises(ConfigError, match=r"model\.heads.*CTC"):
+            replace(ADAPTED, heads=(head,))
+    with pytest.raises(ConfigError, match=r"adapter\.kernel_size = 4"):
+        LengthAdapter(kernel_size=4)
 
 
 @pytest.mark.slow

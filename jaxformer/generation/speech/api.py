@@ -112,7 +112,7 @@ def transcribe(
     if writes_labels(pretrained):
         own = label_options({"language": language, "task": task, "prompt": prompt} | options)
         rate = waveform_features_of(pretrained).sampling_rate
-        cut = chunking(rate, pretrained.config.features.samples_per_frame, math.inf, *chunks)
+        cut = chunking(rate, pretrained.config.samples_per_frame, math.inf, *chunks)
         stream = _stream(waveform, sampling_rate, rate)
         return transcribe_labels(
             pretrained, stream, cut, timestamps=timestamps, progress=progress, **own

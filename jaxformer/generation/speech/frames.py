@@ -71,7 +71,7 @@ def chunk_log_probs(
     Raises:
         DataError: The sound is shorter than a frame.
     """
-    step, rate = pretrained.config.features.samples_per_frame, features.sampling_rate
+    step, rate = pretrained.config.samples_per_frame, features.sampling_rate
     for batch in batches(chunks_of(stream, cut), cut.batch_size):
         if not batch[0].start:
             _check_length(pretrained, stream.name, len(batch[0].samples))
@@ -99,19 +99,19 @@ def _log_probs(
     pretrained: Pretrained, waveforms: list[np.ndarray], features: WaveformFeatures, cut: Chunking
 ) -> list[np.ndarray]:
     """Returns the log-probabilities of each chunk of a batch."""
-    config = pretrained.config.features
+    config, least = pretrained.config, pretrained.config.features.min_samples
     multiple = min(round(_PADDED * features.sampling_rate), cut.size)
     lengths = [len(waveform) for waveform in waveforms]
-    width = -(-max(*lengths, config.min_samples) // multiple) * multiple
+    width = -(-max(*lengths, least) // multiple) * multiple
     batch = np.zeros((min(bucket(len(lengths), 1), cut.batch_size), width), np.float32)
     for row, waveform in zip(batch, waveforms, strict=False):
         row[: len(waveform)] = features(waveform)
     # Rows without a sound have one frame.
-    counts = np.full(len(batch), config.min_samples, np.int32)
-    counts[: len(lengths)] = np.maximum(lengths, config.min_samples)
+    counts = np.full(len(batch), least, np.int32)
+    counts[: len(lengths)] = np.maximum(lengths, least)
     arrays = {"waveforms": batch, "num_samples": counts}
     scores = np.asarray(_scored(pretrained.abstract_model, pretrained.parameters, arrays))
-    frames = [config.num_frames(n) if n >= config.min_samples else 0 for n in lengths]
+    frames = [config.num_frames(n) if n >= least else 0 for n in lengths]
     return [row[:count] for row, count in zip(scores, frames, strict=False)]
 
 

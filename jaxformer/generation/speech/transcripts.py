@@ -55,7 +55,7 @@ def transcribe_labels(
     (head,) = (head for head in pretrained.config.heads if isinstance(head, CTC))
     blank = head.blank
     silent = [n for n in range(head.vocab_size) if n == blank or tokenizer.decode([n]).isspace()]
-    seconds = pretrained.config.features.samples_per_frame / features.sampling_rate
+    seconds = pretrained.config.samples_per_frame / features.sampling_rate
     chunks = chunk_log_probs(pretrained, stream, features, cut, progress)
     labels: list[int] = []
     segments: list[dict[str, Any]] = []

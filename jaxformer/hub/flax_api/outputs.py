@@ -63,6 +63,7 @@ _OUTPUTS = {
     "SequenceClassification": "SequenceClassifierOutput",
     "QuestionAnswering": "QuestionAnsweringModelOutput",
     "CLIPModel": "CLIPOutput",
+    "CLIPTextModel": "BaseModelOutputWithPooling",
     "DualEncoderModel": "CLIPOutput",
     "AudioClassification": "SequenceClassifierOutput",
     "ForCTC": "MaskedLMOutput",
@@ -154,7 +155,7 @@ def output_of(method: str, name: str, seq2seq: bool, causal: bool) -> type[FlaxO
 def _output_name(method: str, name: str, seq2seq: bool, causal: bool) -> str:
     if method == "encode":
         return "BaseModelOutput"
-    if f"{name}Output" in _FIELDS:
+    if name.endswith("ForPreTraining"):
         return f"{name}Output"
     made = next((made for ending, made in _OUTPUTS.items() if name.endswith(ending)), None)
     cross = "BaseModelOutputWithPastAndCrossAttentions"

@@ -55,7 +55,7 @@ def labelled(pretrained: Pretrained, sound: Sound, text: str | None = None) -> L
     labels = best_path(log_probs, blank=blank)
     if text is not None:
         labels = _encoded(pretrained, text, len(log_probs))
-    seconds = pretrained.config.features.samples_per_frame / features.sampling_rate
+    seconds = pretrained.config.samples_per_frame / features.sampling_rate
     words = words_of(tokenizer, labels, align(log_probs, labels, blank=blank), seconds)
     names = [tokenizer.id_to_token(number) or str(number) for number in range(log_probs.shape[1])]
     names[blank] = "blank"

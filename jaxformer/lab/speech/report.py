@@ -109,7 +109,7 @@ class SpeechReport:
         self._classes(inputs)
         chosen = layers_of(self._layers, config.num_layers)
         weights = patterns(pretrained, inputs, "blocks.{}.attn.hook_pattern", chosen)
-        seconds = config.features.samples_per_frame / features.sampling_rate
+        seconds = config.samples_per_frame / features.sampling_rate
         maps = time_maps("self-attention", weights, chosen, seconds, weights.shape[-1])
         self._attention([maps])
 

@@ -195,7 +195,6 @@ FIELDS = (
     Computed(_read_spans, _write_spans),
     Computed(lambda hf_config: {}, _write_heads),
     Expect("adapter_attn_dim", None),
-    Expect("add_adapter", False),
 )
 """The fields of config.json that both have."""
 
@@ -232,6 +231,7 @@ _BLOCK = {
 }
 _LAYOUTS = {
     "feature_encoder.convolutions.*.kernel": Taps(),
+    "adapter.convolutions.*.kernel": Taps(),
     "frame_positions.direction": Taps(),
     "frame_positions.magnitude": Same(leading=2),
     "heads.quantized_frames.quantizer.codebooks": Codebooks(),
@@ -255,6 +255,8 @@ def weight_map(name: str, config: WaveformConfig) -> WeightMap:
         "transformer.inputs.embedding_norm": f"{name}.encoder.layer_norm",
         **block("transformer", f"{name}.encoder.layers.{{}}", _BLOCK),
         "transformer.final_norm": f"{name}.encoder.layer_norm",
+        "adapter.projection": f"{name}.adapter.proj",
+        "adapter.norm": f"{name}.adapter.proj_layer_norm",
         "heads.ctc.output": "lm_head",
         "heads.label.dense.linear": "projector",
         "heads.label.output": "classifier",
@@ -267,6 +269,8 @@ def weight_map(name: str, config: WaveformConfig) -> WeightMap:
     for place in range(len(config.features.channels)):
         names[f"feature_encoder.convolutions.{place}"] = f"{layer}.{place}.conv"
         names[f"feature_encoder.norms.{place}"] = f"{layer}.{place}.layer_norm"
+    for place in range(0 if config.adapter is None else config.adapter.num_layers):
+        names[f"adapter.convolutions.{place}"] = f"{name}.adapter.layers.{place}.conv"
     return WeightMap(names, layouts=_LAYOUTS)
 
 
