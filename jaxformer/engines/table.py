@@ -39,10 +39,9 @@ class Row:
 
 
 def columns() -> list[tuple[Format | None, Engine]]:
-    """Returns a format and an engine for each column; None is the Hugging Face folder."""
+    """Returns a format and its first engine for each column; None is the Hugging Face folder."""
     exact = [each for each in ENGINE_FORMATS.values() if not each.is_quantised]
-    own = [(each, engine) for each in exact for engine in each.engines]
-    return [(None, HF_ENGINES[0]), *own]
+    return [(None, HF_ENGINES[0]), *((each, each.engines[0]) for each in exact)]
 
 
 def measure_all(show: Callable[[Row], None] = lambda row: None) -> Iterator[Row]:

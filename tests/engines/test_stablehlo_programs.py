@@ -11,8 +11,10 @@ from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_deco
 
 from jaxformer.engines.base import Prompt
 from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.reference import ReferenceModel
 from jaxformer.engines.stablehlo import runner
 from jaxformer.engines.stablehlo.format import JAXEngine
+from jaxformer.engines.stablehlo.iree import IREEEngine
 from jaxformer.engines.stablehlo.programs import capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
 from jaxformer.engines.tiny import save_plain
@@ -140,6 +142,17 @@ def test_a_process_that_knows_no_jaxformer(exported):
     with pytest.raises(DataError, match=r"run.py failed"):
         JAXEngine().load(out, {}).outputs(Prompt((5, 9, 2)))
     (out / "moved.json").rename(out / "manifest.json")
+
+
+@pytest.mark.slow
+def test_iree_compiles_the_same_programs(exported):
+    pytest.importorskip("iree.compiler")
+    pytest.importorskip("iree.runtime")
+    model, out = exported
+    reference, loaded = ReferenceModel(model), IREEEngine().load(out, {})
+    prompt = Prompt((5, 9, 2))
+    np.testing.assert_allclose(loaded.outputs(prompt), reference.outputs(prompt), atol=2e-5)
+    assert loaded.greedy(prompt, 8) == reference.greedy(prompt, 8)
 
 
 @pytest.mark.torch

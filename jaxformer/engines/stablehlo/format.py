@@ -16,6 +16,7 @@ import numpy as np
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
 from jaxformer.engines.speech import check_model, reference_of
 from jaxformer.engines.stablehlo import runner
+from jaxformer.engines.stablehlo.iree import IREEEngine, source_of
 from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
 from jaxformer.errors import DataError, first_line
@@ -56,7 +57,7 @@ class StableHLOFormat(Format):
     """Programs for any number of rows and tokens, the weights, and a runner."""
 
     name = "stablehlo"
-    engines = (JAXEngine(),)
+    engines = (JAXEngine(), IREEEngine())
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
         """Raises a ConfigError unless the model has logits or hidden states of texts, or hears."""
@@ -111,12 +112,12 @@ class _Model(LoadedModel):
         self._folder = folder.resolve()
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        found = self._ask("forward", source=_source(prompt), answer=prompt.decoder_tokens)
+        found = self._ask("forward", source=source_of(prompt), answer=prompt.decoder_tokens)
         return found[prompt.num_given - 1 :]
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
-        return self._ask("generate", source=_source(prompt), count=count, **given).tolist()
+        return self._ask("generate", source=source_of(prompt), count=count, **given).tolist()
 
     def _ask(self, method: str, **arguments: Any) -> np.ndarray:
         """Calls a method of the runner in a process that imports JAX alone."""
@@ -130,7 +131,3 @@ class _Model(LoadedModel):
                 last = ValueError(done.stderr.strip().splitlines()[-1])
                 raise DataError(f"{self._folder / _RUNNER} failed: {first_line(last)}")
             return np.load(answer)
-
-
-def _source(prompt: Prompt) -> Any:
-    return prompt.tokens if prompt.features is None else prompt.features
