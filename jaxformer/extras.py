@@ -13,6 +13,7 @@ EXTRAS = {
     "gguf": ("gguf", "gguf"),
     "grain": ("grain", "hub"),
     "huggingface_hub": ("huggingface_hub", "hub"),
+    "iree": ("iree-base-compiler", "iree"),
     "jinja2": ("jinja2", "hub"),
     "llama_cpp": ("llama-cpp-python", "llama-cpp"),
     "matplotlib": ("matplotlib", "plots"),

@@ -60,8 +60,6 @@ class Engine(abc.ABC):
     """The module that it is imported as; `jaxformer.extras` knows how to install it."""
     tolerance: float = 1e-4
     """The largest difference of float32 outputs up to 1, relative to larger ones."""
-    reads_sound: bool = False
-    """Whether it runs models that write what is said in a sound."""
 
     @property
     def version(self) -> str:
@@ -71,6 +69,10 @@ class Engine(abc.ABC):
     def require(self) -> None:
         """Raises MissingExtra, which says how to install the engine, if it is not installed."""
         optional_module(self.module, f"the engine {self.name}")
+
+    def check(self, folder: Path) -> None:
+        """Raises a ConfigError if the engine has no class for the model of a folder."""
+        del folder
 
     @abc.abstractmethod
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:

@@ -46,7 +46,6 @@ class CTranslate2Engine(Engine):
 
     name = "ctranslate2"
     module = "ctranslate2"
-    reads_sound = True
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
         """Loads the decoder, encoder, encoder-decoder or Whisper."""

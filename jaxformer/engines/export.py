@@ -21,7 +21,7 @@ from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
 from jaxformer.engines.onnx import ONNXFormat
 from jaxformer.engines.receipts import Receipt, is_exact, measure
-from jaxformer.engines.speech import SpeechReference, reference_of, writes_speech
+from jaxformer.engines.speech import reference_of, writes_speech
 from jaxformer.engines.stablehlo.format import StableHLOFormat
 from jaxformer.engines.transformers import TransformersEngine
 from jaxformer.errors import ConfigError, DataError, did_you_mean
@@ -118,7 +118,10 @@ def export_model(
 
 
 def engines_for(folder: Path, names: Sequence[str]) -> list[Engine]:
-    """Returns the engines that read an export, which must be installed if they are named."""
+    """Returns the engines that read an export and run its model.
+
+    Those that are named must be installed.
+    """
     readers = {engine.name: engine for engine in _readers(description_of(folder))}
     chosen = list(readers) if ALL in names else names
     found = []
@@ -129,17 +132,16 @@ def engines_for(folder: Path, names: Sequence[str]) -> list[Engine]:
                 f"{folder}{did_you_mean(name, readers)}"
             )
         try:
+            readers[name].check(folder)
             readers[name].require()
-        except MissingExtra as error:
+        except (MissingExtra, ConfigError) as error:
             if ALL not in names:
                 raise
             warn_once(f"left out: {error}")
             continue
         found.append(readers[name])
     if not found:
-        raise ConfigError(
-            f"--engines {' '.join(names)}: no engine that reads {folder} is installed"
-        )
+        raise ConfigError(f"--engines {' '.join(names)}: no engine that runs {folder} is installed")
     return found
 
 
@@ -172,13 +174,6 @@ def verify_export(
             "checkpoint with --reference"
         ) from error
     reference = reference_of(model)
-    silent = [engine.name for engine in engines if not engine.reads_sound]
-    if isinstance(reference, SpeechReference) and silent:
-        named = [engine.name for engine in _readers(description) if engine.reads_sound]
-        raise ConfigError(
-            f"--engines {' '.join(silent)}: runs no models that read sounds: name "
-            f"{' or '.join(named)}"
-        )
     rows = [] if is_exact(description) else validation_rows(where)
     return [measure(engine, folder, description, reference, rows) for engine in engines]
 

@@ -16,13 +16,17 @@ from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_ki
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.errors import ConfigError, first_line
 from jaxformer.extras import optional_module
+from jaxformer.io.model_files import CONFIG, read_object
 from jaxformer.pretrained.model import Pretrained
 
 _BITS = {"int8": 8, "int4": 4}
+_GROUP = 64
+"""How many inputs share a scale; MLX-LM does not round kernels whose inputs do not divide so."""
 _DECODERS = (
     "cohere", "cohere2", "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "gptj", "granite",
     "llama", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm",
 )  # fmt: skip
+_ENDINGS = ("CausalLM", "LMHeadModel")
 
 
 class MLXEngine(Engine):
@@ -30,6 +34,17 @@ class MLXEngine(Engine):
 
     name = "mlx"
     module = "mlx_lm"
+
+    def check(self, folder: Path) -> None:
+        """Raises a ConfigError unless MLX-LM runs the model of a folder as jaxformer does."""
+        values = read_object(folder, CONFIG) or {}
+        names = [str(name) for name in values.get("architectures") or ()]
+        kind = values.get("model_type")
+        if kind not in _DECODERS or not any(name.endswith(_ENDINGS) for name in names):
+            raise ConfigError(
+                f"--engines mlx: must be left out for {folder}: MLX-LM does not run "
+                f"{', '.join(names) or kind} as jaxformer does"
+            )
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
         """Loads a decoder."""
@@ -44,15 +59,23 @@ class MLXFormat(Format):
     quantisations = tuple(_BITS)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless MLX-LM has the class of the model."""
-        check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, ("CausalLM", "LMHeadModel")))
+        """Raises a ConfigError unless MLX-LM has the class of the model, and rounds its kernels."""
+        check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, _ENDINGS))
+        for placement in pretrained.placements if quantise else ():
+            if len(placement.shape) == 2 and placement.shape[1] % _GROUP:
+                raise ConfigError(
+                    f"--quantise {quantise}: {placement.tensor} has {placement.shape[1]} inputs: "
+                    f"must be a multiple of {_GROUP}"
+                )
 
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
     ) -> None:
         """Writes the weights, config.json and the tokenizer."""
         library: Any = optional_module("mlx_lm", "--format mlx")
-        bits = {} if quantise is None else {"quantize": True, "q_bits": _BITS[quantise]}
+        bits: dict[str, Any] = {}
+        if quantise is not None:
+            bits = {"quantize": True, "q_bits": _BITS[quantise], "q_group_size": _GROUP}
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint, converted = Path(scratch, "hf"), Path(scratch, "mlx")
             save_for_converter(pretrained, checkpoint, dtype)

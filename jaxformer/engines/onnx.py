@@ -10,28 +10,41 @@ import logging
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
-from jaxformer.engines.text_models import OUTPUTS, check_text_model, keeps_cache, text_inputs
+from jaxformer.engines.speech import check_model
+from jaxformer.engines.text_models import OUTPUTS, keeps_cache, source_inputs, text_inputs
 from jaxformer.engines.transformers import load_torch
 from jaxformer.errors import ConfigError, first_line
 from jaxformer.extras import optional_module
 from jaxformer.hub.families import family_of
 from jaxformer.io.model_files import CONFIG, copy_side_files
+from jaxformer.pretrained.export.formats import EXPORT_FORMATS
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import save
 
 FILE = "model.onnx"
+ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
+WITH_PAST = "decoder_with_past_model.onnx"
+"""The graphs of an encoder-decoder, as in Optimum: of its source, and of the first and later tokens
+of its answer."""
 _PURPOSE = "--format onnx"
 _OPTIONAL = ("position_ids", "token_type_ids")
 """Inputs of a graph if the class of transformers reads them."""
 _PAST = "past_key_values"
-_CACHED = re.compile(r"(\w+)\.layers\.(\d+)\.(key|value)s")
+_CACHED = re.compile(r"(\w+)\.(?:(self|cross)_attention_cache\.)?layers\.(\d+)\.(key|value)s")
+_SIDES = {None: "", "self": ".decoder", "cross": ".encoder"}
+_RENAMED = {
+    "encoder_outputs.last_hidden_state": "encoder_hidden_states",
+    "attention_mask": "encoder_attention_mask",
+    "decoder_input_ids": "input_ids",
+}
+"""Inputs of the decoder of an encoder-decoder."""
 
 
 class ONNXRuntimeEngine(Engine):
@@ -41,28 +54,39 @@ class ONNXRuntimeEngine(Engine):
     module = "onnxruntime"
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Opens the graph."""
+        """Opens the graph, or those of an encoder-decoder."""
         library: Any = optional_module("onnxruntime", "the engine onnxruntime")
-        return _Model(library.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"]))
+
+        def opened(name: str) -> Any:
+            return library.InferenceSession(folder / name, providers=["CPUExecutionProvider"])
+
+        if (folder / ENCODER).exists():
+            return _EncoderDecoder(*(opened(name) for name in (ENCODER, DECODER, WITH_PAST)))
+        return _Model(opened(FILE))
 
 
 class ONNXFormat(Format):
     """A graph for any number of rows and tokens, with the cache of a decoder.
 
-    Inputs and outputs are named as in Optimum: `past_key_values.0.key` becomes `present.0.key`.
+    An encoder-decoder has three graphs. Inputs and outputs are named as in Optimum:
+    `past_key_values.0.key` becomes `present.0.key`, and in an encoder-decoder
+    `past_key_values.0.decoder.key` becomes `present.0.decoder.key`.
     """
 
     name = "onnx"
     engines = (ONNXRuntimeEngine(),)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless the model reads texts, and has logits or hidden states."""
-        check_text_model(pretrained, f"--format {self.name}")
+        """Raises a ConfigError unless transformers has the model, of texts or a Whisper."""
+        check_model(pretrained, f"--format {self.name}")
+        EXPORT_FORMATS["hf"].check(
+            pretrained.checkpoint, pretrained.parameters, pretrained.placements
+        )
 
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
     ) -> None:
-        """Writes model.onnx, its weights, config.json and the tokenizer."""
+        """Writes the graphs, their weights, config.json and the tokenizer."""
         if dtype == "bfloat16":
             raise ConfigError(
                 "--dtype bfloat16: must be float32 or float16 with --format onnx, since ONNX "
@@ -76,15 +100,15 @@ class ONNXFormat(Format):
             model = load_torch(checkpoint, dtype or "float32")
             try:
                 with _quiet():
-                    inputs = _sample_inputs(model, pretrained)
                     settings = library.OnnxConfig(dynamic=True)
-                    graph = library.OnnxExporter().export(model, inputs, config=settings).program
+                    for name, (module, inputs) in _graphs(model, pretrained).items():
+                        graph = library.OnnxExporter().export(module, inputs, config=settings)
+                        _rename(graph.program, name)
+                        library.OnnxExporter.save_program(graph.program, folder / name)
             except Exception as error:  # third-party code may raise anything
                 raise ConfigError(
                     f"--format onnx: transformers cannot export it: {first_line(error)}"
                 ) from error
-            _rename(graph)
-            library.OnnxExporter.save_program(graph, folder / FILE)
             copy_side_files(checkpoint, folder)
             (folder / CONFIG).write_bytes((checkpoint / CONFIG).read_bytes())
 
@@ -99,6 +123,30 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(logging.NOTSET)
+
+
+def _graphs(model: Any, pretrained: Pretrained) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The module of each graph, and the inputs from which it is traced, by the names of files."""
+    config = pretrained.config
+    if not (config.is_encoder_decoder and keeps_cache(config)):
+        return {FILE: (model, _sample_inputs(model, pretrained))}
+    torch: Any = optional_module("torch", _PURPOSE)
+    library: Any = optional_module("transformers.modeling_outputs", _PURPOSE)
+    names, mask = source_inputs(config), torch.ones(2, 3, dtype=torch.int64)
+    # The exporter takes inputs that are the same tensor for one input.
+    source = {name: torch.ones_like(mask) for name in names}
+    if "input_ids" not in names:
+        shape = (2, config.encoder.num_mel_bins, config.encoder.num_frames)
+        source = {name: torch.zeros(shape, dtype=model.dtype) for name in names}
+    encoder = model.get_encoder()
+    with torch.no_grad():
+        states = library.BaseModelOutput(encoder(**source).last_hidden_state)
+        given = {"attention_mask": mask} if "attention_mask" in names else {}
+        given |= {"encoder_outputs": states, "use_cache": True}
+        first = given | {"decoder_input_ids": torch.ones(2, 5, dtype=torch.int64)}
+        later = given | {"decoder_input_ids": torch.ones(2, 4, dtype=torch.int64)}
+        later[_PAST] = model(**first).past_key_values
+    return {ENCODER: (encoder, source), DECODER: (model, first), WITH_PAST: (model, later)}
 
 
 def _sample_inputs(model: Any, pretrained: Pretrained) -> dict[str, Any]:
@@ -131,12 +179,27 @@ def _sample_inputs(model: Any, pretrained: Pretrained) -> dict[str, Any]:
     return inputs | {"attention_mask": mask, _PAST: cache, "use_cache": True}
 
 
-def _rename(graph: Any) -> None:
-    """Names the cache as Optimum does, where transformers says `cache.layers.0.keys`."""
-    for value in (*graph.graph.inputs, *graph.graph.outputs):
+def _rename(model: Any, file: str) -> None:
+    """Names inputs and outputs as Optimum does, where transformers says `cache.layers.0.keys`.
+
+    Leaves out what a decoder behind an encoder returns as it was given.
+    """
+    graph = model.graph
+    for value in (*graph.inputs, *graph.outputs):
         if cached := _CACHED.fullmatch(value.name):
-            side, layer, kind = cached.groups()
-            value.name = f"{_PAST if side == _PAST else 'present'}.{layer}.{kind}"
+            kept, side, layer, kind = cached.groups()
+            value.name = f"{_PAST if kept == _PAST else 'present'}.{layer}{_SIDES[side]}.{kind}"
+    if file not in (DECODER, WITH_PAST):
+        return
+    for value in list(graph.outputs):
+        same = file == WITH_PAST and ".encoder." in value.name
+        if same or value.name == "encoder_last_hidden_state":
+            graph.outputs.remove(value)
+            graph.remove(value.producer(), safe=True)
+    for value in list(graph.inputs):
+        value.name = _RENAMED.get(value.name, value.name)
+        if value.name == "encoder_hidden_states" and not value.uses():
+            graph.inputs.remove(value)
 
 
 class _Model(LoadedModel):
@@ -149,22 +212,12 @@ class _Model(LoadedModel):
         return self._run(prompt.tokens, prompt.decoder_tokens)[0]
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        if prompt.decoder_tokens:
-            return self._answer(prompt, count)
         logits, cache = self._run(prompt.tokens)
         found = [int(logits[-1].argmax())]
         while len(found) < count:
             logits, cache = self._run(found[-1:], past=cache)
             found.append(int(logits[-1].argmax()))
         return found
-
-    def _answer(self, prompt: Prompt, count: int) -> list[int]:
-        """The answer of an encoder-decoder, whose graph has no cache."""
-        found = list(prompt.decoder_tokens)
-        for _ in range(count):
-            logits, _ = self._run(prompt.tokens, found)
-            found.append(int(logits[-1].argmax()))
-        return found[len(prompt.decoder_tokens) :]
 
     def _run(self, tokens: Any, decoder_tokens: Any = (), past: Any = None) -> Any:
         """Returns the outputs `[T, ...]` of a row of tokens, and the cache after them."""
@@ -191,3 +244,51 @@ class _Model(LoadedModel):
         dtype = np.float16 if "float16" in value.type else np.float32
         _, heads, _, width = value.shape
         return np.zeros((1, int(heads), 0, int(width)), dtype)
+
+
+class _EncoderDecoder(LoadedModel):
+    """An encoder-decoder in three graphs, which reads its source once."""
+
+    def __init__(self, encoder: Any, first: Any, later: Any):
+        self._encoder, self._first, self._later = encoder, first, later
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        logits, _ = self._answered(self._encoded(prompt), prompt.decoder_tokens)
+        return logits[prompt.num_given - 1 :]
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        state, tokens, found = self._encoded(prompt), list(prompt.decoder_tokens), []
+        for _ in range(count):
+            logits, state = self._answered(state, tokens)
+            scores = logits[-1].copy()
+            scores[np.array(prompt.suppressed, np.int64)] = -np.inf
+            tokens = [int(scores.argmax())]
+            found += tokens
+        return found
+
+    def _encoded(self, prompt: Prompt) -> dict[str, np.ndarray]:
+        """The inputs of the decoder that the encoder gives it."""
+        if prompt.features is None:
+            row = np.array([prompt.tokens], np.int64)
+            source = {"input_ids": row, "attention_mask": np.ones_like(row)}
+            given = {"encoder_attention_mask": source["attention_mask"]}
+        else:
+            (features,) = self._encoder.get_inputs()
+            dtype = np.float16 if "float16" in features.type else np.float32
+            source, given = {features.name: prompt.features[None].astype(dtype)}, {}
+        (states,) = self._encoder.run(["last_hidden_state"], source)
+        return given | {"encoder_hidden_states": states}
+
+    def _answered(
+        self, state: dict[str, np.ndarray], tokens: Sequence[int]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the logits `[T, V]` after tokens, and the inputs for later ones."""
+        session = self._later if any(name.startswith(_PAST) for name in state) else self._first
+        arrays = state | {"input_ids": np.array([tokens], np.int64)}
+        feeds = {each.name: arrays[each.name] for each in session.get_inputs()}
+        names = [each.name for each in session.get_outputs()]
+        found = dict(zip(names, session.run(None, feeds), strict=True))
+        logits = found.pop("logits")[0]
+        return logits, state | {
+            name.replace("present", _PAST): array for name, array in found.items()
+        }

@@ -49,16 +49,23 @@ def reference_of(pretrained: Pretrained) -> ReferenceModel:
     Raises:
         ConfigError: The model is neither one of texts nor a Whisper that writes them.
     """
-    if writes_speech(pretrained):
-        return SpeechReference(pretrained)
     try:
-        check_text_model(pretrained, "--engines")
+        check_model(pretrained, "--engines")
     except ConfigError as error:
         raise ConfigError(
             f"{error}; of sounds, engines run a Whisper that writes tokens; without --engines, "
             "verify compares a Hugging Face folder of any class with transformers"
         ) from error
-    return ReferenceModel(pretrained)
+    return (SpeechReference if writes_speech(pretrained) else ReferenceModel)(pretrained)
+
+
+def check_model(pretrained: Pretrained, option: str) -> None:
+    """Raises a ConfigError for an option unless a model reads texts, or is a Whisper that writes.
+
+    A model of texts must have logits, or hidden states and no head.
+    """
+    if not writes_speech(pretrained):
+        check_text_model(pretrained, option)
 
 
 def first_tokens(pretrained: Pretrained) -> tuple[int, ...]:

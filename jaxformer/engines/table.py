@@ -2,7 +2,7 @@
 
 import datetime
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from jaxformer.engines.base import Engine, Format
 from jaxformer.engines.export import ENGINE_FORMATS, HF_ENGINES, export_model, verify_export
 from jaxformer.engines.receipts import Receipt
 from jaxformer.engines.tiny import PLAIN, save_plain
-from jaxformer.errors import ConfigError, DataError, first_line
+from jaxformer.errors import ConfigError, DataError, did_you_mean, first_line
 from jaxformer.extras import EXTRAS
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save
@@ -39,24 +39,35 @@ class Row:
 
 
 def columns() -> list[tuple[Format | None, Engine]]:
-    """Returns a format and an engine for each column; None is the Hugging Face folder."""
+    """Returns a format and its first engine for each column; None is the Hugging Face folder."""
     exact = [each for each in ENGINE_FORMATS.values() if not each.is_quantised]
-    own = [(each, engine) for each in exact for engine in each.engines]
-    return [(None, HF_ENGINES[0]), *own]
+    return [(None, HF_ENGINES[0]), *((each, each.engines[0]) for each in exact)]
 
 
-def measure_all(show: Callable[[Row], None] = lambda row: None) -> Iterator[Row]:
-    """Measures every system in every engine, which must be installed.
+def measure_all(
+    show: Callable[[Row], None] = lambda row: None, only: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Measures systems in every engine, which must be installed.
 
     Args:
         show: Called with each row.
+        only: The model types to measure; none: all.
 
     Yields:
         The rows.
+
+    Raises:
+        ConfigError: A model type is none of those of the table.
     """
+    for model_type in only:
+        if model_type not in PLAIN:
+            raise ConfigError(
+                f"--only {model_type}: must be among {', '.join(PLAIN)}"
+                f"{did_you_mean(model_type, PLAIN)}"
+            )
     for _, engine in columns():
         engine.require()
-    for model_type in PLAIN:
+    for model_type in only or PLAIN:
         with tempfile.TemporaryDirectory() as scratch:
             row = _measured(model_type, Path(scratch))
         show(row)
@@ -92,28 +103,58 @@ def _cell(receipt: Receipt) -> str:
 
 
 def engines_page(rows: list[Row], before: str) -> str:
-    """Returns the text of docs/engines.md: what is there before the table, and the table."""
+    """Returns the text of docs/engines.md.
+
+    Args:
+        rows: The rows that were measured.
+        before: The page, whose text before the table stays, and so do the rows of other systems.
+
+    Returns:
+        The page.
+    """
+    kept, _, table = before.partition(HEADING)
+    older = table.splitlines()
+    names = [row.model_type for row in rows]
+    others = {
+        name: line
+        for line in older
+        if line.startswith("| `") and (name := line.split("`")[1]) in PLAIN and name not in names
+    }
     titles = [engine.name for _, engine in columns()]
-    lines = [
-        f"| `model_type` | class | {' | '.join(titles)} |",
-        f"| --- | --- | {' | '.join('---' for _ in titles)} |",
-    ]
-    lines += [
-        f"| `{row.model_type}` | {row.architecture} | "
+    lines = others | {
+        row.model_type: f"| `{row.model_type}` | {row.architecture} | "
         f"{' | '.join(row.cells[title] for title in titles)} |"
         for row in rows
-    ]
-    notes = [
+    }
+    notes = [line for line in older if line.startswith("- `") and line.split("`")[1] in others]
+    notes += [
         f"- `{row.model_type}` in {title}: {note}"
         for row in rows
         for title, note in row.notes.items()
     ]
+    made = [line for line in older if "easured on" in line] if others else []
+    made.append(_measured_with(names if others else []))
+    return "\n".join(
+        [
+            f"{kept}{HEADING}\n",
+            f"| `model_type` | class | {' | '.join(titles)} |",
+            f"| --- | --- | {' | '.join('---' for _ in titles)} |",
+            *(lines[name] for name in PLAIN if name in lines),
+            _LEGEND,
+            *(f"{line}\n" for line in (*notes, *made)),
+        ]
+    )
+
+
+def _measured_with(only: Sequence[str]) -> str:
+    """When and with what the table was measured, or the rows of some model types."""
     named = [f"{engine.name} {engine.version}" for _, engine in columns()]
     packages = [EXTRAS[name][0] for name in ("torch", "gguf")]
     named += [f"{name} {version(name)}" for name in packages]
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    made = f"Measured on {date} with {', '.join(named)}, by `jaxformer engines`.\n"
-    kept, _, _ = before.partition(HEADING)
-    return "\n".join(
-        [f"{kept}{HEADING}\n", *lines, _LEGEND, *(f"{note}\n" for note in notes), made]
+    rows = ", ".join(f"`{name}`" for name in only)
+    options = f" --only {' '.join(only)}" if only else ""
+    return (
+        f"{f'{rows}: measured' if only else 'Measured'} on {date} with {', '.join(named)}, "
+        f"by `jaxformer engines{options}`."
     )

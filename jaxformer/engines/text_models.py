@@ -1,4 +1,4 @@
-"""What the formats that take any model of texts ask of it."""
+"""What the formats that take any model of texts, or a Whisper, ask of it."""
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +29,21 @@ def check_text_model(pretrained: Pretrained, option: str) -> None:
         )
 
 
+def source_inputs(config: ModelConfig) -> tuple[str, ...]:
+    """Returns the names of the inputs in transformers, without those of a decoder that answers.
+
+    They are tokens and their mask, or a spectrogram.
+    """
+    source = family_of(config).source
+    return (source, "attention_mask") if source == "input_ids" else (source,)
+
+
 def text_inputs(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the names of the inputs in transformers: tokens, their mask, and the decoder's."""
+    """Returns the names of all inputs in transformers."""
     answers = ("decoder_input_ids",) if config.is_encoder_decoder else ()
-    return ("input_ids", "attention_mask", *answers)
+    return (*source_inputs(config), *answers)
 
 
 def keeps_cache(config: ModelConfig) -> bool:
-    """Returns whether a model is a decoder without an encoder, which keeps one cache."""
-    return config.causal and config.predicts_next_token and not config.is_encoder_decoder
+    """Returns whether a model writes tokens, for which a decoder keeps a cache."""
+    return config.predicts_next_token and (config.causal or config.is_encoder_decoder)

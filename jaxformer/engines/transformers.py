@@ -19,7 +19,6 @@ class TransformersEngine(Engine):
 
     name = "transformers"
     module = "transformers"
-    reads_sound = True
 
     def require(self) -> None:
         """Raises MissingExtra unless transformers and PyTorch are installed."""

@@ -17,8 +17,12 @@ from jaxformer.engines import export
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.engines.export import ENGINE_FORMATS
 from jaxformer.engines.tiny import PLAIN, save_plain
+from jaxformer.errors import ConfigError
+from jaxformer.hub.describe import describe_model
 from jaxformer.models import DecoderConfig
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.zoo import FORMATS
 
 ENGINES = ("ctranslate2", "gguf", "mlx", "onnx")
 MEASURED = {
@@ -34,7 +38,7 @@ def run(tmp_path_factory):
     (home / "texts").mkdir()
     for number in range(8):
         (home / "texts" / f"{number}.txt").write_text(f"The dog {number} chased a dog. " * 40)
-    model = DecoderConfig(vocab_size=320, num_layers=2, model_dim=64, num_heads=4, mlp_dim=96)
+    model = DecoderConfig(vocab_size=320, num_layers=2, model_dim=64, num_heads=4, mlp_dim=128)
     data = DataConfig(
         source=TextFiles(str(home / "texts")), tokenizer=Bytes(), sequence_length=32, batch_size=2
     )
@@ -60,7 +64,20 @@ def test_a_quantisation_that_the_format_lacks(run, tmp_path, capsys):
     assert "int8 or int4" in message
     message = refused(capsys, "export", run, out, "--quantise", "int8")
     assert "--format hf" in message
+    message = refused(capsys, "export", run, out, "--format", "gguf", "--quantise", "q4_k")
+    assert "q8_0" in message
+    assert "llama-quantize" in message
     assert not out.exists()
+
+
+@pytest.mark.more
+def test_kernels_that_mlx_would_not_round_are_refused(tmp_path):
+    config = DecoderConfig(vocab_size=320, num_layers=1, model_dim=64, num_heads=4, mlp_dim=96)
+    description = described_by(describe_model(config, FORMATS.values(), {}))
+    model = Pretrained(config, random_parameters(config), description)
+    with pytest.raises(ConfigError, match="96 inputs: must be a multiple of 64"):
+        export.export_model(model, tmp_path / "out", format="mlx", source="here", quantise="int4")
+    assert not (tmp_path / "out").exists()
 
 
 def test_files_of_an_engine_are_not_split(run, tmp_path, capsys):
@@ -98,6 +115,16 @@ def test_a_system_that_the_engine_lacks(name, kind, tmp_path, capsys):
     message = refused(capsys, "export", folder, tmp_path / "out", "--format", name)
     assert f"a {kind!r}" in message
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["t5", "gemma2"])
+def test_an_engine_that_lacks_the_model_of_a_folder(kind, tmp_path, monkeypatch):
+    folder = save_tiny(kind, tmp_path / kind)
+    for engine in export.HF_ENGINES:
+        monkeypatch.setattr(type(engine), "require", lambda self: None)
+    with pytest.raises(ConfigError, match="--engines mlx: must be left out"):
+        export.engines_for(folder, ["mlx"])
+    assert [engine.name for engine in export.engines_for(folder, ["all"])] == ["transformers"]
 
 
 @pytest.mark.torch

@@ -1,8 +1,11 @@
 """The page about engines: the text before its table stays, and each refusal is explained."""
 
+import pytest
+
 from jaxformer.engines.receipts import Receipt
-from jaxformer.engines.table import HEADING, Row, columns, engines_page
+from jaxformer.engines.table import HEADING, Row, columns, engines_page, measure_all
 from jaxformer.engines.table import _cell as cell
+from jaxformer.errors import ConfigError
 
 
 def receipt(**changes):
@@ -38,3 +41,15 @@ def test_what_is_before_the_table_stays(monkeypatch):
     assert "an older table" not in page
     assert "- `llama` in mlx: a reason" in page
     assert page.count("\n| ") == 3
+    again = Row("t5", "T5ForConditionalGeneration", dict.fromkeys(names, "new"), {})
+    page = engines_page([again], page)
+    assert page.count("\n| ") == 4
+    assert "- `llama` in mlx: a reason" in page
+    assert page.count("easured on") == 2
+    assert page.endswith("by `jaxformer engines --only t5`.\n")
+    assert engines_page([again, row], page).count("easured on") == 1
+
+
+def test_a_model_type_that_is_not_in_the_table():
+    with pytest.raises(ConfigError, match="--only t6: must be among"):
+        next(measure_all(only=["t6"]))

@@ -13,6 +13,7 @@ from jaxformer.engines.onnx import FILE
 from jaxformer.engines.text_models import check_text_model, keeps_cache, text_inputs
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError
+from jaxformer.functional import ALiBi
 from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, described_by
@@ -29,6 +30,15 @@ def test_bfloat16_is_refused_before_anything_is_written(tmp_path):
     assert text_inputs(config) == ("input_ids", "attention_mask")
     with pytest.raises(ConfigError, match="--dtype bfloat16: must be float32 or float16"):
         export_model(model, tmp_path / "out", format="onnx", source="here", dtype="bfloat16")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_transformers_lacks_is_refused_before_anything_is_written(tmp_path):
+    config = tiny(vocab_size=64, position=ALiBi())
+    description = described_by(describe_model(config, FORMATS.values(), {}))
+    model = Pretrained(config, random_parameters(config), description)
+    with pytest.raises(ConfigError, match="formats that can hold it: stablehlo, hf with"):
+        export_model(model, tmp_path / "out", format="onnx", source="here")
     assert not (tmp_path / "out").exists()
 
 
@@ -81,7 +91,8 @@ def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "kind", ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "t5"))]
+    "kind",
+    ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "t5", "whisper"))],
 )
 @pytest.mark.slow
 def test_systems_in_onnx_runtime(kind, tmp_path):

@@ -7,16 +7,19 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny_models import random_parameters, tiny, tiny_encoder, tiny_vision
+from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
 from jaxformer.engines.base import Prompt
 from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.reference import ReferenceModel
 from jaxformer.engines.stablehlo import runner
 from jaxformer.engines.stablehlo.format import JAXEngine
+from jaxformer.engines.stablehlo.iree import IREEEngine
 from jaxformer.engines.stablehlo.programs import capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional import T5Bias
 from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, described_by
@@ -71,6 +74,28 @@ def test_prompts_of_different_lengths_and_their_next_tokens(exported):
 
 
 @pytest.mark.more
+def test_an_encoder_decoder_keeps_what_it_has_read():
+    model = pretrained(tiny_encoder_decoder(vocab_size=64, num_layers=1, num_decoder_layers=1))
+    programs, weights = programs_of(model), dict(model.parameters)
+    ids = np.array([[5, 9, 2, 7], [8, 3, 0, 0]], np.int32)
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], np.int32)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    inputs["decoder_input_ids"] = np.array([[1, 4, 6, 2], [1, 9, 0, 0]], np.int32)
+    right = forward(model, inputs)["logits"]
+    answers, written = np.array([[1, 4, 6], [1, 0, 0]], np.int32), np.array([3, 1], np.int32)
+    logits, cache = programs["prefill"].call(weights, ids, mask, answers, written)
+    np.testing.assert_allclose(logits, [right[0, 2], right[1, 0]], atol=2e-5)
+    logits, _ = programs["decode"].call(weights, np.array([2, 9], np.int32), cache)
+    np.testing.assert_allclose(logits, [right[0, 3], right[1, 1]], atol=2e-5)
+
+
+@pytest.mark.more
+def test_the_bias_of_t5_needs_no_number_of_rows():
+    model = pretrained(tiny(vocab_size=64, num_layers=1, position=T5Bias(bidirectional=False)))
+    assert set(programs_of(model)) == {"forward", "prefill", "decode"}
+
+
+@pytest.mark.more
 def test_the_manifest_says_what_programs_read(exported):
     model, out = exported
     manifest = json.loads((out / "manifest.json").read_text())
@@ -119,9 +144,20 @@ def test_a_process_that_knows_no_jaxformer(exported):
     (out / "moved.json").rename(out / "manifest.json")
 
 
-@pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart"])
+def test_iree_compiles_the_same_programs(exported):
+    pytest.importorskip("iree.compiler")
+    pytest.importorskip("iree.runtime")
+    model, out = exported
+    reference, loaded = ReferenceModel(model), IREEEngine().load(out, {})
+    prompt = Prompt((5, 9, 2))
+    np.testing.assert_allclose(loaded.outputs(prompt), reference.outputs(prompt), atol=2e-5)
+    assert loaded.greedy(prompt, 8) == reference.greedy(prompt, 8)
+
+
+@pytest.mark.torch
+@pytest.mark.quick("bart")
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart", "whisper"])
 def test_systems_in_jax_alone(kind, tmp_path):
     save_plain(kind, tmp_path / "hf")
     model, out = load(tmp_path / "hf", dtype=None), tmp_path / "out"

@@ -13,7 +13,7 @@ from jaxformer.cli import main as cli
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.engines.ctranslate2 import CTranslate2Engine
-from jaxformer.engines.export import HF_ENGINES, description_of, export_model, verify_export
+from jaxformer.engines.export import description_of, engines_for, export_model, verify_export
 from jaxformer.engines.speech import SpeechReference, first_tokens
 from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.engines.transformers import TransformersEngine
@@ -223,15 +223,16 @@ def test_models_with_a_ctc_head(tmp_path):
         verify_export(tmp_path / "hf", [])
 
 
-@pytest.mark.parametrize("format", ["gguf", "mlx", "onnx", "stablehlo"])
+@pytest.mark.parametrize("format", ["gguf", "mlx"])
 def test_other_formats_name_those_that_hold_whisper(format, tmp_path, monkeypatch):
     model = whisper_without_names(tmp_path / "hf")
-    assert refused(model, tmp_path, format).endswith("formats that can hold it: hf")
+    assert refused(model, tmp_path, format).endswith("hold it: hf, onnx, stablehlo")
     monkeypatch.setattr("jaxformer.engines.ctranslate2.check_names", lambda *arguments: None)
-    assert refused(model, tmp_path, format).endswith("formats that can hold it: hf, ctranslate2")
+    assert refused(model, tmp_path, format).endswith("hold it: hf, ctranslate2, onnx, stablehlo")
+    assert "CompositeConfig" in refused(model, tmp_path, "custom-code")
 
 
-def test_an_engine_without_speech_is_named(tmp_path):
+def test_an_engine_without_speech_is_refused(tmp_path):
     whisper_without_names(tmp_path / "hf")
-    with pytest.raises(ConfigError, match=r"--engines mlx: .* name transformers"):
-        verify_export(tmp_path / "hf", HF_ENGINES)
+    with pytest.raises(ConfigError, match="--engines mlx: must be left out"):
+        engines_for(tmp_path / "hf", ["mlx"])

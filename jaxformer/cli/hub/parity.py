@@ -142,14 +142,18 @@ class Engines:
 
     output: Path = Path("docs/engines.md")
     """The page, whose text before the table stays."""
+    only: tuple[str, ...] = ()
+    """Measure these model types alone, and leave the rows of the others as they are."""
 
 
 def engines(arguments: Sequence[str], prog: str) -> None:
     """Writes the page about engines, and shows each row once it is measured."""
-    output = local_path(parse(Engines, arguments, prog).output, "--output")
+    wanted = parse(Engines, arguments, prog)
+    output = local_path(wanted.output, "--output")
     rows = list(
         engines_table.measure_all(
-            lambda row: print("  ".join((row.model_type, *row.cells.values())), flush=True)
+            lambda row: print("  ".join((row.model_type, *row.cells.values())), flush=True),
+            wanted.only,
         )
     )
     output.parent.mkdir(parents=True, exist_ok=True)

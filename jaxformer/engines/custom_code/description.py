@@ -101,7 +101,10 @@ def described(config: ModelConfig) -> dict[str, Any]:
         ConfigError: The modeling file lacks a part of the model.
     """
     if type(config) not in (EncoderConfig, DecoderConfig, EncoderDecoderConfig):
-        raise _lacking("model", config)
+        raise ConfigError(
+            "--custom-code: must be a text encoder, a decoder or an encoder-decoder of texts; "
+            f"modeling_jaxformer.py has no {type(config).__name__}"
+        )
     _check_fields("model", config, _MODEL)
     if type(config.block) is not TransformerBlock:
         raise _lacking("model.block", config.block)

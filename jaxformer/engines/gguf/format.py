@@ -1,6 +1,7 @@
 """The format GGUF for `export`, and llama.cpp, which runs its files."""
 
 import ctypes
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from jaxformer.engines.gguf.writer import (
     check_written,
     write_tensors,
 )
+from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import HFConfig
@@ -29,6 +31,8 @@ _KINDS = dict.fromkeys(ARCHITECTURES, ("CausalLM", "LMHeadModel")) | {
     "bert": ("Model",),
     "t5": ("ForConditionalGeneration",),
 }
+_OF_LLAMA_CPP = re.compile(r"(q\d_k(_[sml])?|iq\d_\w+)", re.IGNORECASE)
+"""The quantisations that llama.cpp's own program makes."""
 CONTEXT = 512
 """The tokens that a prompt of a receipt and its continuation may have."""
 _FILE_TYPES = {
@@ -58,6 +62,16 @@ class GGUFFormat(Format):
     name = "gguf"
     engines = (LlamaCppEngine(),)
     quantisations = ("q8_0",)
+
+    def check_quantisation(self, quantise: str | None) -> None:
+        """Raises a ConfigError for a quantisation that the format, or the package gguf, lacks."""
+        if quantise is not None and _OF_LLAMA_CPP.fullmatch(quantise):
+            raise ConfigError(
+                f"--quantise {quantise}: must be q8_0, since the package gguf reads {quantise} and "
+                "does not write it: export with --dtype float16, and run llama.cpp's "
+                f"llama-quantize on {FILE}"
+            )
+        super().check_quantisation(quantise)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
         """Raises a ConfigError unless llama.cpp has the model, and the tensors fit."""

@@ -14,23 +14,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
+from jaxformer.engines.speech import check_model, reference_of
 from jaxformer.engines.stablehlo import runner
+from jaxformer.engines.stablehlo.iree import IREEEngine, source_of
 from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, programs_of
-from jaxformer.engines.text_models import check_text_model, keeps_cache
+from jaxformer.engines.text_models import keeps_cache
 from jaxformer.errors import DataError, first_line
 from jaxformer.io.model_files import copy_side_files
 from jaxformer.pretrained.model import Pretrained
 
 _RUNNER = "run.py"
 _CALL = """\
-import json, sys
-sys.path.insert(0, sys.argv[1])
+import sys
+folder, asked, answer, method = sys.argv[1:]
+sys.path.insert(0, folder)
 import numpy as np
 from run import Model
-asked = json.loads(sys.argv[3])
-model = Model(sys.argv[1])
+model = Model(folder)
 assert "jaxformer" not in sys.modules
-np.save(sys.argv[2], getattr(model, asked["method"])(*asked["arguments"]))
+with np.load(asked) as given:
+    np.save(answer, getattr(model, method)(**{name: given[name] for name in given}))
 """
 
 
@@ -54,11 +57,11 @@ class StableHLOFormat(Format):
     """Programs for any number of rows and tokens, the weights, and a runner."""
 
     name = "stablehlo"
-    engines = (JAXEngine(),)
+    engines = (JAXEngine(), IREEEngine())
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless the model reads texts, and has logits or hidden states."""
-        check_text_model(pretrained, f"--format {self.name}")
+        """Raises a ConfigError unless the model has logits or hidden states of texts, or hears."""
+        check_model(pretrained, f"--format {self.name}")
 
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
@@ -84,6 +87,8 @@ class StableHLOFormat(Format):
         }
         if keeps_cache(model.config):
             manifest["capacity"] = capacity(model)
+        if model.config.is_encoder_decoder:
+            manifest["start"] = reference_of(model).prompt().decoder_tokens
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         (folder / _RUNNER).write_bytes(Path(runner.__file__).read_bytes())
         copy_side_files(pretrained.folder, folder)
@@ -107,19 +112,20 @@ class _Model(LoadedModel):
         self._folder = folder.resolve()
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        rows = [prompt.tokens, *([prompt.decoder_tokens] if prompt.decoder_tokens else [])]
-        return self._ask("forward", *rows)
+        found = self._ask("forward", source=source_of(prompt), answer=prompt.decoder_tokens)
+        return found[prompt.num_given - 1 :]
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        start = prompt.decoder_tokens[:1]
-        return self._ask("generate", prompt.tokens, count, *start).tolist()
+        given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
+        return self._ask("generate", source=source_of(prompt), count=count, **given).tolist()
 
-    def _ask(self, method: str, *arguments: Any) -> np.ndarray:
+    def _ask(self, method: str, **arguments: Any) -> np.ndarray:
         """Calls a method of the runner in a process that imports JAX alone."""
         with tempfile.TemporaryDirectory() as scratch:
-            answer = Path(scratch, "answer.npy")
-            asked = json.dumps({"method": method, "arguments": arguments})
-            command = [sys.executable, "-I", "-c", _CALL, str(self._folder), str(answer), asked]
+            asked, answer = Path(scratch, "asked.npz"), Path(scratch, "answer.npy")
+            np.savez(asked, **arguments)
+            paths = [str(path) for path in (self._folder, asked, answer)]
+            command = [sys.executable, "-I", "-c", _CALL, *paths, method]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 last = ValueError(done.stderr.strip().splitlines()[-1])

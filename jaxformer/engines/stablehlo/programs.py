@@ -1,4 +1,4 @@
-"""The programs of a model as StableHLO: forward, and prefill and decode of a decoder."""
+"""The programs of a model as StableHLO: forward, and prefill and decode of one that writes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
-from jaxformer.engines.text_models import keeps_cache, text_inputs
+from jaxformer.engines.text_models import keeps_cache, source_inputs, text_inputs
 from jaxformer.errors import ConfigError
-from jaxformer.models.decoder import Decoder
+from jaxformer.hub.families import family_of
+from jaxformer.models.decoder import GenerativeModel
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import CacheShape
 from jaxformer.pretrained.model import Pretrained
 
@@ -21,11 +23,15 @@ _LONGEST = 1024
 def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
     """Returns the programs of a model, for any number of rows and tokens.
 
-    forward(weights, tokens `[B, T]`, mask `[B, T]`) gives logits `[B, T, V]`, or the last hidden
-    states of a body; that of an encoder-decoder also reads the decoder's tokens `[B, T']`.
+    The source of an encoder-decoder is tokens `[B, T]` with their mask `[B, T]`, or a spectrogram
+    `[B, M, frames]`; that of another model is tokens and their mask.
+
+    forward(weights, source) gives logits `[B, T, V]`, or the last hidden states of a body; that of
+    an encoder-decoder also reads the decoder's tokens `[B, U]`.
     prefill(weights, tokens `[B, T]`, lengths `[B]`), with padding on the right, gives the logits
-    `[B, V]` after each row and the cache; decode(weights, tokens `[B]`, cache) those after one more
-    token.
+    `[B, V]` after each row and the cache; that of an encoder-decoder reads the source first, and
+    the tokens are those of its decoder. decode(weights, tokens `[B]`, cache) gives those after one
+    more token.
 
     Raises:
         ConfigError: The model depends on the number of rows or tokens.
@@ -33,7 +39,8 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
     try:
         found = {"forward": _forward(pretrained)}
         if keeps_cache(pretrained.config):
-            found |= _with_cache(pretrained)
+            found["prefill"] = _prefill(pretrained)
+            found["decode"] = _decode(pretrained, found["prefill"])
     except jax.errors.InconclusiveDimensionOperation as error:
         raise ConfigError(
             "--format stablehlo: the program depends on the number of rows or tokens: "
@@ -45,75 +52,126 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
 def capacity(pretrained: Pretrained) -> int:
     """Returns how many tokens the cache holds: the positions of the model, at most 1,024."""
     values = pretrained.checkpoint.hf_config.values
-    sizes = (pretrained.config.position.max_length, values.get("max_position_embeddings"), _LONGEST)
-    return min(size for size in sizes if size)
+    limit = _decoder_limit(pretrained.config)
+    return min(size for size in (limit, values.get("max_position_embeddings"), _LONGEST) if size)
+
+
+def _decoder_limit(config: ModelConfig) -> int | None:
+    """The positions of the decoder, or of a model that has no encoder; None: any number."""
+    position = config.decoder_position if config.is_encoder_decoder else config.position
+    return position.max_length
 
 
 def _forward(pretrained: Pretrained) -> export.Exported:
-    inputs, limit = text_inputs(pretrained.config), pretrained.config.position.max_length
-    names = ["t", "u"][: len(inputs) - 1]
-    bounds = [f"{name} <= {limit}" for name in names if limit is not None]
-    rows, *lengths = export.symbolic_shape(", ".join(["b", *names]), constraints=bounds)
-    shapes = [(rows, lengths[0]), *((rows, length) for length in lengths)]
+    config, inputs = pretrained.config, text_inputs(pretrained.config)
+    sizes = _sizes(config, _decoder_limit(config))
+    specs = _source(config, sizes["b"], sizes.get("t"))
+    if config.is_encoder_decoder:
+        specs.append(_ids(sizes["b"], sizes["u"]))
 
     def forward(weights, *arrays):
         found = pretrained._outputs(weights, dict(zip(inputs, arrays, strict=True)))
         return found["logits" if "logits" in found else "last_hidden_state"]
 
-    return _exported(pretrained, forward, *shapes)
+    return _exported(pretrained, forward, *specs)
 
 
-def _with_cache(pretrained: Pretrained) -> dict[str, export.Exported]:
-    size = capacity(pretrained)
+def _prefill(pretrained: Pretrained) -> export.Exported:
+    config, size = pretrained.config, capacity(pretrained)
+    sizes = _sizes(config, size)
+    rows, length = sizes["b"], sizes.get("t")
+    source = _source(config, rows, length) if config.is_encoder_decoder else []
+    one, two = (_empty_cache(pretrained, size, number) for number in (1, 2))
 
-    def empty(rows: int) -> Any:
-        shape = CacheShape(rows, size, size, "float32")
-        return pretrained.model.init_cache(shape)
-
-    one, two = (jax.eval_shape(lambda rows=rows: empty(rows)) for rows in (1, 2))
-    leaves, structure = jax.tree.flatten(one)
-    others = jax.tree.leaves(two)
-
-    def shapes(rows: Any) -> list[tuple[Any, ...]]:
-        return [
-            tuple(rows if a != b else a for a, b in zip(x.shape, y.shape, strict=True))
-            for x, y in zip(leaves, others, strict=True)
-        ]
-
-    def stepped(model: Decoder, tokens, cache, lengths=None):
+    def prefill(weights, *arrays):
+        *encoded, tokens, lengths = arrays
+        model = pretrained.abstract_model.module(weights)
+        start = _start(pretrained, model, size, 1, encoded)
+        # A cache is made for one row: its size must be a number. Encoder outputs have all rows.
+        cache = jax.tree.map(
+            lambda array, a, b: jnp.broadcast_to(
+                array,
+                [
+                    s if x == y else tokens.shape[0]
+                    for s, x, y in zip(array.shape, a.shape, b.shape, strict=True)
+                ],
+            ),
+            start,
+            one,
+            two,
+        )
         hidden, cache = model.step(tokens, cache, count=lengths)
-        if lengths is not None:
-            hidden = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)
+        hidden = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)
         return model.logits(hidden)[:, 0], tuple(jax.tree.leaves(cache))
 
-    def prefill(weights, tokens, lengths):
-        model = pretrained.abstract_model.module(weights)
-        start = jax.tree.leaves(model.init_cache(CacheShape(1, size, size, "float32")))
-        sizes = shapes(tokens.shape[0])
-        pairs = zip(start, sizes, strict=True)
-        cache = [jnp.broadcast_to(array, shape) for array, shape in pairs]
-        return stepped(model, tokens, jax.tree.unflatten(structure, cache), lengths)
+    tokens = _ids(rows, sizes.get("u", length))
+    return _exported(pretrained, prefill, *source, tokens, _ids(rows))
+
+
+def _decode(pretrained: Pretrained, prefill: export.Exported) -> export.Exported:
+    """The program that reads the cache which another one returns."""
+    structure = jax.tree.structure(_empty_cache(pretrained, capacity(pretrained), 1))
+    scope = export.SymbolicScope()
+    logits, *cache = (
+        jax.ShapeDtypeStruct(export.symbolic_shape(str(x.shape), scope=scope), x.dtype)
+        for x in prefill.out_avals
+    )
 
     def decode(weights, tokens, cache):
         model = pretrained.abstract_model.module(weights)
-        return stepped(model, tokens[:, None], jax.tree.unflatten(structure, cache))
+        hidden, cache = model.step(tokens[:, None], jax.tree.unflatten(structure, cache))
+        return model.logits(hidden)[:, 0], tuple(jax.tree.leaves(cache))
 
-    rows, tokens = export.symbolic_shape("b, t", constraints=[f"t <= {size}"])
-    first = _exported(pretrained, prefill, (rows, tokens), (rows,))
-    (rows,) = export.symbolic_shape("b")
-    pairs = zip(shapes(rows), leaves, strict=True)
-    cache = tuple(jax.ShapeDtypeStruct(shape, leaf.dtype) for shape, leaf in pairs)
-    return {"prefill": first, "decode": _exported(pretrained, decode, (rows,), cache)}
+    return _exported(pretrained, decode, _ids(logits.shape[0]), tuple(cache))
+
+
+def _start(
+    pretrained: Pretrained, model: GenerativeModel, size: int, rows: int, source: Any
+) -> Any:
+    """The cache before the first token, after the encoder has read its source if there is one."""
+    outputs = ()
+    if source:
+        inputs = dict(zip(source_inputs(pretrained.config), source, strict=True))
+        outputs = family_of(pretrained.config).encode(model, pretrained.checkpoint, inputs)
+    return model.init_cache(CacheShape(rows, size, size, "float32"), *outputs)
+
+
+def _empty_cache(pretrained: Pretrained, size: int, rows: int) -> Any:
+    """The shapes of the cache before the first token, for a number of rows."""
+    config = pretrained.config
+    source = _source(config, rows, 3) if config.is_encoder_decoder else []
+    return jax.eval_shape(
+        lambda *arrays: _start(pretrained, pretrained.model, size, rows, arrays), *source
+    )
+
+
+def _sizes(config: ModelConfig, most: int | None) -> dict[str, Any]:
+    """The symbols that inputs have: b rows, t tokens of a source, and u tokens of an answer."""
+    limits: dict[str, int | None] = {"b": None}
+    if "input_ids" in source_inputs(config):
+        limits["t"] = config.position.max_length if config.is_encoder_decoder else most
+    if config.is_encoder_decoder:
+        limits["u"] = most
+    bounds = [f"{name} <= {limit}" for name, limit in limits.items() if limit is not None]
+    symbols = export.symbolic_shape(", ".join(limits), constraints=bounds)
+    return dict(zip(limits, symbols, strict=True))
+
+
+def _source(config: ModelConfig, rows: Any, length: Any) -> list[jax.ShapeDtypeStruct]:
+    """The shapes of `source_inputs`."""
+    if "input_ids" in source_inputs(config):
+        return [_ids(rows, length), _ids(rows, length)]
+    encoder = config.encoder
+    shape = (rows, encoder.num_mel_bins, encoder.num_frames)
+    return [jax.ShapeDtypeStruct(shape, jnp.float32)]
+
+
+def _ids(*shape: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def _exported(pretrained: Pretrained, program: Callable, *inputs: Any) -> export.Exported:
-    """Exports a program of the weights and of int32 arrays with these shapes."""
+    """Exports a program of the weights and of arrays with these shapes."""
     parameters = pretrained.parameters
     weights = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in parameters.items()}
-    specs = [
-        shape
-        if any(isinstance(each, jax.ShapeDtypeStruct) for each in shape)
-        else jax.ShapeDtypeStruct(shape, jnp.int32)
-        for shape in inputs
-    ]
-    return export.export(jax.jit(program), platforms=PLATFORMS)(weights, *specs)
+    return export.export(jax.jit(program), platforms=PLATFORMS)(weights, *inputs)

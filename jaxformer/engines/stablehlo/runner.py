@@ -27,35 +27,49 @@ class Model:
         """Calls a program with the weights."""
         return self.programs[name](self.weights, *arrays)
 
-    def forward(self, *rows):
-        """Returns the outputs `[T, ...]` of a row, or of an encoder's and a decoder's row."""
-        tokens = np.array([rows[0]], np.int32)
-        others = [np.array([row], np.int32) for row in rows[1:]]
-        return np.asarray(self.call("forward", tokens, np.ones_like(tokens), *others)[0])
+    def forward(self, source, answer=()):
+        """Returns the outputs `[T, ...]` of a row, or those after each token of its answer.
 
-    def generate(self, tokens, count, start=None):
-        """Returns the likeliest next tokens of a decoder, or those after `start` for a text."""
-        if start is not None:
-            return self.answer(tokens, count, start)
+        The source is a row of tokens, or a spectrogram; a model without an encoder has no answer.
+        """
+        rows = [np.array([answer], np.int32)] if len(answer) else []
+        return np.asarray(self.call("forward", *_row(source), *rows)[0])
+
+    def generate(self, source, count, start=(), suppressed=()):
+        """Returns the likeliest next tokens, or for an encoder-decoder those of an answer.
+
+        An answer begins with the tokens `start`, or those of the manifest; suppressed tokens are
+        not written.
+        """
+        inputs, tokens = (), source
+        if "start" in self.manifest:
+            inputs, tokens = _row(source), start if len(start) else self.manifest["start"]
         row = np.array([tokens], np.int32)
-        logits, cache = self.call("prefill", row, np.array([len(tokens)], np.int32))
-        found = [int(logits[0].argmax())]
+        logits, cache = self.call("prefill", *inputs, row, np.array([len(tokens)], np.int32))
+        found = []
         while len(found) < count:
-            logits, cache = self.call("decode", np.array(found[-1:], np.int32), cache)
-            found.append(int(logits[0].argmax()))
+            if found:
+                logits, cache = self.call("decode", np.array(found[-1:], np.int32), cache)
+            scores = np.array(logits[0])
+            scores[np.array(suppressed, np.int32)] = -np.inf
+            found.append(int(scores.argmax()))
         return found
 
-    def answer(self, tokens, count, start):
-        """Returns the likeliest answer of an encoder-decoder, which keeps no cache here."""
-        row = [start] + [0] * count  # a decoder sees no later token: the rest may be anything
-        for place in range(count):
-            row[place + 1] = int(self.forward(tokens, row)[place].argmax())
-        return row[1:]
+
+def _row(source):
+    """A batch of one spectrogram, or of one row of tokens with its mask."""
+    if np.ndim(source) == 2:
+        return (np.array([source], np.float32),)
+    tokens = np.array([source], np.int32)
+    return tokens, np.ones_like(tokens)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tokens", type=int, nargs="+")
+    parser.add_argument("source", nargs="+", help="tokens, or the .npy file of a spectrogram")
     parser.add_argument("--new-tokens", type=int, default=16)
     arguments = parser.parse_args()
-    print(*Model(Path(__file__).parent).generate(arguments.tokens, arguments.new_tokens))
+    source = arguments.source
+    is_file = source[0].endswith(".npy")
+    source = np.load(source[0]) if is_file else [int(token) for token in source]
+    print(*Model(Path(__file__).parent).generate(source, arguments.new_tokens))

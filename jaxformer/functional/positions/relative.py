@@ -212,7 +212,7 @@ def t5_bias(
     heads = jax.typeof(table).sharding.spec[1]
     bucket_BTS = bucket_of_distance.at[index_BTS].get(out_sharding=pairs)
     table = jnp.asarray(table, jnp.float32)
-    if bucket_BTS.shape[0] > 1:
+    if bucket_BTS.shape[0] != 1:  # a symbol of jax.export is not 1 either
         out = None if pairs is None else PartitionSpec(*pairs, heads)
         return table.at[bucket_BTS].get(out_sharding=out).transpose(0, 3, 1, 2)
     # One bias for all rows: XLA computes a product once but repeats a gather for each row.

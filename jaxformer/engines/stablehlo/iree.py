@@ -1,0 +1,108 @@
+"""IREE, which compiles the programs of a StableHLO export without XLA, on a CPU.
+
+https://iree.dev/guides/ml-frameworks/jax/
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from jaxformer.engines.base import Engine, LoadedModel, Prompt
+from jaxformer.engines.stablehlo import runner
+from jaxformer.errors import DataError, first_line
+from jaxformer.extras import optional_module
+
+_PURPOSE = "the engine iree"
+
+
+class IREEEngine(Engine):
+    """IREE on a CPU; it has no symbolic shapes, so that a program is compiled for each shape."""
+
+    name = "iree"
+    module = "iree"
+
+    def require(self) -> None:
+        """Raises MissingExtra unless the compiler and the runtime are installed."""
+        for name in ("iree.compiler", "iree.runtime"):
+            optional_module(name, _PURPOSE)
+
+    def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
+        """Reads the programs and the weights."""
+        return _Model(_Programs(folder))
+
+
+class _Programs(runner.Model):
+    """The runner of an export, with IREE in place of XLA."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._compiler: Any = optional_module("iree.compiler", _PURPOSE)
+        self._runtime: Any = optional_module("iree.runtime", _PURPOSE)
+        self._settings = self._runtime.Config("local-task")
+        self._compiled: dict[Any, Any] = {}
+
+    def call(self, name: str, *arrays: Any) -> Any:
+        """Calls a program with the weights, compiled for the shapes of the other arrays."""
+        given = jax.tree.map(np.asarray, (self.weights, *arrays))
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
+        key = (name, *(each.shape for each in jax.tree.leaves(shapes)))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(name, shapes)
+        run, kept, structure = self._compiled[key]
+        leaves = jax.tree.leaves(given)
+        found = run(*(leaves[number] for number in kept))
+        found = found if isinstance(found, tuple | list) else [found]
+        return jax.tree.unflatten(structure, [np.asarray(each) for each in found])
+
+    def _compile(self, name: str, shapes: Any) -> tuple[Any, tuple[int, ...], Any]:
+        """The function of a program, the inputs that it reads, and the tree of its outputs."""
+        fixed = export.export(self.programs[name], platforms=("cpu",))(*shapes)
+        try:
+            module = self._compiler.compile_str(
+                _static(fixed.mlir_module()),
+                input_type="stablehlo",
+                target_backends=["llvm-cpu"],
+                extra_args=["--iree-llvmcpu-target-cpu=host"],
+            )
+        except self._compiler.CompilerToolError as error:
+            raise DataError(
+                f"IREE cannot compile the program {name}: {first_line(error)}"
+            ) from error
+        context = self._runtime.SystemContext(config=self._settings)
+        code = self._runtime.VmModule.copy_buffer(context.instance, module)
+        context.add_vm_module(code)
+        return context.modules[code.name]["main"], fixed.module_kept_var_idx, fixed.out_tree
+
+
+def _static(module: str) -> bytes:
+    """A module whose inputs have numbers as shapes, with those of all that it computes."""
+    # JAX does this itself before it gives a module to XLA; it has no public name for it.
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    with mlir.make_ir_context():
+        return mlir.module_to_string(
+            mlir.refine_polymorphic_shapes(ir.Module.parse(module))
+        ).encode()
+
+
+class _Model(LoadedModel):
+    def __init__(self, programs: _Programs):
+        self._programs = programs
+
+    def outputs(self, prompt: Prompt) -> np.ndarray:
+        found = self._programs.forward(source_of(prompt), prompt.decoder_tokens)
+        return found[prompt.num_given - 1 :]
+
+    def greedy(self, prompt: Prompt, count: int) -> list[int]:
+        given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
+        return self._programs.generate(source_of(prompt), count, **given)
+
+
+def source_of(prompt: Prompt) -> Any:
+    """Returns what a runner reads of a prompt: tokens, or a spectrogram."""
+    return prompt.tokens if prompt.features is None else prompt.features
