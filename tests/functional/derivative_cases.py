@@ -706,6 +706,8 @@ WITHOUT_DERIVATIVE = {
     "unsupported",
     "whole_rows",
     "without",
+    "has_whole_rows",
+    "within_capacity",
 }
 # Parts of another case: of `attention`, of `linear`, or of speculative sampling's choice.
 PARTS = {
@@ -725,4 +727,7 @@ PARTS = {
     "joined",
     "rows_by_keys",
     "weights_by_values",
+    "exchange",
+    "in_order",
+    "zigzag",
 }

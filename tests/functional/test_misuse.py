@@ -126,6 +126,12 @@ ROWS = [
     }, {
         "probabilities": [(4, 5)], "experts": [(1, 4, 2), np.full((2, 4, 2), 5)], "real": [(2, 3)],
     }),
+    Row(F.within_capacity, {
+        "experts": ints(2, 4, 2), "num": 5, "capacity": 1.5, "real": bools(1, 4),
+    }, {
+        "experts": [(4, 2), np.full((2, 4, 2), 5)], "num": SIZE, "capacity": POSITIVE,
+        "real": [(2, 3)],
+    }),
     Row(F.balance_loss, {
         "load": F.expert_load(floats(2, 4, 5), ints(2, 4, 2)),
     }, {"load": [None, floats(5)]}, free=("load",)),

@@ -151,8 +151,9 @@ def test_a_vocabulary_that_no_mesh_of_its_own_divides_is_cut_less(short_search):
 
 
 def test_where_no_mesh_works_the_plan_says_what_would_have_to_change(short_search):
+    odd = replace(tiny(batch_size=7, sequence_length=63), mesh=MeshConfig(data=-1))
     with pytest.raises(ConfigError, match=r"data\.batch_size = 7: must be a multiple of 2"):
-        closed_form(replace(tiny(batch_size=7), mesh=MeshConfig(data=-1)), "v5e:2x2")
+        closed_form(odd, "v5e:2x2")
     config = replace(tiny(), mesh=MeshConfig(fsdp=8))
     small = replace(SLICE, chip=replace(SLICE.chip, memory=Figure(1e6, "a test", "2026-11")))
     for vocab_size, ending in (

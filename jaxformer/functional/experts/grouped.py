@@ -4,6 +4,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.checks import check_argument
@@ -149,7 +150,7 @@ def expert_feed_forward(
     axes["down_bias"] = "E D"
     given = {"up": up, "gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down": down}
     given = {k: v for k, v in (given | {"down_bias": down_bias}).items() if v is not None}
-    masks = {} if real is None else {"real": (real, "B T" if real.ndim == 2 else "B T K")}
+    masks = {} if real is None else {"real": (real, "B T K" if np.ndim(real) == 3 else "B T")}
     plain = {name: as_array(kernel) for name, kernel in given.items()}
     assert_axes(**rows, **{k: (v, axes[k]) for k, v in plain.items()}, **masks)
     assert_floating(x=x, weights=weights, **plain)
