@@ -93,6 +93,8 @@ def test_equal_to_pytorch(name, tmp_path):
     save_random(model_format.model_type, architecture.name, tmp_path / "hf")
     reference = Reference(tmp_path / "hf", architecture.name)
     model = NAMES[f"Flax{name}"].from_pretrained(tmp_path / "hf")
-    inputs = example_inputs(model.checkpoint, "left" if model.can_generate() else "right")
+    # The Flax decoder of Whisper counts positions by the mask, and PyTorch's does not.
+    side = "left" if model.can_generate() and kind != "whisper" else "right"
+    inputs = example_inputs(model.checkpoint, side)
     inputs = {n: x for n, x in inputs.items() if old_name(model, n) in arguments(model)}
     run(model, inputs, reference.outputs(inputs))
