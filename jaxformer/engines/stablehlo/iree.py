@@ -56,7 +56,8 @@ class _Programs(runner.Model):
         leaves = jax.tree.leaves(given)
         found = run(*(leaves[number] for number in kept))
         found = found if isinstance(found, tuple | list) else [found]
-        return jax.tree.unflatten(structure, [np.asarray(each) for each in found])
+        # IREE frees what it has mapped with its own array.
+        return jax.tree.unflatten(structure, [np.array(each.to_host()) for each in found])
 
     def _compile(self, name: str, shapes: Any) -> tuple[Any, tuple[int, ...], Any]:
         """The function of a program, the inputs that it reads, and the tree of its outputs."""
