@@ -229,7 +229,7 @@ def test_what_an_adapter_does_not_change_is_the_bases_own(tmp_path):
     names = (f"model.layers.{n}.self_attn.{p}_proj.weight" for n in range(3) for p in "qk")
     arrays = {name: np.ones((48, 48), np.float32) for name in names}
     tensors = {name: Tensor(array.shape, array.dtype) for name, array in arrays.items()}
-    base = Base(tensors, arrays.__getitem__, FORMATS["llama"], frozenset(), "", "", "")
+    base = Base(tensors, arrays.__getitem__, FORMATS["llama"], frozenset(), "", "", "", {})
     files = adapted_tensors(tmp_path, base)
     assert files.tensors == tensors
     for name, array in arrays.items():
