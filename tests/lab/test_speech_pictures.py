@@ -137,7 +137,7 @@ def speaker(tmp_path_factory):
     return save_speaker(tmp_path_factory.mktemp("speaker"))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_lattice_of_a_given_text(speaker):
     model, sound = load(speaker), Sound("clip.wav", speech.sound(400), RATE)
     found = labelled(model, sound, "TEN")
@@ -153,7 +153,7 @@ def test_the_lattice_of_a_given_text(speaker):
         labelled(model, sound, "TEN " * 40 + "TEN")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_long_text_has_several_pictures(speaker):
     model, sound = load(speaker), Sound("clip.wav", speech.sound(1000), RATE)
     pictures = lattice_pictures(labelled(model, sound, "TEN HENS EAT IN THE HALL AND ONE"))
@@ -215,7 +215,8 @@ def test_the_command_writes_a_page(whisper, tmp_path, capsys):
     assert "--start 7: must be less than 0.75" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("wav2vec2")
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
 def test_the_page_of_a_ctc_head(kind, tmp_path):
     model = load(save_speaker(tmp_path / "model", kind))

@@ -68,8 +68,7 @@ def transcribe_labels(
         # A label that goes on beyond a cut counts once.
         again = int(bool(own) and last != blank and own[0] == path[0] == last)
         if timestamps != "none" and len(own) > again:
-            frames = np.array(align(log_probs, own, blank=blank)[again:]) + begin
-            times = (frames * seconds).round(3).tolist()
+            times = times_of(log_probs, own, blank, seconds, begin)[again:]
             segments.append(_segment(tokenizer, own[again:], times, score, timestamps))
         begin, last = begin + len(log_probs), path[-1]
         labels += own[again:]
@@ -144,6 +143,22 @@ def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"{' and '.join(_OPTIONS)}: leave it out"
             )
     return given
+
+
+def times_of(
+    log_probs: np.ndarray, labels: Sequence[int], blank: int, seconds: float, begin: int = 0
+) -> list[tuple[float, float]]:
+    """Returns when each of some labels begins and ends, in seconds.
+
+    Args:
+        log_probs: float `[T, V]`, the scores of frames.
+        labels: The labels.
+        blank: The class of the blank.
+        seconds: Seconds per frame.
+        begin: The frames of the sound before these.
+    """
+    frames = np.array(align(log_probs, labels, blank=blank)) + begin
+    return (frames * seconds).round(3).tolist()
 
 
 def words_of(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import DataError
-from jaxformer.generation.speech.ctc import align, alignment_path, best_path, occupancy
+from jaxformer.generation.speech.ctc import alignment_path, best_path, occupancy
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import frame_log_probs
-from jaxformer.generation.speech.transcripts import words_of
+from jaxformer.generation.speech.transcripts import times_of, words_of
 from jaxformer.lab.drawing import canvas
 from jaxformer.lab.speech.sound import Sound, shown_text
 from jaxformer.pretrained.model import Pretrained
@@ -56,7 +56,7 @@ def labelled(pretrained: Pretrained, sound: Sound, text: str | None = None) -> L
     if text is not None:
         labels = _encoded(pretrained, text, len(log_probs))
     seconds = pretrained.config.samples_per_frame / features.sampling_rate
-    words = words_of(tokenizer, labels, align(log_probs, labels, blank=blank), seconds)
+    words = words_of(tokenizer, labels, times_of(log_probs, labels, blank, seconds))
     names = [tokenizer.id_to_token(number) or str(number) for number in range(log_probs.shape[1])]
     names[blank] = "blank"
     written = tokenizer.decode(labels).strip()
