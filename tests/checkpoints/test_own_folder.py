@@ -142,7 +142,7 @@ def test_the_checkpoints_of_another_run_are_not_reached_through_a_link(place, ca
     assert everything(place / "run") == before
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_step_that_is_a_link_is_removed_as_one(place):
     (place / "elsewhere").mkdir()
     os.rename("run/checkpoints/2", "elsewhere/2")

@@ -63,7 +63,8 @@ def test_the_folder_of_a_checkpoint_is_a_choice_too(run, capsys):
 
 
 @pytest.mark.parametrize("options", [["--best"], ["--step", str(BEST)]], ids=str)
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("*'--step', '4'*")
 def test_export_inspect_and_generate_take_the_step(run, options, tmp_path, capsys):
     assert cli.main(["export", str(run), str(tmp_path / "out"), *options]) == 0
     tensors = load_file(tmp_path / "out/model.safetensors")

@@ -264,7 +264,7 @@ def test_a_reader_who_leaves_early_is_one_sentence(tmp_path):
     assert process.returncode == 1
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_command_runs_with_its_output_closed(tmp_path):
     """As that of a daemon may be."""
     command = [sys.executable, "-W", "ignore", "-m", "jaxformer", "zoo", "gpt2"]

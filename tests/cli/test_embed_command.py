@@ -54,7 +54,7 @@ def test_vectors_are_written(whole, tmp_path, capsys):
     np.testing.assert_allclose(shown["embedding"], rows[0]["embedding"], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_cross_encoder_scores_the_first_with_the_others(scorer, tmp_path, capsys):
     assert run(scorer, "a cat", "the dog", "blue sky", "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

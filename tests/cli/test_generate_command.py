@@ -105,7 +105,7 @@ def test_beams_of_an_encoder_decoder(t5, capsys):
         assert line.startswith(f"[{score:.3f}]")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_stop_string_ends_the_text(folder):
     model = jaxformer.load(folder)
     free = TextGenerator(model, GenerationConfig(max_new_tokens=12)).generate(

@@ -145,7 +145,7 @@ def test_hidden_states_are_added(folder, tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.quick("llama")
 def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     command("export", run_folder, tmp_path / "out")
     command("verify", tmp_path / "out")
@@ -221,7 +221,7 @@ def test_a_mesh_that_does_not_divide_the_model(folder):
 @pytest.mark.parametrize(
     ("kind", "changes"), [("xlm-roberta", {}), ("mistral", {"sliding_window": None})]
 )
-@pytest.mark.slow
+@pytest.mark.quick("mistral-changes1")
 def test_a_system_keeps_its_name_where_another_could_say_the_same(kind, changes, tmp_path):
     folder = save_tiny(kind, tmp_path / "folder", "", **changes)
     command("import", folder, tmp_path / "run")

@@ -133,7 +133,6 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_labels_spans_choices_and_tags(show, models):
     bert = ("--init-from", models["bert"], "-n", "1", "--data.sequence-length", "48")
     labels = ["good", "bad"] * 20

@@ -59,7 +59,6 @@ def test_every_kind_of_file_is_written(folder, tmp_path, ending):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_several_files_are_lines_of_one(folder, tmp_path):
     output = tmp_path / "talks.jsonl"
     assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0
@@ -68,7 +67,6 @@ def test_several_files_are_lines_of_one(folder, tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
     broken, output = tmp_path / "broken.wav", tmp_path / "talks.jsonl"
     wave = np.where(np.arange(400) == 100, np.nan, 0.1)

@@ -141,7 +141,7 @@ def test_lines_that_are_no_rows_count_as_bad(tmp_path, caplog):
 # What is not to be learned ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
     file = FILES / "weight.jsonl"
     data = chats(file).prepare(tmp_path / "run")
@@ -173,7 +173,8 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("reasoning_content")
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
 def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
     content = "<think>why</think>b" if name == "inline" else "b"

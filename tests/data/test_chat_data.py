@@ -205,7 +205,7 @@ def test_long_conversations_may_be_cut_or_left_out(config, tmp_path):
 # Templates ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_template_stays_with_the_run(config, tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}{{ m.role[0] ~ m.content }};{% endfor %}")
@@ -300,7 +300,7 @@ def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_an_answer_only_loss_never_depends_on_a_prompts_label(config, tmp_path, loss_and_gradient):
     batch = rows_of(prepared(config, tmp_path / "run").train)
     loss, gradient = loss_and_gradient(batch)

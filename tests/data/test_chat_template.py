@@ -171,7 +171,6 @@ def test_a_chat_with_tools_has_the_template_for_them(tmp_path, in_files):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_special_tokens_of_the_class_count(tmp_path):
     from transformers import AutoTokenizer
 

@@ -52,7 +52,7 @@ def test_the_tokenizer_learns_from_the_training_side_alone(source, tmp_path):
     assert corpus.tokenizer.fingerprint() == spec.fit(training).fingerprint()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_batches_of_documents_change_nothing(source, tmp_path, monkeypatch):
     split = Split(source, 0.2, seed=1)
     one = load_or_build(split, Bytes(), tmp_path / "one")

@@ -217,7 +217,7 @@ def test_a_lost_shard_is_tokenised_again(source, tmp_path):
     assert files(tmp_path / "run") == whole
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     process = started(source, run)
@@ -246,7 +246,7 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
     assert files(tmp_path / "run") == whole
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_documents_that_changed_unnoticed_are_refused(tmp_path, monkeypatch):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     process = started(source, run)

@@ -189,7 +189,6 @@ def check_greedy(model, prompt, written):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_the_receipt_of_the_command(tmp_path, capsys):
     run, out = tmp_path / "run", tmp_path / "out"
     config = MODELS["learned"]

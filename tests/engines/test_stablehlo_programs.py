@@ -58,7 +58,7 @@ def test_rows_of_any_number_and_length(exported):
         np.testing.assert_allclose(found, right, atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_prompts_of_different_lengths_and_their_next_tokens(exported):
     model, out = exported
     run = runner.Model(out)
@@ -107,7 +107,7 @@ def test_the_manifest_says_what_programs_read(exported):
     assert manifest["capacity"] == capacity(model)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_weights_of_two_bytes_are_read_again(tmp_path):
     model = pretrained(tiny(vocab_size=64))
     export_model(model, tmp_path / "out", format="stablehlo", source="here", dtype="bfloat16")

@@ -63,7 +63,7 @@ def refused(model, tmp_path, format="ctranslate2"):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("quantise", [None, "int8"])
-@pytest.mark.slow
+@pytest.mark.quick("int8")
 def test_the_commands(quantise, folder, tmp_path):
     library = pytest.importorskip("ctranslate2")
     options = () if quantise is None else ("--quantise", quantise)
@@ -103,7 +103,6 @@ def test_odd_sizes_and_a_run(tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_transformers_is_compared_in_the_same_way(folder):
     (receipt,) = verify_export(folder, [TransformersEngine()])
     assert not receipt.problems
@@ -112,7 +111,6 @@ def test_transformers_is_compared_in_the_same_way(folder):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_outputs_do_not_depend_on_what_the_engine_would_write(folder, exported):
     reference = SpeechReference(load(folder))
     prompt = reference.prompt()

@@ -728,6 +728,7 @@ PARTS = {
     "rows_by_keys",
     "weights_by_values",
     "exchange",
+    "in_mesh",
     "in_order",
     "zigzag",
 }

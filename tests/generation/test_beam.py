@@ -124,7 +124,7 @@ def test_a_row_has_a_limit_of_its_own():
         assert together.lengths[row].max() == limit - 1
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_what_changes_with_the_length_is_read_again():
     config = tiny(num_layers=1, position=RoPE(scaling=DynamicNTK(2.0, 7)))
     prompt, most = np.array([[9, 8, 7, 6, 5, 4]]), 3
@@ -138,7 +138,7 @@ def test_what_changes_with_the_length_is_read_again():
     np.testing.assert_allclose(found.scores, totals / most, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_mesh_finds_the_same():
     sizes = {"num_layers": 1, "num_decoder_layers": 1, "model_dim": 24, "mlp_dim": 18}
     config = tiny_encoder_decoder(vocab_size=36, **sizes)

@@ -73,7 +73,7 @@ def cut(tokens):
     return tokens[: ends[0]] if ends else tokens
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_files_and_arrays_give_the_same_texts(captioner, images):
     options = {"max_new_tokens": 4, "min_new_tokens": 4}
     several = jaxformer.generate(captioner, images, **options)

@@ -178,7 +178,7 @@ def test_one_row_on_a_mesh_of_one_device():
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_window_slides_where_positions_end():
     engine = engine_of(position=Learned(max_length=12))
     decoding = GenerationConfig(max_new_tokens=20)

@@ -57,7 +57,7 @@ def test_messages_are_the_prompt_of_transformers_and_end_with_the_turn(model, to
     assert found["messages"] == [{"role": "assistant", "content": "So é."}] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_an_end_token_that_is_given_stays_alone(model, tokenizer):
     options = saying(tokenizer, "So.<|im_end|>x") | {"eos_token_id": None}
     assert len(jaxformer.chat(model, ASKED, **options)["content"]) > len("So.x")

@@ -62,7 +62,7 @@ def test_biases_of_sequences_are_those_of_transformers(gpt2, tmp_path, num_beams
     np.testing.assert_array_equal(jaxformer.generate(copy, inputs)["sequences"], found)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_several_draws_of_a_prompt_lie_in_a_row(gpt2):
     options = {"max_new_tokens": NEW, "num_return_sequences": 3, "temperature": 1.3}
     found = jaxformer.generate(gpt2, prompts(131), **options)
@@ -122,7 +122,7 @@ def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
     assert not np.isin(generated[0, 1:], inputs["input_ids"][0]).any()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_scalars_of_numpy_ask_for_the_same(gpt2):
     asked = {"max_new_tokens": 3, "temperature": 0.5, "seed": 7, "eos_token_id": [3, 4]}
     ours = jaxformer.generate(gpt2, prompts(131), **asked)
@@ -147,7 +147,8 @@ def test_a_window_slides_when_asked(gpt2):
 
 
 @pytest.mark.parametrize("storage", ["bfloat16", "int8"])
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("bfloat16")
 def test_a_narrow_cache_is_near(gpt2, storage):
     options = {"max_new_tokens": 2, "output_scores": True}
     wide = jaxformer.generate(gpt2, prompts(131), **options)["scores"]

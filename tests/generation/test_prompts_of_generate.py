@@ -14,7 +14,6 @@ MASK = np.ones((3, 9), int)
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_an_answer_may_begin_with_what_is_given(t5):
     inputs = prompts(131) | {"decoder_input_ids": np.array([[0, 9], [0, 4], [0, 4]])}
     options = {"max_new_tokens": NEW, "decoder_start_token_id": 0}

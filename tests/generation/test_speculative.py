@@ -91,7 +91,7 @@ def test_greedy_texts_are_those_of_the_target(scheme):
     assert 0.2 < found.accepted.sum() / found.proposed.sum() < 1
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_draft_of_another_kind_changes_nothing():
     target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS)
@@ -99,7 +99,7 @@ def test_a_draft_of_another_kind_changes_nothing():
     assert found.accepted.sum() < 0.2 * found.proposed.sum()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_model_accepts_all_that_it_proposes():
     target = engine(ONE)
     itself = speculative(target, target, 4)

@@ -111,7 +111,8 @@ def test_beams_are_laid_out_alike(t5):
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "seed": 4}])
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("options0")
 def test_a_draft_changes_no_greedy_text(gpt2, tmp_path, options):
     draft = jaxformer.load(save_tiny("gpt2", tmp_path / "draft", "LMHeadModel", n_layer=1))
     asked = {"max_new_tokens": NEW, **options}

@@ -274,7 +274,7 @@ def test_an_unlikely_text_is_written_again_and_silence_left_out(models):
     assert {each["temperature"] for each in certain["segments"]} == {0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_files_of_older_versions_force_their_tokens(models, tmp_path):
     from saved_folders import copy_of
 

@@ -64,7 +64,7 @@ def test_rows_longer_than_all_positions(tmp_path):
     check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left", length=45))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_published_file_has_the_head_and_a_discriminator(tmp_path, caplog):
     """Its config.json names neither a class nor the kind of head."""
     theirs = save_tiny("deberta-v2", tmp_path / "theirs", legacy=False)

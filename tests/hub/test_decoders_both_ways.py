@@ -36,7 +36,6 @@ def test_states_are_those_of_transformers(kind, tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_a_window_reaches_as_far_ahead_as_back(tmp_path):
     ours = check_variant(tmp_path, "mistral", BOTH_WAYS, "SequenceClassification", LONG)
     width = TINY["mistral"]["sliding_window"]

@@ -111,7 +111,8 @@ def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart"])
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("bart")
 def test_without_labels_the_inputs_are_repeated(model_type, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path))
     inputs = example_inputs(ours.checkpoint)

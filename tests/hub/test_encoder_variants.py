@@ -100,7 +100,8 @@ def test_variants(model_type, changes, tmp_path):
     ("model_type", "pooling"),
     [("modernbert", "cls"), ("eurobert", "bos"), ("eurobert", "mean"), ("eurobert", "late")],
 )
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("eurobert-late")
 def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
     def padded(checkpoint):
         return example_inputs(checkpoint, "right")

@@ -129,7 +129,7 @@ def test_a_header_of_many_empty_tensors_is_refused_at_once(key, spoiled):
     assert time.perf_counter() - start < 5
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_many_empty_tensors_in_several_files_are_refused(spoiled):
     (spoiled / SINGLE).unlink()
     places = {}

@@ -85,7 +85,8 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("mpt without bounds")
 def test_a_variant_computes_the_same(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 

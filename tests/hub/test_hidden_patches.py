@@ -109,7 +109,8 @@ def test_what_a_file_cannot_have_is_refused(tmp_path):
     ],
     ids=str,
 )
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("{'use_mean_pooling': False, 'use_mask_token': False}")
 def test_variants_of_beit(changes, tmp_path):
     folder = save_tiny("beit", tmp_path / "theirs", **changes)
     model, reference = load(folder), Reference(folder, "BeitForImageClassification")
@@ -168,7 +169,7 @@ def test_hidden_patches_are_learned(head):
     assert history[-1] < 0.8 * history[0]
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_what_is_seen_has_no_loss():
     config = replace(PIXELS, heads=tuple(HEADS.values()))
     structure, batch = structure_of(config), batch_of(config)
@@ -209,7 +210,7 @@ def test_a_model_of_ours_has_a_class_there(tmp_path):
 
 
 @torch_only
-@pytest.mark.slow
+@pytest.mark.more
 def test_its_body_starts_a_classifier_and_a_classifier_s_starts_it(tmp_path):
     """The token for hidden patches comes and goes with the head that predicts them."""
     folder = save_tiny("vit", tmp_path / "hidden", HEAD)

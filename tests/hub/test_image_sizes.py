@@ -109,7 +109,7 @@ def test_the_file_s_own_size_needs_no_table_but_its_own(tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_on_a_mesh(tmp_path):
     model, _ = case("beit", tmp_path)
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])

@@ -57,7 +57,7 @@ def test_short_rows_have_full_attention(tmp_path):
     check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left", length=27))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_lengths_with_another_plan_of_random_blocks(tmp_path):
     changes = {"max_position_embeddings": 1024, "num_hidden_layers": 1}
     ours, theirs = models(save_tiny("big_bird", tmp_path, "Model", block_size=64, **changes))

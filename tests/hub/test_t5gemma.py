@@ -96,7 +96,6 @@ def test_classes_for_labels(kind, changes, tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_the_encoder_alone(tmp_path):
     folder = tmp_path / "encoder"
     save_random("t5gemma", "T5GemmaEncoderModel", folder, **WIDE, **ENCODER_ALONE)

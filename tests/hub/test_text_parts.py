@@ -169,7 +169,8 @@ def test_texts_are_read_as_by_the_whole(kind, padding, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("qwen2_5_vl")
 def test_the_other_way_of_tying(kind, tmp_path):
     tied = not load(save_whole(kind, tmp_path / "one")).config.tie_embeddings
     folder = save_whole(kind, tmp_path / "other", tie_word_embeddings=tied)
@@ -298,7 +299,7 @@ def test_what_cannot_be_read_is_said(changes, message, tmp_path):
         read_folder(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_generation_is_that_of_the_whole(tmp_path):
     import torch
     import transformers

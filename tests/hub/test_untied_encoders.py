@@ -62,7 +62,8 @@ def test_outputs_and_files_are_those_of_transformers(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("roberta")
 def test_the_bias_of_the_decoder_counts(kind, tmp_path, caplog):
     folder = untied(kind, tmp_path / "theirs", alike=False)
     with caplog.at_level(logging.WARNING):

@@ -26,7 +26,8 @@ torch_only = pytest.mark.torch
     [{"norm_pix_loss": False, "hidden_act": "gelu_new"}, {"mask_ratio": 0.2, "qkv_bias": False}],
     ids=str,
 )
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("{'mask_ratio': 0.2, 'qkv_bias': False}")
 def test_variants(changes, tmp_path):
     check_variant(tmp_path, "vit_mae", changes)
 

@@ -106,7 +106,7 @@ def test_an_encoder_decoder_has_three_kinds(folders):
 
 
 @torch_needed
-@pytest.mark.slow
+@pytest.mark.more
 def test_without_a_target_the_decoder_writes_its_own(folders):
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer

@@ -94,7 +94,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
-@pytest.mark.slow
+@pytest.mark.quick("t5")
 def test_identical_tokens_are_one_without_positions(kind, folders):
     model = jaxformer.load(folders[kind])
     found = twin_outputs(model, "the red boat sells the boat")
@@ -110,7 +110,6 @@ def test_identical_tokens_are_one_without_positions(kind, folders):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_a_text_without_twins(folders):
     model = jaxformer.load(folders["bert"])
     with pytest.raises(

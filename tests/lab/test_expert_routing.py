@@ -204,7 +204,7 @@ def test_the_files_have_the_numbers(tmp_path):
         assert f"{row[1]:.4g}" in page
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_text_whose_tokens_occur_once_has_pictures_too(tmp_path):
     routing = Routing(**vars(random_routing()) | {"ids": np.arange(23)})
     agreement_picture(routing)

@@ -49,7 +49,8 @@ def test_scan_and_remat_change_nothing(scan, remat):
     assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("position1")
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
 def test_blockwise_attention_changes_nothing(position):
     config = tiny(

@@ -133,7 +133,7 @@ def test_an_adapter_is_for_transcripts_and_decoders():
         LengthAdapter(kernel_size=4)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_spans_are_masked_in_training_alone():
     spans = SpanMasking(time_probability=0.5, time_span=4, min_time_spans=1)
     # Without dropout only spans depend on the key.

@@ -81,7 +81,7 @@ def test_a_teacher_that_is_here_is_counted(larger):
     assert not list(notes_of(step))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_teacher_that_is_not_here_is_said_not_to_be_counted():
     config = training(tiny((1, 4, 1)), distillation=Distillation("runs/none", cosine_weight=0.0))
     step = trace_step(config, SLICE)

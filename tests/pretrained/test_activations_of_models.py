@@ -69,7 +69,7 @@ def test_a_zeroed_head_adds_nothing(gpt2, plain):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_patching_from_another_run_gives_that_run(gpt2):
     """From a layer on, the residual stream is all that counts."""
     other = INPUTS | {"input_ids": IDS[::-1].copy()}

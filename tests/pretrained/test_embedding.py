@@ -198,7 +198,8 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("kind", SYSTEMS)
 @pytest.mark.parametrize("mode", ["mean", "lasttoken"])
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("lasttoken-t5")
 def test_other_systems_are_those_of_sentence_transformers(kind, mode, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     import torch
@@ -226,7 +227,7 @@ def test_a_text_has_its_vector_whatever_is_beside_it(whole):
     assert text_embedder(model) is text_embedder(model)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_vectors_on_a_mesh_and_in_bfloat16_are_the_same_within_rounding(whole):
     expected = embed(whole, TEXTS)
     cut = jaxformer.load(whole, mesh=make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
@@ -255,7 +256,7 @@ def test_a_model_without_modules_has_the_usual_pooling(bert, caplog):
     assert "modules.json" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_exports_and_runs_keep_what_makes_vectors(whole, tmp_path):
     expected = embed(whole, TEXTS)
     jaxformer.save(jaxformer.load(whole), tmp_path / "export")

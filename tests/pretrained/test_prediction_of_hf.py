@@ -109,7 +109,7 @@ def test_a_pair_of_texts(saved, tmp_path, names):
         assert row["score"] == pytest.approx(wanted["score"], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_single_output_is_a_number(saved):
     folder = saved("bert_classifier", num_labels=1, problem_type="regression", id2label={0: "x"})
     wanted = pipeline("text-classification", folder)(TEXTS, truncation=True)
@@ -141,7 +141,7 @@ def test_entities_are_those_of_the_pipeline(saved, kind):
     assert len(kinds) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_words_have_the_tag_of_their_first_piece(saved):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved("bert_tagger")
@@ -225,7 +225,8 @@ def test_a_long_context_is_read_in_windows(saved):
 
 
 @pytest.mark.parametrize("kind", ["bert_base", "llama", "gpt2", "t5"])
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("gpt2")
 def test_embeddings_are_the_pooled_states(saved, kind):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     folder = saved(kind)
@@ -253,7 +254,7 @@ def test_the_encoder_of_a_pair_reads_rows_of_any_length(saved):
     assert np.isfinite(cut["embedding"]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_rows_do_not_depend_on_their_batch(saved):
     folder = saved("llama_classifier")
     together = predicted(folder, records(TEXTS), batch_size=32)

@@ -129,7 +129,7 @@ def test_import_forward_and_generate(bucket, exported, capsys, tmp_path):
         np.testing.assert_allclose(there["logits"], here["logits"], atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_generated_lines_go_to_a_store_and_on_after_an_interruption(bucket, exported, capsys):
     prompts, output = any_path(f"{bucket}/prompts.txt", "url"), any_path(f"{bucket}/o.jsonl", "url")
     prompts.write_text("a dog\nthe dog\n")

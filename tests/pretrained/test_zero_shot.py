@@ -141,7 +141,8 @@ def test_as_the_pipeline_of_transformers(model, images):
         np.testing.assert_allclose([score.score for score in ours], theirs, rtol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("siglip with Gemma's tokenizer")
 def test_several_images_at_a_time_give_the_same(model, images):
     one, all_ = (
         zero_shot(load(model), [*images, images[0]], LABELS, batch_size=size) for size in (1, 2)
@@ -152,7 +153,8 @@ def test_several_images_at_a_time_give_the_same(model, images):
     assert one[0] == one[2]
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("siglip")
 def test_the_command(model, images, capsys):
     arguments = ["zero-shot", str(model), *map(str, images), "--labels", *LABELS]
     assert cli.main([*arguments, "--json"]) == 0

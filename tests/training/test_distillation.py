@@ -244,7 +244,8 @@ def test_dropout_is_the_students_alone():
         (replace(SETTINGS, soft_weight=0.0), {"cosine_loss", "total_loss"}),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("settings1-terms1")
 def test_a_weight_of_zero_leaves_its_term_out(settings, terms):
     model = STUDENTS["decoder"]
     _, _, metrics = run(model, COMMON["decoder"], settings=settings)

@@ -178,7 +178,7 @@ def test_every_process_can_read_the_predictions():
     assert all(array.is_fully_replicated for array in jax.tree.leaves(measured))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_part_of_the_rows_is_spread_over_all_of_them():
     arrays = everything()
     data = Arrays(batch_size=4, max_validation_batches=2)

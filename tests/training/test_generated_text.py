@@ -102,7 +102,7 @@ CONFIG = tiny_encoder_decoder(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_each_token_is_the_likeliest_after_those_before_it():
     params, batch = ending_parameters(CONFIG), sources()
     texts = translated(CONFIG, params, batch)
@@ -237,7 +237,7 @@ def rows_file(folder, rows):
     return str(file)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_run_ends_with_summaries_and_rouge(tmp_path):
     rows = [{"document": f"Story {n}", "summary": f"It is {n}"} for n in range(5)]
     end = concluded(SummaryText, rows_file(tmp_path, rows), tmp_path)

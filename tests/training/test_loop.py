@@ -278,7 +278,8 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
         assert np.isfinite(array).all(), name
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("bad2-False")
 @pytest.mark.parametrize(
     ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
 )

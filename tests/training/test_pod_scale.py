@@ -120,7 +120,7 @@ def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(rec
     )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_distillation_lowers_with_its_teacher():
     config, student = on_pod("distilbert.py")
     teacher_config = replace(load_config(str(CONFIGS / "bert.py")), mesh=config.mesh)
@@ -135,7 +135,8 @@ def test_distillation_lowers_with_its_teacher():
     assert bytes_of((student.state_shapes, parameters))[1] < CHIP
 
 
-@pytest.mark.slow
+@pytest.mark.more
+@pytest.mark.quick("Muon")
 @pytest.mark.parametrize(
     "optimizer",
     [Adafactor(), AdamW(), LAMB(), Lion(), Muon()],

@@ -72,7 +72,7 @@ def test_a_finished_run_returns_the_same_again(trained):
     assert (again.step, again.best_step) == (trained.step, trained.best_step)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_stopped_run_returns_too(tmp_path, monkeypatch):
     from jaxformer.training import loop
 
@@ -89,7 +89,7 @@ def test_a_stopped_run_returns_too(tmp_path, monkeypatch):
     assert result.model.parameters
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_config_may_be_named(tmp_path, monkeypatch):
     experiment = tmp_path / "tiny.py"
     experiment.write_text(

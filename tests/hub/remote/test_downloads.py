@@ -150,7 +150,7 @@ def test_the_tokenizer_needs_no_weights(hub, folder):
     assert "model.safetensors" not in asked(hub)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_commands_take_names(hub, capsys):
     for arguments in (
         ["tokenize", "org/name", "the dog"],

@@ -38,7 +38,6 @@ def test_the_bias_of_a_distance_is_that_of_its_bucket(bidirectional):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_tables_of_checkpoints_are_found(tmp_path):
     for kind, names in {
         "gpt2": {"trained-transformer-table"},
