@@ -39,7 +39,7 @@ from jaxformer.models import (
     ModelConfig,
     MultiLabel,
 )
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import abstract_model_of
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.experts import Experts
@@ -184,7 +184,7 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
         if "vocab_size" in stack.input_fields:
             _check_vocabulary_divides(stack.vocab_size, sizes["tensor"] * sizes["fsdp"])
     if math.prod(sizes.values()) > 1:
-        abstract_model = AbstractModel(model.build)
+        abstract_model = abstract_model_of(model)
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
         parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
 
@@ -298,11 +298,15 @@ def _check_tensor_axis(stack: TransformerConfig, tensor: int) -> None:
         )
 
 
+def _mixtures(model: ModelConfig) -> list[Experts]:
+    layers = (getattr(stack, "feed_forward", None) for stack in model.stacks)
+    return [layer for layer in layers if isinstance(layer, Experts)]
+
+
 def _check_expert_axis(model: ModelConfig, sizes: Mapping[str, int]) -> None:
     """Refuses an axis of experts for models without them, or whose experts it does not divide."""
     parts = sizes["expert"]
-    layers = [getattr(stack, "feed_forward", None) for stack in model.stacks]
-    counts = [layer.num for layer in layers if isinstance(layer, Experts)]
+    counts = [layer.num for layer in _mixtures(model)]
     fits = math.gcd(parts, *(counts or [1]))
     if parts != fits:
         found = " and ".join(map(str, counts))
@@ -315,8 +319,7 @@ def _check_expert_axis(model: ModelConfig, sizes: Mapping[str, int]) -> None:
 
 def _check_capacity(model: ModelConfig, lengths: Mapping[str, int]) -> None:
     """Refuses a capacity of experts below one token of a row."""
-    layers = [getattr(stack, "feed_forward", None) for stack in model.stacks]
-    for layer in (each for each in layers if isinstance(each, Experts)):
+    for layer in _mixtures(model):
         for name, length in lengths.items():
             layer.check_rows(name, length)
 

@@ -28,6 +28,15 @@ class Prompt:
     suppressed: tuple[int, ...] = ()
     """Tokens that are never written, such as the end at which an engine always stops."""
 
+    @property
+    def source(self) -> tuple[int, ...] | np.ndarray:
+        """What an encoder, or a model without one, reads: the tokens or the spectrogram."""
+        return self.tokens if self.features is None else self.features
+
+
+LANGUAGE_MODELS = ("CausalLM", "LMHeadModel")
+"""The endings of the class names of decoders with a head over the vocabulary."""
+
 
 class LoadedModel(abc.ABC):
     """A model as an engine has loaded it from an export."""

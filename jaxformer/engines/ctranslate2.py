@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
-from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_kind
+from jaxformer.engines.base import LANGUAGE_MODELS, Engine, Format, LoadedModel, Prompt, check_kind
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.engines.speech import check_names, named_token, writes_speech
 from jaxformer.errors import ConfigError, first_line
@@ -32,7 +32,7 @@ _DECODERS = (
 _ENCODERS = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
 _ENCODER_DECODERS = ("bart", "t5", "whisper")
 _KINDS = (
-    dict.fromkeys(_DECODERS, ("CausalLM", "LMHeadModel"))
+    dict.fromkeys(_DECODERS, LANGUAGE_MODELS)
     | dict.fromkeys(_ENCODERS, ("Model",))
     | dict.fromkeys(_ENCODER_DECODERS, ("ForConditionalGeneration",))
 )

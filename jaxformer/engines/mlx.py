@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_kind
+from jaxformer.engines.base import LANGUAGE_MODELS, Engine, Format, LoadedModel, Prompt, check_kind
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.errors import ConfigError, first_line
 from jaxformer.extras import optional_module
@@ -26,7 +26,6 @@ _DECODERS = (
     "cohere", "cohere2", "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "gptj", "granite",
     "llama", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm",
 )  # fmt: skip
-_ENDINGS = ("CausalLM", "LMHeadModel")
 
 
 class MLXEngine(Engine):
@@ -40,7 +39,7 @@ class MLXEngine(Engine):
         values = read_object(folder, CONFIG) or {}
         names = [str(name) for name in values.get("architectures") or ()]
         kind = values.get("model_type")
-        if kind not in _DECODERS or not any(name.endswith(_ENDINGS) for name in names):
+        if kind not in _DECODERS or not any(name.endswith(LANGUAGE_MODELS) for name in names):
             raise ConfigError(
                 f"--engines mlx: must be left out for {folder}: MLX-LM does not run "
                 f"{', '.join(names) or kind} as jaxformer does"
@@ -60,7 +59,7 @@ class MLXFormat(Format):
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
         """Raises a ConfigError unless MLX-LM has the class of the model, and rounds its kernels."""
-        check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, _ENDINGS))
+        check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, LANGUAGE_MODELS))
         for placement in pretrained.placements if quantise else ():
             if len(placement.shape) == 2 and placement.shape[1] % _GROUP:
                 raise ConfigError(

@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +134,12 @@ class AbstractModel:
     def merged(self, parameters: Parameters) -> Parameters:
         """Returns the parameters unchanged, since the model is plain."""
         return parameters
+
+
+@lru_cache(maxsize=8)
+def abstract_model_of(config: Any) -> AbstractModel:
+    """Returns the structure of a model, traced once for equal configs; it must not be changed."""
+    return AbstractModel(config.build)
 
 
 Arranged = dict[str, Kernel]

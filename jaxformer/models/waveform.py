@@ -110,7 +110,7 @@ class WaveformConfig(TransformerModelConfig):
     def samples_per_frame(self) -> int:
         """The number of samples from one frame of the outputs to the next."""
         own = self.features.samples_per_frame
-        return own if self.adapter is None else own * self.adapter.stride**self.adapter.num_layers
+        return own if self.adapter is None else own * self.adapter.shortening
 
     def num_frames(self, samples: int | jax.Array) -> int | jax.Array:
         """Returns the number of frames of the outputs of a waveform."""
@@ -166,7 +166,7 @@ class WaveformConfig(TransformerModelConfig):
         heads, share = sum(head.products(self) for head in self.heads), 1
         if self.adapter is not None:
             products += self.adapter.products(dim)
-            share = self.adapter.stride**self.adapter.num_layers
+            share = self.adapter.shortening
         products += heads // share
         return TokenFlops(2 * products, *attention_flops(*blocks, lengths["inputs"], causal=False))
 

@@ -183,6 +183,11 @@ class LengthAdapter:
         width = {} if self.width is None else {"width": SIZE}
         check_fields(self, "adapter", **sizes, **width)
 
+    @property
+    def shortening(self) -> int:
+        """By how much all layers together shorten a row."""
+        return self.stride**self.num_layers
+
     def output_width(self, dim: int) -> int:
         """Returns the width of the frames behind states of width `dim`."""
         return dim if self.width is None else self.width

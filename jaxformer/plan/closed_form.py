@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 from jaxformer.config import Config
 from jaxformer.distributed.sharding import MESH_AXES, row_shards
 from jaxformer.distributed.slices import Slice
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import abstract_model_of
 from jaxformer.nn.config import Remat, RematNames, TransformerConfig
 from jaxformer.nn.experts import Experts
 from jaxformer.nn.feedforward import mlp_settings
@@ -259,9 +258,8 @@ def expert_parameter_count(model: ModelConfig) -> int:
     return _counts(with_remat(model, "none"))[1]
 
 
-@lru_cache(maxsize=8)
 def _counts(config: ModelConfig) -> tuple[int, int]:
-    model = AbstractModel(config.build)
+    model = abstract_model_of(config)
     sizes = {name: prod(x.shape) for name, x in model.shapes.items()}
     of_experts = (size for name, size in sizes.items() if "expert" in model.axes[name])
     return sum(sizes.values()), sum(of_experts)

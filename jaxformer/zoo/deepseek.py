@@ -35,7 +35,9 @@ def _v2(
     heads: int,
     dense: int,
     query_rank: int | None,
-    experts: Experts,
+    experts: int,
+    expert_dim: int,
+    router: SoftmaxTopK,
 ) -> DecoderConfig:
     """A published size of DeepSeek-V2."""
     return _deepseek(
@@ -54,33 +56,25 @@ def _v2(
             scaling=YaRN(40.0, original_max_length=4096, mscale=0.707, mscale_all_dim=0.707),
         ),
         self_attention=LatentAttention(query_rank=query_rank),
-        feed_forward=experts,
+        feed_forward=Experts(
+            num=experts,
+            per_token=6,
+            dim=expert_dim,
+            router=router,
+            shared=SharedExpert(dim=2 * expert_dim),
+            dense_layers=1,
+            losses=(BalanceLoss(weight=0.001),),
+        ),
     )
 
 
-_V2_LOSS = (BalanceLoss(weight=0.001),)
 _V2_SOURCE = "DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434; the released checkpoints"
 
 SYSTEMS = (
     System(
         "deepseek-v2-lite",
         "",
-        _v2(
-            27,
-            2048,
-            16,
-            10_944,
-            None,
-            Experts(
-                num=64,
-                per_token=6,
-                dim=1408,
-                router=SoftmaxTopK(renormalize=False),
-                shared=SharedExpert(dim=2 * 1408),
-                dense_layers=1,
-                losses=_V2_LOSS,
-            ),
-        ),
+        _v2(27, 2048, 16, 10_944, None, 64, 1408, SoftmaxTopK(renormalize=False)),
         "15.7B",
         _V2_SOURCE,
     ),
@@ -93,15 +87,9 @@ SYSTEMS = (
             128,
             12_288,
             1536,
-            Experts(
-                num=160,
-                per_token=6,
-                dim=1536,
-                router=SoftmaxTopK(groups=8, kept_groups=3, renormalize=False, scale=16.0),
-                shared=SharedExpert(dim=2 * 1536),
-                dense_layers=1,
-                losses=_V2_LOSS,
-            ),
+            160,
+            1536,
+            SoftmaxTopK(groups=8, kept_groups=3, renormalize=False, scale=16.0),
         ),
         "236B",
         _V2_SOURCE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt, check_kind
+from jaxformer.engines.base import LANGUAGE_MODELS, Engine, Format, LoadedModel, Prompt, check_kind
 from jaxformer.engines.gguf.architectures import ARCHITECTURES, Values
 from jaxformer.engines.gguf.library import library
 from jaxformer.engines.gguf.vocabulary import write_vocabulary
@@ -27,7 +27,7 @@ from jaxformer.hub.model_format import completed
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import save
 
-_KINDS = dict.fromkeys(ARCHITECTURES, ("CausalLM", "LMHeadModel")) | {
+_KINDS = dict.fromkeys(ARCHITECTURES, LANGUAGE_MODELS) | {
     "bert": ("Model",),
     "t5": ("ForConditionalGeneration",),
 }

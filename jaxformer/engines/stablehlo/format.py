@@ -16,7 +16,7 @@ import numpy as np
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
 from jaxformer.engines.speech import check_model, reference_of
 from jaxformer.engines.stablehlo import runner
-from jaxformer.engines.stablehlo.iree import IREEEngine, source_of
+from jaxformer.engines.stablehlo.iree import IREEEngine
 from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
 from jaxformer.errors import DataError, first_line
@@ -112,12 +112,12 @@ class _Model(LoadedModel):
         self._folder = folder.resolve()
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        found = self._ask("forward", source=source_of(prompt), answer=prompt.decoder_tokens)
+        found = self._ask("forward", source=prompt.source, answer=prompt.decoder_tokens)
         return found[prompt.num_given - 1 :]
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
-        return self._ask("generate", source=source_of(prompt), count=count, **given).tolist()
+        return self._ask("generate", source=prompt.source, count=count, **given).tolist()
 
     def _ask(self, method: str, **arguments: Any) -> np.ndarray:
         """Calls a method of the runner in a process that imports JAX alone."""

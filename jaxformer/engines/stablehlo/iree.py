@@ -96,14 +96,9 @@ class _Model(LoadedModel):
         self._programs = programs
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        found = self._programs.forward(source_of(prompt), prompt.decoder_tokens)
+        found = self._programs.forward(prompt.source, prompt.decoder_tokens)
         return found[prompt.num_given - 1 :]
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
-        return self._programs.generate(source_of(prompt), count, **given)
-
-
-def source_of(prompt: Prompt) -> Any:
-    """Returns what a runner reads of a prompt: tokens, or a spectrogram."""
-    return prompt.tokens if prompt.features is None else prompt.features
+        return self._programs.generate(prompt.source, count, **given)

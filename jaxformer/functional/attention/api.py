@@ -23,7 +23,7 @@ from jaxformer.functional.arrays import (
     static,
 )
 from jaxformer.functional.attention import blockwise, reference
-from jaxformer.functional.attention.devices import in_order, per_device, zigzag
+from jaxformer.functional.attention.devices import in_mesh, in_order, zigzag
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.attention.reference import AttentionBias, Request
 from jaxformer.functional.dropout import Dropout
@@ -132,12 +132,12 @@ def attention(
         sinks=sinks,
     )
     if return_weights or is_wanted("hook_attn_scores", "hook_pattern"):
-        found = reference.attend_with_weights(query, key, value, request, per_device)
+        found = reference.attend_with_weights(query, key, value, request, in_mesh)
         return found if return_weights else found[0]
     attend = _choose(implementation, query, key, value, request)
     skips = attend is not reference.attend
     parts = zigzag if skips and request.mask.grows else in_order
-    return per_device(attend, query, key, value, request, parts)
+    return in_mesh(attend, query, key, value, request, parts)
 
 
 def _check_arrays(query, key, value) -> dict[str, int]:

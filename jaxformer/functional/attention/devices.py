@@ -43,7 +43,7 @@ def zigzag(attend, query, key, value, request, time):
         The outputs of the device's own queries.
     """
     size = jax.lax.axis_size(time)
-    if query.shape[1] % 2 or size == 1:
+    if query.shape[1] % 2:
         return in_order(attend, query, key, value, request, time)
     device, length = jax.lax.axis_index(time), query.shape[1] // 2
     outputs = []
@@ -70,7 +70,7 @@ def has_whole_rows(query: jax.Array, key: jax.Array) -> bool:
     return spec_of(key)[1] == spec[1] and key.shape[2] % shards == 0
 
 
-def per_device(attend, query, key, value, request, parts=in_order):
+def in_mesh(attend, query, key, value, request, parts=in_order):
     """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded.
 
     If they are sharded along time, the devices exchange time for heads where these suffice.
