@@ -67,7 +67,9 @@ def test_every_step_is_that_of_the_full_pass(format, architecture, tmp_path):
     ours = jaxformer.load(tmp_path)
     left = prompts(ours.config.vocab_size)
     for inputs in (left, padded_on_the_right(left)):
-        options = {"max_new_tokens": 4, "output_scores": True, "forced_eos_token_id": None}
+        # Without an end, since a finished row has no scores.
+        ends = {"eos_token_id": None, "forced_eos_token_id": None}
+        options = {"max_new_tokens": 4, "output_scores": True} | ends
         found = jaxformer.generate(ours, inputs, **options)
         count = found["scores"].shape[0]
         mask = np.concatenate([inputs["attention_mask"], np.ones((3, count), int)], axis=1)

@@ -19,7 +19,7 @@ VARIANTS = {
         "big_bird",
         {"attention_type": "original_full", "rescale_embeddings": False, "use_bias": False},
     ),
-    "big_bird without random blocks": ("big_bird", {"num_random_blocks": 0}),
+    "big_bird with one random block": ("big_bird", {"num_random_blocks": 1}),
     "longt5 with a window alone": ("longt5", {"encoder_attention_type": "local"}),
     "longt5 with a window of one token": ("longt5", {"local_radius": 0}),
     "longt5 of rows shorter than a block": ("longt5", {"global_block_size": 16}),
