@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import track
 
@@ -18,6 +17,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools, checked_tools
 from jaxformer.data.chat.template import Message
 from jaxformer.data.tasks.images.sources import image_names
+from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
@@ -46,7 +46,7 @@ class Loading(ModelChoice):
     dtype that the weights are saved in).
     """
     compilation_cache: Path | None = None
-    """A cache folder for compiled programs."""
+    """The folder of compiled programs (None: on an accelerator, one in the user's cache)."""
     draft: str | None = None
     """The folder or hub name of a smaller decoder with the same tokenizer that drafts tokens
     (speculative decoding): faster, with the same distribution.
@@ -239,8 +239,7 @@ def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[
 
 
 def _model(wanted: Loading) -> Pretrained:
-    if wanted.compilation_cache is not None:
-        jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
+    keep_compiled(wanted.compilation_cache)
     if wanted.draft is not None:
         any_path(wanted.draft, "draft")
     options = {"dtype": wanted.dtype, "weights": wanted.weights}

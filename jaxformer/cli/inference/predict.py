@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,6 +19,7 @@ from rich.progress import (
 
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
+from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_table
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
@@ -55,7 +55,7 @@ class Predict(PredictionConfig, ModelChoice):
     """The dtype of the weights and the computation (None: the dtype that the weights are saved in).
     """
     compilation_cache: Path | None = None
-    """A cache folder for compiled programs."""
+    """The folder of compiled programs (None: on an accelerator, one in the user's cache)."""
 
 
 def predict(arguments: Sequence[str], prog: str) -> None:
@@ -65,8 +65,7 @@ def predict(arguments: Sequence[str], prog: str) -> None:
     check_table(output, "--output")
     table = PredictedTable(any_path(wanted.input, "--input"), output, wanted.header)
     table.check_unused(wanted.resume)
-    if wanted.compilation_cache is not None:
-        jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
+    keep_compiled(wanted.compilation_cache)
     names = [item.name for item in dataclasses.fields(PredictionConfig)]
     config = PredictionConfig(**{name: getattr(wanted, name) for name in names})
     predictor = open_predictor(wanted.folder, config, dtype=wanted.dtype, **wanted.how)

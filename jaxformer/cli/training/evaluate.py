@@ -17,6 +17,7 @@ from jaxformer.cli.options import CheckpointChoice, split_subject
 from jaxformer.config.experiment import Config, check_labels, validate
 from jaxformer.config.overrides import parse
 from jaxformer.data import Data, Datasets, load_tokenizer
+from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
@@ -70,6 +71,7 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     saved = SavedRun(named, wanted.step, wanted.best)
     config = replace(saved.config, data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
+    keep_compiled()
     with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
         _check(config, data)

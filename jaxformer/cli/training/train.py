@@ -12,6 +12,7 @@ from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
+from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.io.paths import any_path
 from jaxformer.training import loop
@@ -57,6 +58,7 @@ def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
     """Trains the configured experiment; returns the exit status."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     launch = launched(Launch, arguments, prog, description, _start)
+    keep_compiled()
     result = loop.train(launch.experiment, launch.run_dir, launch.fresh, began=process_began())
     return 0 if result.finished else launch.job.stopped_status
 
