@@ -139,6 +139,8 @@ def validate(config: Config, num_devices: int) -> None:
     sizes = dict(zip(MESH_AXES, config.mesh.sizes(num_devices), strict=True))
     _check_expert_axis(config.model, sizes)
     check_mesh(config.model, sizes)
+    if config.train.float8 is not None:
+        config.train.float8.kernels(abstract_model_of(config.model))
     parts = config.train.gradient_accumulation
     phases = config.data.phases
     for phase in phases:

@@ -19,6 +19,7 @@ from jaxformer.data import Data
 from jaxformer.distributed.compiler_options import parsed
 from jaxformer.functional.losses.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import any_path
+from jaxformer.models.float8 import Float8
 from jaxformer.models.heads.base import LossFunction
 from jaxformer.models.lora import LoRA
 
@@ -206,6 +207,10 @@ class TrainConfig:
     """Parameters to freeze, as patterns of their names: "embedding.*", "*.stack.*"."""
     lora: LoRA | None = None
     """Low-rank factors to train instead of the model's parameters; None disables them."""
+    float8: Float8 | None = None
+    """Products of the blocks' linear maps in float8, for GPUs that multiply them faster; None
+    computes them in the compute dtype.
+    """
     distillation: Distillation | None = None
     """Knowledge distillation from a teacher; None disables it."""
     preference: DPO | KTO | None = None
@@ -232,7 +237,7 @@ class TrainConfig:
     log_interval: int = 10
     """Steps between logged rows of metrics."""
     compiler_options: tuple[str, ...] = ()
-    """XLA options for thetraining step as "NAME=VALUE", which extend or override those of
+    """XLA options for the training step as "NAME=VALUE", which extend or override those of
     `distributed.compiler_options`; options of other platforms are ignored.
     """
     loggers: tuple[Logger, ...] = (TensorBoard(),)
@@ -289,6 +294,8 @@ class TrainConfig:
         chunked = self.distillation is not None and self.loss_chunk is not None
         rule = "None with distillation, which compares all logits of a batch at once"
         check_field(self, "loss_chunk", not chunked, rule, "train")
+        rule = "None with lora, whose kernels do not learn"
+        check_field(self, "float8", self.float8 is None or self.lora is None, rule, "train")
         for other, rules in ((self.loss, _WITHOUT_LOSS), (self.preference, _WITHOUT_PREFERENCE)):
             for name, rule in rules.items():
                 check_field(self, name, other is None or not getattr(self, name), rule, "train")

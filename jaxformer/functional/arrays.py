@@ -364,6 +364,26 @@ def place(x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
     return x if spec is None else jax.sharding.reshard(x, spec)
 
 
+def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
+    """Gathers a parameter along every mesh axis that shards the batch of `x`.
+
+    This is the all-gather of fully sharded data parallelism; its transpose is a reduce-scatter of
+    the gradient.
+
+    Args:
+        parameter: Any shape.
+        x: The activation that it will be multiplied by.
+        contract: The number of trailing axes of `x` that are features.
+
+    Returns:
+        The same values, resharded.
+    """
+    if (spec := spec_of(parameter)) is None:
+        return parameter
+    batched = {axis for entry in spec_of(x)[: x.ndim - contract] for axis in mesh_axes(entry)}
+    return place(parameter, PartitionSpec(*(without(entry, batched) for entry in spec)))
+
+
 def per_device(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
     """Applies a function to the rows and heads of each device.
 

@@ -1,6 +1,7 @@
 """Matrix products in the compute dtype that accumulate in float32, forward and backward.
 
-A kernel is an array or has another form: transposed, quantized, part of a joined one, adapted.
+A kernel is an array or has another form: transposed, quantized, part of a joined one, adapted, or
+rounded to float8.
 """
 # long: the forms of a kernel and the product that reads each of them are one idea.
 
@@ -18,15 +19,15 @@ from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_ids,
-    mesh_axes,
+    gathered,
     place,
     platform,
     spec_of,
     static,
-    without,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
 from jaxformer.functional.dropout import dropout
+from jaxformer.functional.float8 import Rounded, product
 
 _LARGEST = 127
 
@@ -109,7 +110,7 @@ class Adapted:
     """The dropout probability of the input of A."""
 
 
-Kernel = jax.Array | Transposed | Quantized | Part | Adapted
+Kernel = jax.Array | Transposed | Quantized | Part | Adapted | Rounded
 ArrayLike = jax.Array | jax.ShapeDtypeStruct
 
 
@@ -155,6 +156,8 @@ def as_array(kernel: Kernel) -> ArrayLike:
     if isinstance(kernel, Part):
         joined = as_array(kernel.joined)
         return jax.ShapeDtypeStruct((*joined.shape[:-1], *kernel.outputs), joined.dtype)
+    if isinstance(kernel, Rounded):
+        return kernel.kernel
     return as_array(kernel.base) if isinstance(kernel, Adapted) else kernel
 
 
@@ -177,6 +180,8 @@ def dense(kernel: Kernel, contracted: tuple[int, ...]) -> jax.Array:
         stop = kernel.start + math.prod(kernel.outputs)
         part = dense(kernel.joined, contracted)[..., kernel.start : stop]
         return part.reshape(*contracted, *kernel.outputs)
+    if isinstance(kernel, Rounded):
+        return kernel.kernel
     if isinstance(kernel, Adapted):
         added = kernel.scale * jnp.tensordot(kernel.a, kernel.b, 1)
         return dense(kernel.base, contracted) + added
@@ -305,26 +310,6 @@ def dot(
     return product if dtype is None else product.astype(dtype)
 
 
-def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
-    """Gathers a parameter along every mesh axis that shards the batch of `x`.
-
-    This is the all-gather of fully sharded data parallelism; its transpose is a reduce-scatter of
-    the gradient.
-
-    Args:
-        parameter: Any shape.
-        x: The activation that it will be multiplied by.
-        contract: The number of trailing axes of `x` that are features.
-
-    Returns:
-        The same values, resharded.
-    """
-    if (spec := spec_of(parameter)) is None:
-        return parameter
-    batched = {axis for entry in spec_of(x)[: x.ndim - contract] for axis in mesh_axes(entry)}
-    return place(parameter, PartitionSpec(*(without(entry, batched) for entry in spec)))
-
-
 def _product(x, kernel, contract, dtype):
     """Computes `x W` for a kernel of any form."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
@@ -345,6 +330,8 @@ def _product(x, kernel, contract, dtype):
         )
         added = kernel.scale * _contract(low, kernel.b, contract=1, dtype=wide)
         return (_product(x, kernel.base, contract, wide) + added).astype(dtype)
+    if isinstance(kernel, Rounded):
+        return product(x, kernel.kernel, contract=contract, dtype=dtype)
     return _contract(x, kernel, contract=contract, dtype=dtype)
 
 

@@ -14,9 +14,9 @@ from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     check_numbers,
+    gathered,
     static,
 )
-from jaxformer.functional.linear import gathered
 
 # With `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x`; otherwise
 # two float32 copies of the activation would be stored per norm.

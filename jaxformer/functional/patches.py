@@ -13,12 +13,12 @@ from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
+    gathered,
     place,
     spec_of,
     static,
     static_pair,
 )
-from jaxformer.functional.linear import gathered
 
 
 def overlapping_patches(

@@ -15,7 +15,7 @@ from jaxformer.errors import ConfigError, closest, did_you_mean
 from jaxformer.functional.linear import Adapted
 from jaxformer.models.frozen import frozen_shapes, module_kernel, restored, stored
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, Parameters
 from jaxformer.nn.layers import normal, num_layer_axes, num_stacking_axes
 
 FACTORS = (".lora_a", ".lora_b")
@@ -25,8 +25,6 @@ ALL_LINEAR = "all-linear"
 
 # Patterns in runs of older versions; models may have no pooler and no head parameters.
 _MAY_MATCH_NOTHING = ("heads.*", "pooler.*")
-# The axes of the kernels of experts and of their routers.
-_EXPERTS = {"expert", "experts"}
 # Separates the factors' random numbers from those of the model, which depend only on the seed.
 _FACTORS_KEY = 0x4C6F5241
 _DROPOUT_KEY = 0x64726F70
@@ -261,7 +259,7 @@ def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[s
 def _named(base: AbstractModel, pattern: str) -> list[str]:
     """Returns the parameters that match a target pattern."""
     if pattern == ALL_LINEAR:
-        kernels = [name for name in base.kernels if not _EXPERTS & set(base.axes[name])]
+        kernels = [name for name in base.kernels if not EXPERT_AXES & set(base.axes[name])]
         return [name for name in kernels if not name.startswith("heads.")]
     if not set("*?[.") & set(pattern) and pattern not in base.shapes:
         pattern = f"*.{pattern}.kernel"

@@ -17,6 +17,8 @@ from jaxformer.nn.sublayer import Sublayer
 
 Parameters = dict[str, jax.Array]
 """The arrays of a model by path."""
+EXPERT_AXES = {"expert", "experts"}
+"""The axes of the kernels of experts, and of their routers."""
 _STACK_PATH = re.compile(r"(.*stack\.group)\.(\d+)\.(.*)")
 
 

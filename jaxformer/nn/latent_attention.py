@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxformer.checks import POSITIVE, RATE, check_field, check_fields, optional
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import tap
-from jaxformer.functional.arrays import per_device
-from jaxformer.functional.linear import dense, dot, gathered
+from jaxformer.functional.arrays import gathered, per_device
+from jaxformer.functional.linear import dense, dot
 from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE

@@ -17,6 +17,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import place
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.terms import Terms, collect_terms, with_products
+from jaxformer.models.float8 import rounded_kernels
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig
@@ -96,6 +97,8 @@ class TrainProgram:
         self.abstract_model = abstract_model_of(model, train.lora)
         self.schedule = optimizer.schedule.build(train.steps)
         self.trained = trained_names(self.abstract_model, train.frozen)
+        float8 = train.float8
+        self._float8 = () if float8 is None else float8.kernels(self.abstract_model)
         trained_axes = {name: self.abstract_model.axes[name] for name in self.trained}
         self.optimizer = optimizer.build(train.steps, trained_axes)
         self.param_shardings = parameter_shardings(
@@ -224,7 +227,8 @@ class TrainProgram:
         train = self.train
         smoothing, z_loss = train.label_smoothing, train.z_loss
         options = LossOptions(smoothing, z_loss, train.loss_chunk, train.loss, step)
-        model = self.abstract_model.module(params | learning, key)
+        params = rounded_kernels(params | learning, self._float8)
+        model = self.abstract_model.module(params, key)
         sums, terms = collect_terms(self.loss)(model, others, batch, options, key)
         share = next(iter(batch.values())).shape[0] / rows
         terms = {name: share * value for name, value in with_products(terms).items()}

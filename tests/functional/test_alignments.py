@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.alignments import collapsed, frames_needed
+from jaxformer.functional.losses.alignments import collapsed, frames_needed
 
 paths = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4)
 

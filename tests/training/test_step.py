@@ -11,6 +11,7 @@ from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import ALiBi, RoPE
 from jaxformer.models import DecoderConfig
+from jaxformer.models.float8 import Float8
 from jaxformer.nn import DotProductAttention
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
@@ -135,6 +136,15 @@ def test_a_non_finite_update_is_skipped_and_counted():
     assert int(metrics["skipped"]) == 2
     assert int(metrics["skipped_in_a_row"]) == 0
     assert np.isfinite(metrics["loss"])
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+def test_float8_learns_as_the_compute_dtype_does(mesh):
+    *_, plain = run(GROUPED, mesh, steps=8)
+    *_, found = run(GROUPED, mesh, steps=8, float8=Float8())
+    losses = [np.array([float(step["loss"]) for step in each]) for each in (plain, found)]
+    assert (losses[0] != losses[1]).any()
+    np.testing.assert_allclose(*losses, rtol=5e-3)
 
 
 def test_the_moving_average_follows_the_parameters():

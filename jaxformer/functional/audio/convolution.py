@@ -8,11 +8,11 @@ from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
     assert_floating,
+    gathered,
     per_device,
     static,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
-from jaxformer.functional.linear import gathered
 
 
 def num_windows(length: int | jax.Array, size: int, stride: int) -> int | jax.Array:

@@ -16,13 +16,14 @@ from jaxformer.functional.arrays import (
     assert_ids,
     assert_integers,
     assert_numbers,
+    gathered,
     mesh_axes,
     place,
     spec_of,
     static,
 )
 from jaxformer.functional.derivatives import differentiable, is_zero
-from jaxformer.functional.linear import Kernel, as_array, dot, gathered, linear
+from jaxformer.functional.linear import Kernel, as_array, dot, linear
 
 
 class LossSums(NamedTuple):

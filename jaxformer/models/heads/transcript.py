@@ -10,7 +10,6 @@ import optax
 from jax.sharding import PartitionSpec
 
 from jaxformer.checks import check_argument, check_field, check_fields
-from jaxformer.functional.alignments import collapsed, frames_needed
 from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
@@ -21,6 +20,7 @@ from jaxformer.functional.arrays import (
     spec_of,
 )
 from jaxformer.functional.dropout import dropout
+from jaxformer.functional.losses.alignments import collapsed, frames_needed
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.terms import add_metric
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, Unit, array

@@ -1,0 +1,68 @@
+"""Training with matrix products in float8: which kernels take part."""
+
+import fnmatch
+from dataclasses import dataclass
+
+from flax import nnx
+
+from jaxformer.checks import check_field, check_types
+from jaxformer.errors import ConfigError, closest
+from jaxformer.functional.float8 import Rounded
+from jaxformer.functional.linear import Kernel
+from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, Parameters, stack_path
+from jaxformer.nn.layers import Linear
+
+
+@dataclass(frozen=True)
+class Float8:
+    """Products of the blocks' linear maps in float8, see `functional.float8`.
+
+    They are those of attention and feed-forward layers. Embeddings, heads, norms, experts and the
+    products of queries and keys stay in the compute dtype, as do evaluation and every file.
+
+    References:
+        Micikevicius et al., FP8 Formats for Deep Learning (https://arxiv.org/abs/2209.05433).
+    """
+
+    targets: tuple[str, ...] = ("*",)
+    """The kernels, among those of the blocks' linear maps, as patterns of their names."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_field(self, "targets", len(self.targets) > 0, "at least one pattern")
+
+    def kernels(self, model: AbstractModel) -> tuple[str, ...]:
+        """The names of the kernels.
+
+        Args:
+            model: The structure of the model.
+
+        Returns:
+            The names, in the model's order.
+
+        Raises:
+            ConfigError: A pattern matches no kernel of a block's linear map.
+        """
+        nodes = nnx.iter_graph(model.module(model.shapes))
+        paths = {
+            ".".join(map(str, (*path, "kernel"))) for path, node in nodes if type(node) is Linear
+        }
+        able = [
+            name
+            for name in model.shapes
+            if name in paths and stack_path(name) and not EXPERT_AXES & set(model.axes[name])
+        ]
+        for pattern in self.targets:
+            if not fnmatch.filter(able, pattern):
+                nearest = ", ".join(closest(pattern, able, 3) or able[:5]) or "none"
+                raise ConfigError(
+                    f"train.float8.targets: {pattern!r} matches no kernel of a linear map in a "
+                    f"block; there are {nearest}, ..."
+                )
+        chosen = {name for pattern in self.targets for name in fnmatch.filter(able, pattern)}
+        return tuple(name for name in able if name in chosen)
+
+
+def rounded_kernels(parameters: Parameters, names: tuple[str, ...]) -> dict[str, Kernel]:
+    """Returns the parameters, with these kernels in float8 for their products."""
+    return parameters | {name: Rounded(parameters[name]) for name in names}
