@@ -346,6 +346,12 @@ def platform() -> str:
     return getattr(device, "platform", None) or jax.default_backend()
 
 
+def device_kind() -> str:
+    """Returns the kind of device that the computation is traced for, such as "TPU v6 lite"."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return getattr(device, "device_kind", None) or jax.devices()[0].device_kind
+
+
 def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Returns the mesh axes of one entry of a spec as a tuple."""
     if entry is None:

@@ -377,6 +377,32 @@ def test_splash_equals_the_reference_when_interpreted(mask, lengths, heads, soft
     assert_equal_to_reference(attention_splash.attend, inputs, request_for(mask, 0.3, softcap))
 
 
+@pytest.mark.parametrize("mask", [causal(), Band(200, 60)])
+def test_splash_computes_a_block_in_parts(monkeypatch, mask):
+    monkeypatch.setattr(attention_splash, "_AT_ONCE", 128)
+    inputs = arrays(512, 512, (2, 1))
+    assert_equal_to_reference(attention_splash.attend, inputs, request_for(mask))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs", "mask", "size"),
+    [
+        ("TPU v6 lite", (8192, 8192), causal(), 1024),
+        ("TPU7x", (4096, 6144), Band(), 1024),
+        ("TPU v5e", (8192, 8192), causal(), 512),
+        ("TPU v6 lite", (2048, 2048), causal(), 512),
+        ("TPU v6 lite", (8192, 8192), sliding_window(1024), 512),
+        ("TPU v6 lite", (8192 + 128, 8192 + 128), causal(), 128),
+    ],
+)
+def test_long_rows_have_large_blocks_where_they_are_faster(monkeypatch, kind, pairs, mask, size):
+    monkeypatch.setattr(attention_splash, "device_kind", lambda: kind)
+    kernel = attention_splash._kernel(pairs, mask, None, False)
+    sizes = kernel.kwargs["block_sizes"]
+    assert (sizes.block_q, sizes.block_kv, sizes.block_q_dkv, sizes.block_kv_dq) == (size,) * 4
+    assert sizes.block_kv_compute == sizes.block_kv_dkv_compute == min(size, 512)
+
+
 @pytest.mark.parametrize("mask", [causal() & key_padding(130), sliding_window(9)])
 def test_splash_has_the_gradient_of_sinks_when_interpreted(mask):
     inputs = (*arrays(130, 130, (6, 2)), jnp.linspace(-2.0, 3.0, 6))
@@ -459,19 +485,22 @@ def test_splash_over_a_mesh(monkeypatch, mask, time):
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 @pytest.mark.parametrize(
-    ("width", "dtype", "bias", "time", "kernels"),
+    ("chip", "width", "dtype", "bias", "time", "kernels"),
     [
-        (64, jnp.bfloat16, False, None, 3),
-        (80, jnp.float32, False, None, 3),
-        (128, jnp.bfloat16, True, None, 0),
-        (128, jnp.bfloat16, False, "sequence", 6),  # an early and a late part of the queries
+        ("v5e", 64, jnp.bfloat16, False, None, 3),
+        ("v5e", 80, jnp.float32, False, None, 3),
+        ("v5e", 128, jnp.bfloat16, True, None, 0),
+        # An early and a late part of the queries.
+        ("v5e", 128, jnp.bfloat16, False, "sequence", 6),
+        ("v6e", 128, jnp.bfloat16, False, None, 3),
+        ("v6e", 256, jnp.float32, False, None, 3),
     ],
 )
-def test_auto_compiles_for_a_tpu(width, dtype, bias, time, kernels):
+def test_auto_compiles_for_a_tpu(chip, width, dtype, bias, time, kernels):
     from jax.experimental import topologies
 
     length = 4096
-    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=f"{chip}:2x2").devices
     mesh = jax.sharding.Mesh(
         np.array(devices).reshape(2, 2),
         (time or "data", "tensor"),
