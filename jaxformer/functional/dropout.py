@@ -90,7 +90,7 @@ def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("key", "rows", "heads", "first_query"),
+    data_fields=("key", "rows", "heads", "first_query", "first_key"),
     meta_fields=("rate",),
 )
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Dropout:
     rows: jax.Array  # uint32 [B], the index of each batch row
     heads: jax.Array  # uint32 [N], the index of each head
     first_query: jax.Array  # uint32, the index of the first query
+    first_key: jax.Array  # uint32, the index of the first key
     rate: float
 
     @classmethod
@@ -115,12 +116,15 @@ class Dropout:
             first_row(batch_size) + jnp.arange(batch_size, dtype=jnp.uint32),
             jnp.arange(num_heads, dtype=jnp.uint32),
             jnp.uint32(0),
+            jnp.uint32(0),
             rate,
         )
 
-    def from_query(self, start: jax.Array) -> Dropout:
-        """Returns the dropout of the queries from index `start` on."""
-        return replace(self, first_query=self.first_query + start.astype(jnp.uint32))
+    def from_pair(self, query: jax.Array | int, key: jax.Array | int) -> Dropout:
+        """Returns the dropout of the queries and the keys from these indices on."""
+        first_query, first_key = (jnp.asarray(x).astype(jnp.uint32) for x in (query, key))
+        first_query, first_key = self.first_query + first_query, self.first_key + first_key
+        return replace(self, first_query=first_query, first_key=first_key)
 
     def factors(self, query_start, query_size: int, key_start, key_size: int) -> jax.Array:
         """Returns float32 `[B, N, t, s]`: 0 with probability `rate`, else 1 / (1 - rate)."""
@@ -128,6 +132,7 @@ class Dropout:
         query = jnp.arange(query_size, dtype=jnp.uint32) + jnp.uint32(query_start)
         query += self.first_query
         key = jnp.arange(key_size, dtype=jnp.uint32) + jnp.uint32(key_start)
+        key += self.first_key
         high, low = (bits[:, :, None, None] for bits in row_key)
         bits, _ = _threefry(high, low, query[None, None, :, None], key[None, None, None, :])
         threshold = jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))

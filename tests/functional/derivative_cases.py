@@ -707,6 +707,9 @@ WITHOUT_DERIVATIVE = {
     "whole_rows",
     "without",
     "has_whole_rows",
+    "starts_of",
+    "device_kind",
+    "trained_array",
     "within_capacity",
 }
 # Parts of another case: of `attention`, of `linear`, or of speculative sampling's choice.
@@ -731,4 +734,11 @@ PARTS = {
     "in_mesh",
     "in_order",
     "zigzag",
+    "dealt",
+    "returned",
+    "scaled",
+    "softmax_blocks",
+    "softmax_gradients",
+    "by_group",
+    "rounded",
 }

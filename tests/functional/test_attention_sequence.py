@@ -18,7 +18,8 @@ from jaxformer.functional import (
     causal,
     sliding_window,
 )
-from jaxformer.functional.attention import blockwise
+from jaxformer.functional.attention import blockwise, ring
+from jaxformer.functional.attention.reference import Request
 
 P = PartitionSpec
 LENGTH = 32
@@ -30,10 +31,12 @@ QUICK = (
     (8, "blockwise", "window", None, (4, 4), 0.0),
     (4, "reference", "rows", "array", (4, 2), 0.2),
     (2, "blockwise", "segments", "array", (4, 2), 0.2),  # whole rows of half the heads
+    (4, "ring", "segments", "t5", (4, 2), 0.2),
+    (2, "ring", "window", "alibi", (4, 4), 0.0),
 )
 MORE = tuple(
     (parts, implementation, mask, bias, heads, 0.2)
-    for implementation in ("blockwise", "reference")
+    for implementation in ("blockwise", "reference", "ring")
     for parts, heads in ((2, (4, 4)), (4, (4, 2)), (8, (4, 1)))
     for mask in ("none", "causal", "prefix", "window", "right padding", "segments", "blocks")
     for bias in (None, "alibi", "t5")
@@ -98,8 +101,74 @@ def test_beside_axes_of_rows_and_heads(num_heads):
     assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
 
 
-def test_cross_attention_to_keys_that_the_axis_does_not_divide():
-    assert_equals_one_device((4, "blockwise", "right padding", None, (4, 2), 0.0), num_keys=13)
+@pytest.mark.parametrize("implementation", ["blockwise", "ring"])
+def test_cross_attention_to_keys_that_the_axis_does_not_divide(implementation):
+    assert_equals_one_device((4, implementation, "right padding", None, (4, 2), 0.0), num_keys=13)
+
+
+@pytest.mark.parametrize("num_keys", [20, 24])  # An odd and an even number for each device.
+def test_cross_attention_around_a_ring(num_keys):
+    assert_equals_one_device((4, "ring", "right padding", None, (4, 2), 0.0), num_keys=num_keys)
+
+
+def test_a_ring_beside_axes_of_rows_and_heads():
+    case = (2, "ring", "segments", "t5", (8, 4), 0.2)
+    assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_ring_has_the_sinks_and_the_precision_of_one_device(dtype):
+    *inputs, cotangent = (x.astype(dtype) for x in arrays(LENGTH, LENGTH, (4, 2)))
+    sinks = jnp.linspace(-1.0, 2.0, 4)
+
+    def gradients(implementation, inputs, cotangent):
+        def output(*inputs):
+            *inputs, sinks = inputs
+            options = {"mask": causal(), "sinks": sinks, "implementation": implementation}
+            return attention(*inputs, **options)
+
+        value, pull = jax.vjp(output, *inputs, sinks)
+        return value, pull(cotangent)
+
+    expected = gradients("reference", inputs, cotangent)
+    with jax.set_mesh(mesh(4)):
+        placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
+        run = jax.jit(lambda inputs, cotangent: gradients("ring", inputs, cotangent))
+        found = run(placed[:3], placed[3])
+    rounding = 1e-5 if dtype == jnp.float32 else 2e-2
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
+        np.testing.assert_allclose(x, y, atol=rounding * np.abs(y).max())
+
+
+def test_forward_mode_and_second_derivatives_of_a_ring():
+    *inputs, cotangent = arrays(16, 16, (2, 1))
+
+    def curved(implementation):
+        def loss(inputs):
+            output = attention(*inputs, mask=causal(), implementation=implementation)
+            return jnp.sum(output * cotangent)
+
+        def moved(inputs, along):
+            return jax.jvp(jax.grad(loss), (inputs,), (along,))[1]
+
+        def twice(inputs, along):
+            gradient = jax.grad(loss)
+
+            def total(x):
+                return sum(jnp.sum(a * b) for a, b in zip(gradient(x), along, strict=True))
+
+            return jax.grad(total)(inputs)
+
+        return jax.jit(lambda x: (moved(x, x), twice(x, x)))
+
+    expected = curved("reference")(inputs)
+    with jax.set_mesh(mesh(2)):
+        cotangent = put(cotangent, None, "sequence", None, None)
+        placed = [put(x, None, "sequence", None, None) for x in inputs]
+        found = curved("ring")(placed)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
 
 
 def test_distances():
@@ -164,6 +233,42 @@ def test_keys_are_gathered_and_their_gradients_scattered(mask, moves):
     permuted = {"collective-permute"} if moves else set()
     assert set(found) == {"all-gather", "reduce-scatter"} | permuted, found
     assert found.count("reduce-scatter") <= 2
+
+
+def test_keys_go_around_a_ring_and_are_never_whole():
+    *inputs, cotangent = arrays(LENGTH, LENGTH, (4, 4))
+
+    @jax.jit
+    def gradients(inputs, cotangent):
+        def output(*inputs):
+            return attention(*inputs, mask=causal(), implementation="ring")
+
+        return jax.vjp(output, *inputs)[1](cotangent)
+
+    with jax.set_mesh(jax.make_mesh((4,), ("sequence",), axis_types=(AxisType.Explicit,))):
+        placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
+        text = gradients.lower(tuple(placed[:3]), placed[3]).compile().as_text()
+    found = re.findall(r" (all-[a-z-]+|reduce-scatter|collective-permute)\(", text)
+    assert set(found) == {"collective-permute"}, found
+
+
+@pytest.mark.parametrize("kind", ["causal", "none"])
+def test_every_device_of_a_ring_computes_as_many_pairs_in_each_turn(kind):
+    length, size = 64, 4
+    request = Request(causal() if kind == "causal" else Mask(), None, None, 1.0, None)
+    half = jnp.zeros((2, 1, 1, 1, length // (2 * size), 4))
+    layout = ring.Layout(half.shape[-2], half.shape[-2], 1, blockwise.Blocks(8, 8))
+
+    def count(number):
+        pairs = ring._pairs(half, half, request, number[0], layout, "sequence")
+        return sum(jnp.sum(pair.mask.values(8, 8)) for _, pair in pairs)[None]
+
+    with jax.set_mesh(mesh(size)):
+        specs = {"in_specs": P(None), "out_specs": P("sequence"), "check_vma": False}
+        work = [jax.shard_map(count, **specs)(jnp.array([turn])) for turn in range(size)]
+    for turn in np.asarray(work):
+        assert turn.max() <= 1.05 * turn.mean()
+    assert np.sum(work) == (length * (length + 1) // 2 if kind == "causal" else length**2)
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])

@@ -86,6 +86,10 @@ DECODERS = {
     "packed": ({}, {"segments": documents()}),
     "prefix": ({}, {"prefix": RANDOM.integers(1, 9, ROWS).astype(np.int32)}),
     "window": ({"windows": (5,)}, {"segments": documents()}),
+    "ring": (
+        {"attention": "ring", "position": T5Bias(bidirectional=False)},
+        {"segments": documents()},
+    ),
     "remat": ({"remat": "full"}, {}),
     "scanned": ({"scan_layers": True}, {}),
     "dropout": ({"dropout": 0.3, "self_attention": DotProductAttention(dropout=0.2)}, {}),

@@ -22,7 +22,7 @@ from jaxformer.functional.arrays import (
     platform,
     static,
 )
-from jaxformer.functional.attention import blockwise, reference
+from jaxformer.functional.attention import blockwise, reference, ring
 from jaxformer.functional.attention.devices import in_mesh, in_order, zigzag
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.attention.reference import AttentionBias, Request
@@ -30,7 +30,7 @@ from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.masks import DenseMask, Mask
 from jaxformer.functional.positions.base import Bias
 
-Implementation = Literal["auto", "reference", "blockwise", "cudnn", "splash"]
+Implementation = Literal["auto", "reference", "blockwise", "ring", "cudnn", "splash"]
 
 # The kernels that "auto" tries first; blockwise supports every request.
 _PREFERRED = {"gpu": ("cudnn",), "tpu": ("splash",)}
@@ -89,8 +89,10 @@ def attention(
             The dropped pairs are a function of the key and the (b, n, t, s) index alone.
         dropout_key: A PRNG key. None means no dropout.
         implementation: "reference" defines the semantics; "blockwise" needs O(T + S) memory;
-            "cudnn" (GPU) and "splash" (TPU) are accelerator kernels, which fall back to "blockwise"
-            with a warning if they cannot express the request; "auto" chooses.
+            "ring" is blockwise with keys that go around the devices along time, so that none holds
+            those of whole rows; "cudnn" (GPU) and "splash" (TPU) are accelerator kernels. These
+            three fall back to "blockwise" with a warning if they cannot express the request; "auto"
+            chooses, but never the ring.
         return_weights: Also return the probabilities, after dropout, from the reference.
 
     Returns:
@@ -135,6 +137,8 @@ def attention(
         found = reference.attend_with_weights(query, key, value, request, in_mesh)
         return found if return_weights else found[0]
     attend = _choose(implementation, query, key, value, request)
+    if attend is ring.attend:
+        return in_mesh(blockwise.attend, query, key, value, request, turns=attend)
     skips = attend is not reference.attend
     parts = zigzag if skips and request.mask.grows else in_order
     return in_mesh(attend, query, key, value, request, parts)

@@ -11,8 +11,6 @@ References:
 """
 # long: the tiles, the forward pass and its derivative are one algorithm
 
-# Long: both passes of one algorithm share their blocks.
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -240,20 +238,55 @@ def unsupported(query, key, value, request) -> None:
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
     """Computes `attention` without the `[B, N, T, S]` probabilities in memory."""
-    batch, length, num_heads, width = query.shape
-    num_keys, num_kv_heads = key.shape[1:3]
-    blocks = _block_sizes(length, num_keys, request.mask.grain(num_keys))
-    query_padding = -length % blocks.query
-    key_padding = -num_keys % blocks.key
-    request = _padded(request, query_padding, key_padding, num_keys)
-    query, request = _scaled(query, request)
-    query_BKGTH = query.reshape(batch, length, num_kv_heads, -1, width).transpose(0, 2, 3, 1, 4)
-    query_BKGTH = _pad(query_BKGTH, 3, query_padding)
-    key_BKSH = _pad(key.transpose(0, 2, 1, 3), 2, key_padding)
-    value_BKSH = _pad(value.transpose(0, 2, 1, 3), 2, key_padding)
-    output_BKGTH = _attend(query_BKGTH, key_BKSH, value_BKSH, request, blocks=blocks)
-    output_BTKGH = output_BKGTH[:, :, :, :length].transpose(0, 3, 1, 2, 4)
-    return output_BTKGH.reshape(batch, length, num_heads, value.shape[-1])
+    layout = Layout.of(query, key, request)
+    query, request = scaled(query, request)
+    output_BKGTH = _attend(
+        layout.queries(query),
+        layout.keys(key),
+        layout.keys(value),
+        layout.padded(request),
+        blocks=layout.blocks,
+    )
+    return layout.outputs(output_BKGTH)
+
+
+class Layout(NamedTuple):
+    """The lengths of queries and keys, and the blocks to which they are padded."""
+
+    query_length: int
+    key_length: int
+    num_kv_heads: int
+    blocks: Blocks
+
+    @classmethod
+    def of(cls, query: jax.Array, key: jax.Array, request: Request) -> "Layout":
+        """Returns the layout of `[B, T, N, H]` and `[B, S, K, H]`."""
+        lengths, num_kv_heads = (query.shape[1], key.shape[1]), key.shape[2]
+        return cls(*lengths, num_kv_heads, _block_sizes(*lengths, request.mask.grain(lengths[1])))
+
+    @property
+    def paddings(self) -> tuple[int, int]:
+        """The padding of the queries, and that of the keys."""
+        return -self.query_length % self.blocks.query, -self.key_length % self.blocks.key
+
+    def queries(self, x: jax.Array) -> jax.Array:
+        """`[B, T, N, H] -> [B, K, G, T', H]`."""
+        batch, length, _, width = x.shape
+        x_BTKGH = x.reshape(batch, length, self.num_kv_heads, -1, width)
+        return _pad(x_BTKGH.transpose(0, 2, 3, 1, 4), 3, self.paddings[0])
+
+    def keys(self, x: jax.Array) -> jax.Array:
+        """`[B, S, K, H] -> [B, K, S', H]`."""
+        return _pad(x.transpose(0, 2, 1, 3), 2, self.paddings[1])
+
+    def outputs(self, x: jax.Array) -> jax.Array:
+        """`[B, K, G, T', H] -> [B, T, N, H]`."""
+        x_BTKGH = x[:, :, :, : self.query_length].transpose(0, 3, 1, 2, 4)
+        return x_BTKGH.reshape(*x_BTKGH.shape[:2], -1, x.shape[-1])
+
+    def padded(self, request: Request) -> Request:
+        """Returns the request of the padded queries and keys."""
+        return _padded(request, *self.paddings, self.key_length)
 
 
 def _block_sizes(query_length: int, key_length: int, grain: int) -> Blocks:
@@ -298,7 +331,7 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
     return replace(request, mask=mask, bias=bias, distances=vectors)
 
 
-def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
+def scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
     """Multiplies the queries by the power of two in the scale, and leaves the rest in the request.
 
     This is exact. For heads with 16, 64 or 256 channels it is the whole scale, which saves a pass
@@ -321,7 +354,7 @@ def _value(query_BKGTH, key_BKSH, value_BKSH, request, *, blocks):
 def _linearize(moves, *inputs, blocks):
     output, log_total = (saveable("attention_context", x) for x in _softmax(*inputs, blocks))
     # A bias without a tangent (ALiBi's slopes) needs no gradient.
-    trained_bias = _trained(inputs[3].bias) if _trained(moves[3].bias) else None
+    trained_bias = trained_array(inputs[3].bias) if trained_array(moves[3].bias) else None
     return output, (*inputs, trained_bias, output, log_total)
 
 
@@ -331,7 +364,7 @@ def _push(residuals, tangents, *, blocks):
 
 
 def _pull(residuals, cotangent, *, blocks):
-    gradients = reversed_by(_plain_gradients, partial(_gradients, blocks))
+    gradients = reversed_by(_plain_gradients, partial(softmax_gradients, blocks))
     *of_inputs, of_bias, of_distances, of_sinks = gradients(residuals, cotangent)
     request = residuals[3]
     if isinstance(request.bias, Bias):
@@ -347,7 +380,7 @@ def _softmax(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
     """Returns the output and the log-sum-exp of each query."""
     # JAX does not support reverse mode through a loop of dynamic length, as over the unmasked
     # blocks.
-    softmax = reversed_by(_plain_softmax, partial(_forward, blocks))
+    softmax = reversed_by(_plain_softmax, partial(softmax_blocks, blocks))
     return softmax(query_BKGTH, key_BKSH, value_BKSH, request)
 
 
@@ -377,13 +410,14 @@ def _plain_gradients(residuals, cotangent):
     return pulled(output, given, cotangent)
 
 
-def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
+def softmax_blocks(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
+    """Returns the output `[B, K, G, T, H']` and the log-sum-exp of each query `[B, K, G, T]`."""
     *leading, length, _ = query_BKGTH.shape
     shape = (*leading, blocks.query)
     accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
     sinks = jnp.full(shape, LOWEST, accumulator)
     if request.sinks is not None:
-        sinks = jnp.broadcast_to(_by_group(request.sinks, shape), shape).astype(accumulator)
+        sinks = jnp.broadcast_to(by_group(request.sinks, shape), shape).astype(accumulator)
 
     def query_block(index):
         tile = Tile(request, blocks, index * blocks.query)
@@ -412,7 +446,11 @@ def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
     return tuple(joined(blocks_of) for blocks_of in outputs)
 
 
-def _gradients(blocks, residuals, cotangent):
+def softmax_gradients(blocks, residuals, cotangent):
+    """Returns the gradients of queries, keys, values, bias, distances and sinks.
+
+    The log-sum-exp among the residuals may be one over further keys.
+    """
     query_BKGTH, key_BKSH, value_BKSH, request, trained_bias, output, log_total = residuals
     accumulator = log_total.dtype
     cotangent = cotangent.astype(query_BKGTH.dtype)
@@ -463,16 +501,16 @@ def _gradients(blocks, residuals, cotangent):
     of_sinks = request.sinks
     if of_sinks is not None:
         # A sink has no value: dp = 0.
-        weights = jnp.exp(_by_group(of_sinks, log_total.shape) - log_total)
+        weights = jnp.exp(by_group(of_sinks, log_total.shape) - log_total)
         of_sinks = -jnp.sum(weights * delta, (0, 3)).reshape(-1).astype(of_sinks.dtype)
     return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances, of_sinks
 
 
-def _by_group(sinks_N: jax.Array, shape_BKGT: tuple[int, ...]) -> jax.Array:
+def by_group(sinks_N: jax.Array, shape_BKGT: tuple[int, ...]) -> jax.Array:
     """The sinks as `[1, K, G, 1]`."""
     return sinks_N.reshape(1, *shape_BKGT[1:3], 1)
 
 
-def _trained(bias) -> jax.Array | None:
+def trained_array(bias) -> jax.Array | None:
     """Returns the array of a bias that has a gradient."""
     return bias.heads if isinstance(bias, Bias) else bias

@@ -30,7 +30,7 @@ def in_order(attend, query, key, value, request, time):
     """Computes a device's own queries with all keys."""
     length = query.shape[1]
     start = jax.lax.axis_index(time) * length
-    return attend(query, key, value, request.of_queries(start, length, key.shape[1]))
+    return attend(query, key, value, request.block(start, length, 0, key.shape[1]))
 
 
 def zigzag(attend, query, key, value, request, time):
@@ -42,19 +42,53 @@ def zigzag(attend, query, key, value, request, time):
     Returns:
         The outputs of the device's own queries.
     """
+    parts = dealt(query, time)
+    length = parts[0].shape[1]
+    starts = starts_of(jax.lax.axis_index(time), len(parts), length, time)
+    outputs = [
+        attend(part, key, value, request.block(start, length, 0, key.shape[1]))
+        for part, start in zip(parts, starts, strict=True)
+    ]
+    return returned(outputs, time)
+
+
+def dealt(x: jax.Array, time) -> list[jax.Array]:
+    """Deals the parts of an array along time to the devices, an early and a late half to each.
+
+    Args:
+        x: `[B, T, ...]`, the device's own part.
+        time: The mesh axes along time.
+
+    Returns:
+        Its two halves; an odd part is not cut, and stays.
+    """
+    if x.shape[1] % 2:
+        return [x]
+    halves = enumerate(jnp.split(x, 2, axis=1))
+    return [jax.lax.ppermute(half, time, _moves(side, time)) for side, half in halves]
+
+
+def returned(parts: list[jax.Array], time) -> jax.Array:
+    """Reverses `dealt`."""
+    if len(parts) == 1:
+        return parts[0]
+    back = ([(to, of) for of, to in _moves(side, time)] for side in range(2))
+    own = [jax.lax.ppermute(part, time, moves) for part, moves in zip(parts, back, strict=True)]
+    return jnp.concatenate(own, axis=1)
+
+
+def starts_of(device: jax.Array, count: int, length: int, time) -> list[jax.Array]:
+    """Returns where the parts start that `dealt` gives a device: `count` ones of a length."""
+    if count == 1:
+        return [device * length]
+    late = 2 * jax.lax.axis_size(time) - 1 - device
+    return [jnp.where(device % 2 == side, device, late) * length for side in range(2)]
+
+
+def _moves(side: int, time) -> list[tuple[int, int]]:
+    """Returns from where to where the first or second halves of all devices go."""
     size = jax.lax.axis_size(time)
-    if query.shape[1] % 2:
-        return in_order(attend, query, key, value, request, time)
-    device, length = jax.lax.axis_index(time), query.shape[1] // 2
-    outputs = []
-    for side, half in enumerate(jnp.split(query, 2, axis=1)):
-        moves = [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
-        moved = jax.lax.ppermute(half, time, moves)
-        is_early = device % 2 == side
-        start = jnp.where(is_early, device, 2 * size - 1 - device) * length
-        output = attend(moved, key, value, request.of_queries(start, length, key.shape[1]))
-        outputs.append(jax.lax.ppermute(output, time, [(to, of) for of, to in moves]))
-    return jnp.concatenate(outputs, axis=1)
+    return [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
 
 
 def has_whole_rows(query: jax.Array, key: jax.Array) -> bool:
@@ -70,12 +104,13 @@ def has_whole_rows(query: jax.Array, key: jax.Array) -> bool:
     return spec_of(key)[1] == spec[1] and key.shape[2] % shards == 0
 
 
-def in_mesh(attend, query, key, value, request, parts=in_order):
+def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
     """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded.
 
     If they are sharded along time, the devices exchange time for heads where these suffice.
     Otherwise each gathers all keys of its rows, and `parts` says which queries it computes: those
-    of its own shard (`in_order`), or as many early as late ones (`zigzag`).
+    of its own shard (`in_order`), or as many early as late ones (`zigzag`). With `turns`, such as
+    `ring`, keys that are sharded along time are neither exchanged nor gathered.
 
     Returns:
         The outputs `[B, T, N, H']`, sharded as the queries.
@@ -88,7 +123,8 @@ def in_mesh(attend, query, key, value, request, parts=in_order):
         return attend(query, key, value, request)
     batch, time, heads, _ = spec
     key_time = time if spec_of(key)[1] == time else None
-    exchanges = time is not None and has_whole_rows(query, key)
+    turns = turns if key_time is not None else None
+    exchanges = time is not None and turns is None and has_whole_rows(query, key)
     of_query = PartitionSpec(batch, time, heads, None)
     of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
     own_heads = (*mesh_axes(heads), *mesh_axes(time)) if exchanges else heads
@@ -99,6 +135,8 @@ def in_mesh(attend, query, key, value, request, parts=in_order):
     def attend_locally(query, key, value, request):
         if time is None:
             return attend(query, key, value, request)
+        if turns is not None:
+            return turns(query, key, value, request, time)
         if exchanges:
             return exchange(attend, query, key, value, request, time)
         # Here, not by resharding before: the gradient of this gather is a reduce-scatter.
@@ -132,7 +170,8 @@ def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, h
     if dropout is not None:
         rows, own = PartitionSpec(batch), PartitionSpec(heads)
         whole = PartitionSpec()
-        dropout = replace(dropout, key=whole, rows=rows, heads=own, first_query=whole)
+        firsts = {"first_query": whole, "first_key": whole}
+        dropout = replace(dropout, key=whole, rows=rows, heads=own, **firsts)
     if distances is not None:
         distances = distances.partition_specs(heads)
     mask = jax.tree.map(of, request.mask)

@@ -39,19 +39,22 @@ class Request:
     distances: DistanceTerms | None = None
     sinks: jax.Array | None = None
 
-    def of_queries(self, start: jax.Array, length: int, num_keys: int) -> Request:
-        """Returns the request of the queries `[start, start + length)` and all keys."""
-        window = (start, length, 0, num_keys)
+    def block(
+        self, query_start: jax.Array, query_size: int, key_start: jax.Array | int, key_size: int
+    ) -> Request:
+        """Returns the request of a window of queries and keys, see `Bias.block`."""
+        window = (query_start, query_size, key_start, key_size)
         bias, dropout, distances = self.bias, self.dropout, self.distances
         if isinstance(bias, Bias):
             bias = bias.block(*window)
         elif bias is not None:
-            bias = jax.lax.dynamic_slice_in_dim(bias, start, length, axis=2)
+            bias = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, axis=2)
+            bias = jax.lax.dynamic_slice_in_dim(bias, key_start, key_size, axis=3)
         return replace(
             self,
             mask=self.mask.block(*window),
             bias=bias,
-            dropout=None if dropout is None else dropout.from_query(start),
+            dropout=None if dropout is None else dropout.from_pair(query_start, key_start),
             distances=None if distances is None else distances.block(*window),
         )
 
