@@ -60,6 +60,7 @@ from jaxformer.training.logging.report import (
 )
 from jaxformer.training.logging.run_logger import RunLogger, check_learned
 from jaxformer.training.logging.throughput import RunWork, StepProfiler
+from jaxformer.training.logging.wall_time import Clock
 from jaxformer.training.resolve import ResolvedConfig, resolve
 from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
@@ -99,21 +100,23 @@ def train(
         ProcessLost: Another process of the job has ended.
         StorageError: The object store of the folder cannot be reached, or refuses requests.
     """
-    began = began or time.time()
+    clock = Clock(began or time.time())
+    clock.lap("imports")
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = run_path(folder, "folder")
-    return train_resolved(resolve(config, folder, fresh), folder, fresh, began)
+    return train_resolved(resolve(config, folder, fresh), folder, fresh, clock)
 
 
 def train_resolved(
-    resolved: ResolvedConfig, folder: AnyPath, fresh: bool, began: float
+    resolved: ResolvedConfig, folder: AnyPath, fresh: bool, clock: Clock
 ) -> TrainResult:
     """Trains a resolved experiment, without opening any further models by name."""
     # long: the loop and what surrounds it are read from top to bottom.
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
-        config, data, program, work = _prepared(resolved, folder)
+        resources.enter_context(clock)
+        config, data, program, work = _prepared(resolved, folder, clock)
         settings = config.train
         restored = _restored(folder, program)
         step, state = restored or (0, resolved.initial_state(program))
@@ -121,7 +124,7 @@ def train_resolved(
         data = resolved.with_references(folder, data, program, initial)
         resolved.close()
         evaluator = _evaluator(config, program, data, initial)
-        log = _run_logger(config, folder, step, work, data.train, program, began)
+        log = _run_logger(config, folder, step, work, data.train, program, clock)
         resources.enter_context(contextlib.closing(log))
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
@@ -175,10 +178,12 @@ def train_resolved(
 
 
 def _prepared(
-    resolved: ResolvedConfig, folder: AnyPath
+    resolved: ResolvedConfig, folder: AnyPath, clock: Clock
 ) -> tuple[Config, Datasets, TrainProgram, RunWork]:
     """Prepares and reports the program and the data of a run."""
+    clock.lap("start")
     config, data = _with_data(resolved, folder)
+    clock.lap("corpus")
     program = _program(config, data, resolved.teacher)
     work = RunWork.of(config, program.mesh)
     if is_first():
@@ -213,14 +218,14 @@ def _run_logger(
     work: RunWork,
     rows: Dataset,
     program: TrainProgram,
-    began: float | None,
+    clock: Clock,
 ) -> RunLogger:
     """Returns the logger of the run, after logging where it starts."""
     log = RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
         epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
-        began=began,
+        clock=clock,
         own=lambda: program.own_metrics,
     )
     log.message(f"continuing from step {step}" if step else "starting from step 0")

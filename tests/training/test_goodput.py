@@ -6,6 +6,8 @@ import time
 from itertools import pairwise
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
 from tiny_run import tiny_config
 
@@ -19,6 +21,7 @@ from jaxformer.training.logging.throughput import device_memory
 from jaxformer.training.logging.wall_time import (
     PARTS,
     WALL_TIME_FILE,
+    Clock,
     TimeRow,
     WallTime,
     process_began,
@@ -82,7 +85,8 @@ def test_a_run_accounts_for_all_of_its_time(tmp_path):
     train(tiny_config(steps=6, eval_interval=3), tmp_path / "run", began=before - 5)
     took = time.time() - before
     found = goodput(tmp_path / "run")
-    assert found.parts["start"] > 5
+    assert found.parts["imports"] > 5
+    assert all(found.parts[part] > 0 for part in PARTS)
     assert took + 5 - 0.5 < found.wall <= took + 5
     assert sum(found.parts.values()) == pytest.approx(found.wall, rel=1e-3)
     steps = [row.step for row in found.starts[0].rows]
@@ -128,7 +132,10 @@ def test_work_after_the_checkpoint_that_a_later_start_takes_is_lost(run):
     assert found.wall == 160
     assert found.parts == {
         "step": 20 + 0 + 40,
+        "imports": 0,
+        "corpus": 0,
         "start": 27,
+        "trace": 0,
         "compile": 10,
         "data": 0,
         "evaluation": 6,
@@ -187,7 +194,7 @@ def test_a_line_that_was_cut_off_is_dropped_and_a_link_is_not_written_through(tm
     other.write_text(json.dumps(row(7, 3, start=1)._asdict()) + '\n{"began": 7, "st')
     (tmp_path / WALL_TIME_FILE).symlink_to(other)
     before = other.read_text()
-    WallTime(tmp_path, time.time() - 2, 3).close(4)
+    WallTime(tmp_path, Clock(time.time() - 2), 3).close(4)
     assert other.read_text() == before
     old, first, last = read_wall_time(tmp_path)
     assert (old.began, first.step, last.step, last.ended) == (7, 3, 4, True)
@@ -196,23 +203,42 @@ def test_a_line_that_was_cut_off_is_dropped_and_a_link_is_not_written_through(tm
 
 def test_what_is_no_file_is_moved_aside(tmp_path, caplog):
     (tmp_path / WALL_TIME_FILE).mkdir()
-    WallTime(tmp_path, time.time(), 0).close(0)
+    WallTime(tmp_path, Clock(time.time()), 0).close(0)
     assert len(read_wall_time(tmp_path)) == 2
     assert (tmp_path / f"{WALL_TIME_FILE}.damaged").is_dir()
     assert WALL_TIME_FILE in caplog.text
 
 
 def test_a_clock_that_is_set_changes_nothing_within_a_process(tmp_path, monkeypatch):
-    times = WallTime(tmp_path, time.time(), 0)
+    clock = Clock(time.time())
+    times = WallTime(tmp_path, clock, 0)
     now = time.time()
     monkeypatch.setattr(wall_time.time, "time", lambda: now + 3600)
-    times.lap("step")
+    clock.lap("step")
     times.close(1)
     assert read_wall_time(tmp_path)[-1].elapsed < 60
 
 
+def test_compilation_is_heard_as_long_as_the_clock_is_open():
+    with Clock(time.time()) as clock:
+        jax.jit(lambda x: jnp.sin(x) + 1)(jnp.arange(7.0))
+        heard = clock.compiled
+        assert heard > 0
+        clock.lap("trace", compile=heard)
+        assert (clock.seconds["compile"], clock.compiled) == (heard, 0)
+    jax.jit(lambda x: jnp.sin(x) + 2)(jnp.arange(7.0))
+    assert clock.compiled == 0
+
+
+def test_rows_of_versions_that_knew_fewer_parts_are_read(run):
+    old = row(1000, 5, start=3, step=5)
+    seconds = {k: v for k, v in old.seconds.items() if k not in ("imports", "corpus", "trace")}
+    found = goodput(run(old._replace(seconds=seconds)))
+    assert (found.parts["start"], found.parts["imports"], found.wall) == (3, 0, 8)
+
+
 def test_rows_are_written_in_time(tmp_path, monkeypatch):
-    times = WallTime(tmp_path, time.time(), 0)
+    times = WallTime(tmp_path, Clock(time.time()), 0)
     times.write_in_time(1)
     assert len(read_wall_time(tmp_path)) == 1
     monkeypatch.setattr(wall_time, "INTERVAL", 0)

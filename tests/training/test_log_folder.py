@@ -9,7 +9,7 @@ from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
 from jaxformer.training.logging.run_logger import LogFolder
-from jaxformer.training.logging.wall_time import WallTime, read_wall_time
+from jaxformer.training.logging.wall_time import Clock, WallTime, read_wall_time
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_run_goes_on_with_its_rows_and_drops_later_ones(run):
 def test_the_times_of_every_start_are_kept(run):
     for step in (0, 5):
         logs = LogFolder(run, continues=True)
-        WallTime(logs.path, 1000.0 + step, step).close(step)
+        WallTime(logs.path, Clock(1000.0 + step), step).close(step)
         logs.close()
     assert [row.began for row in read_wall_time(run)] == [1000, 1000, 1005, 1005]
 

@@ -14,8 +14,11 @@ from jaxformer.training.logging.wall_time import PARTS, WALL_TIME_FILE, TimeRow,
 LOST, BETWEEN = "lost", "between"
 MEANINGS = {
     "step": "kept updates",
-    "start": "from the start of a process to its first step: imports, devices, data, a checkpoint",
-    "compile": "tracing and compiling the step",
+    "imports": "from the start of a process to its configuration: Python and the libraries",
+    "corpus": "reading and tokenising the data, or finding what an earlier run has kept of them",
+    "start": "the rest until the first step: other models, the devices, a checkpoint",
+    "trace": "tracing the step",
+    "compile": "compiling the step",
     "data": "waiting for batches",
     "evaluation": "evaluations and samples, and the conclusion of the run",
     "save": "saving checkpoints, while steps waited for it",

@@ -8,7 +8,10 @@ from jaxformer.training.logging.progress import duration
 
 _COLOURS = {
     "step": "#009E73",
+    "imports": "#555555",
+    "corpus": "#B2A27C",
     "start": "#999999",
+    "trace": "#A9DDF8",
     "compile": "#56B4E9",
     "data": "#E69F00",
     "evaluation": "#0072B2",

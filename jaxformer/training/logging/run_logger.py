@@ -30,7 +30,7 @@ from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import Course, duration, make_progress
 from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_memory
-from jaxformer.training.logging.wall_time import WALL_TIME_FILE, WallTime
+from jaxformer.training.logging.wall_time import WALL_TIME_FILE, Clock, WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
 """The first metrics of a row; like all metrics of a loss they are means over its steps."""
@@ -76,7 +76,7 @@ class RunLogger:
         state: The property `state` as saved at that step; empty if unknown.
         config: The run's configuration as JSON, for the loggers.
         epochs: Returns the number of epochs after a number of steps; None if unknown.
-        began: When the work for this run began, in seconds since 1970; None means now.
+        clock: What the process has spent until now; None: it begins now.
         own: Returns the names of metrics that parts of the model add.
     """
 
@@ -89,18 +89,19 @@ class RunLogger:
         state: Mapping[str, Any] = MappingProxyType({}),
         config: Mapping[str, Any] = MappingProxyType({}),
         epochs: Callable[[int], float] | None = None,
-        began: float | None = None,
+        clock: Clock | None = None,
         own: Callable[[], Sequence[str]] = tuple,
     ):
         self._settings, self._work = settings, work
         self._stopwatch = Stopwatch()
         self._logs = LogFolder(folder, continues=is_first())
         self._files = None
+        self._clock = Clock(time.time()) if clock is None else clock
         self._time: WallTime | None = None
         if is_first():
             rows = state.get("rows", 0)
             self._files = MetricsLog(self.folder, step, rows, settings.loggers, config)
-            self._time = WallTime(self.folder, began or time.time(), step)
+            self._time = WallTime(self.folder, self._clock, step)
         self._step = step
         self._at = "start"
         self._compiled = None
@@ -133,7 +134,10 @@ class RunLogger:
         stage = self._work.stage(step - 1).start
         compiles = stage != self._compiled
         self._compiled = stage
-        self._spent("compile" if compiles else "step", data=waited)
+        if compiles:
+            self._spent("trace", compile=self._clock.compiled, data=waited)
+        else:
+            self._spent("step", data=waited)
         self._stopwatch.waited(waited)
         self.flush()
         self._pending, self._step = (step, metrics), step
@@ -195,8 +199,7 @@ class RunLogger:
             self._time.write(self._step)
 
     def _spent(self, part: str, **others: float) -> None:
-        if self._time is not None:
-            self._time.lap(part, **others)
+        self._clock.lap(part, **others)
 
     def validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation and the time it took."""

@@ -12,14 +12,23 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+
 from jaxformer.errors import DataError
 from jaxformer.io.files import parse_json, read_bytes, replacing
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.training.logging.metrics_writer import unused
 
 WALL_TIME_FILE = "wall_time.jsonl"
-PARTS = ("start", "compile", "data", "step", "evaluation", "save")
+PARTS = (
+    *("imports", "corpus", "start", "trace", "compile"),
+    *("data", "step", "evaluation", "save"),
+)
 """The parts of wall time, of which one is active at a time."""
+_NEWER = {"imports": 0.0, "corpus": 0.0, "trace": 0.0}
+"""Parts that older versions counted with others."""
+_COMPILES = "/jax/core/compile/backend_compile_duration"
+"""JAX's event of a compilation."""
 INTERVAL = 30.0
 """Maximum seconds between two rows."""
 _log = logging.getLogger(__name__)
@@ -52,57 +61,80 @@ class TimeRow(NamedTuple):
     """Whether this is the last row of a process that ended normally."""
 
 
+class Clock:
+    """Adds up what this process has spent on each of the `PARTS`, and, within it, on compilation.
+
+    Args:
+        began: When the process began, in seconds since 1970.
+    """
+
+    def __init__(self, began: float):
+        self.began = began
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.elapsed = 0.0
+        """When the last lap ended, in seconds since the process began."""
+        self.compiled = 0.0
+        """Seconds of compilation since then."""
+        self._offset = time.time() - began - time.perf_counter()
+
+    def __enter__(self) -> "Clock":
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._hear)
+
+    def lap(self, part: str, **others: float) -> None:
+        """Adds the time since the last lap to a part, and of that some seconds to others."""
+        # From a monotonic clock.
+        now = time.perf_counter() + self._offset
+        self.seconds[part] += max(now - self.elapsed - sum(others.values()), 0.0)
+        for other, seconds in others.items():
+            self.seconds[other] += seconds
+        self.elapsed, self.compiled = now, 0.0
+
+    def _hear(self, event: str, seconds: float, **_: object) -> None:
+        if event == _COMPILES:
+            self.compiled += seconds
+
+
 class WallTime:
     """Records how this process spends its time.
 
     Args:
         folder: The run's folder.
-        began: When the process began, in seconds since 1970.
+        clock: What the process has spent until now.
         step: The step that training starts from.
     """
 
-    def __init__(self, folder: Path, began: float, step: int):
+    def __init__(self, folder: Path, clock: Clock, step: int):
         path = folder / WALL_TIME_FILE
         before = _whole_lines(path)
         with replacing(path) as aside:  # without an incomplete last line
             aside.write_bytes(b"".join(line + b"\n" for line in before))
         self._file = path.open("a", buffering=1)
-        self._began = began
-        self._offset = time.time() - began - time.perf_counter()
-        self._seconds = dict.fromkeys(PARTS, 0.0)
-        self._last = 0.0
-        self.lap("start")
+        self._clock = clock
+        clock.lap("start")
         self.write(step)
-
-    def lap(self, part: str, **others: float) -> None:
-        """Adds the time since the last lap to a part."""
-        now = self._now()
-        self._seconds[part] += max(now - self._last - sum(others.values()), 0.0)
-        for other, seconds in others.items():
-            self._seconds[other] += seconds
-        self._last = now
 
     def write(self, step: int, ended: bool = False) -> None:
         """Writes a row."""
-        row = TimeRow(self._began, step, self._last, dict(self._seconds), ended)
+        clock = self._clock
+        row = TimeRow(clock.began, step, clock.elapsed, dict(clock.seconds), ended)
         seconds = {part: round(each, 4) for part, each in row.seconds.items()}
         rounded = row._replace(began=round(row.began, 4), elapsed=round(row.elapsed, 4))
         self._file.write(json.dumps(rounded._replace(seconds=seconds)._asdict()) + "\n")
-        self._written = self._last
+        self._written = clock.elapsed
 
     def write_in_time(self, step: int) -> None:
         """Writes a row if the last one is old enough."""
-        if self._last - self._written >= INTERVAL:
+        if self._clock.elapsed - self._written >= INTERVAL:
             self.write(step)
 
     def close(self, step: int) -> None:
         """Writes the last row."""
         self.write(step, ended=True)
         self._file.close()
-
-    def _now(self) -> float:
-        """Returns the seconds since the process began, from a monotonic clock."""
-        return time.perf_counter() + self._offset
 
 
 def read_wall_time(folder: AnyPath) -> list[TimeRow]:
@@ -141,6 +173,7 @@ def _lines(path: AnyPath) -> list[bytes]:
 def _row(line: bytes, where: str) -> TimeRow:
     try:
         row = TimeRow(**parse_json(line, where))
+        row = row._replace(seconds=_NEWER | row.seconds)
         numbers = [row.began, row.step, row.elapsed, *(row.seconds[part] for part in PARTS)]
         if all(type(number) in (int, float) and number >= 0 for number in numbers):
             return row
