@@ -38,6 +38,7 @@ from jaxformer.models import (
     Head,
     ModelConfig,
     MultiLabel,
+    VisionConfig,
 )
 from jaxformer.models.parameters import abstract_model_of
 from jaxformer.nn.attention import DotProductAttention
@@ -330,7 +331,7 @@ def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, i
     """Refuses models and lengths whose tokens devices cannot share."""
     if parts == 1:
         return
-    able = DecoderConfig, EncoderConfig, EncoderDecoderConfig
+    able = DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
     in_parts = DotProductAttention, MLP, Experts
     kinds = [] if isinstance(model, able) else [type(model)]
     for stack in model.stacks:
@@ -344,9 +345,13 @@ def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, i
     for name, length in lengths.items():
         if length % parts:
             fits = max(size for size in range(1, parts + 1) if length % size == 0)
+            other = f"a length that is a multiple of {parts}"
+            if isinstance(model, VisionConfig):
+                more = model.register_tokens + -length % parts
+                other = f"--model.register-tokens {more}, or {other}"
             raise ConfigError(
                 f"mesh.sequence = {parts} does not divide the length of {name}, {length} tokens: "
-                f"choose --mesh.sequence {fits}, or a length that is a multiple of {parts}"
+                f"choose --mesh.sequence {fits}, or {other}"
             )
 
 

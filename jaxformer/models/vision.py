@@ -10,7 +10,14 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.checks import RATE, check_argument, check_field, check_fields, optional
-from jaxformer.functional.arrays import assert_axes, assert_bool, assert_floating, place, spec_of
+from jaxformer.functional.arrays import (
+    assert_axes,
+    assert_bool,
+    assert_floating,
+    place,
+    spec_of,
+    whole_rows,
+)
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import patches
@@ -355,6 +362,7 @@ class Vision(Model):
         Returns:
             The outputs.
         """
+        hidden = whole_rows(hidden)
         # Means over an image use only its patches.
         patch = jnp.arange(hidden.shape[1])[None, :] >= self.config.num_prefix
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden, real)

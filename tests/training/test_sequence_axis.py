@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.config import Config, TrainConfig, validate
+from jaxformer.config import Config, TrainConfig, experiment, validate
 from jaxformer.config.train import DPO
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
@@ -16,7 +16,10 @@ from jaxformer.models import (
     EncoderConfig,
     EncoderDecoderConfig,
     MaskedLanguageModel,
+    VisionConfig,
 )
+from jaxformer.models.heads.autoencoder import MaskedAutoencoder
+from jaxformer.models.heads.patches import VisualTokens
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.latent_attention import LatentAttention
 from jaxformer.optim import AdamW, Constant
@@ -144,6 +147,41 @@ def test_an_encoder_and_a_decoder_of_different_lengths():
     assert_same(EncoderDecoderConfig(**SIZES), decoded | {"inputs": batch()["inputs"]}, TWO_AXES)
 
 
+IMAGES = {
+    "class token": {},
+    "registers": {"image_size": (16, 12), "register_tokens": 3},
+    "dropout": {"dropout": 0.3},
+    "masked autoencoder": {"heads": (MaskedAutoencoder(),), "mask_ratio": 0.5},
+    "masked patches": {"heads": (VisualTokens(),), "mask_token": True},
+}
+
+
+@pytest.mark.quick("mesh0-class token")
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "class token" else pytest.param(name, marks=pytest.mark.more)
+        for name in IMAGES
+    ],
+)
+@pytest.mark.parametrize("mesh", [TWO_AXES, pytest.param(THREE_AXES, marks=pytest.mark.slow)])
+def test_images(name, mesh):
+    sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+    shapes = {"image_size": (20, 12), "patch_size": (4, 4), "position": Learned(max_length=LENGTH)}
+    fields = {"heads": (Classification(num_labels=3),)} | shapes | IMAGES[name]
+    model = VisionConfig(**sizes, **fields)
+    random = np.random.default_rng(1)
+    arrays = {}
+    for each, shape in model.batch_spec(ROWS, {}).items():
+        if shape.dtype == bool:
+            arrays[each] = np.stack([random.permutation(shape.shape[1]) < 7 for _ in range(ROWS)])
+        elif each == "images":
+            arrays[each] = random.normal(size=shape.shape).astype(shape.dtype)
+        else:
+            arrays[each] = random.integers(1, 3, shape.shape).astype(shape.dtype)
+    assert_same(model, arrays, mesh)
+
+
 def programs(model, train=None, loss=None):
     """The program on one device, and with parts of rows on several."""
     optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
@@ -213,5 +251,8 @@ def test_what_devices_cannot_share_is_refused():
     with pytest.raises(ConfigError, match=r"30 .*--mesh.sequence 3"):
         validate(config(mesh=MeshConfig(sequence=4)), 4)
     latent = DecoderConfig(**SIZES, self_attention=LatentAttention(rank=4, rope_dim=2))
+    images = VisionConfig(num_layers=1, model_dim=16, num_heads=2, mlp_dim=16)
+    with pytest.raises(ConfigError, match=r"197 .*--model.register-tokens 3"):
+        experiment._check_sequence_axis(images, 4, images.row_lengths({}))
     with pytest.raises(ConfigError, match="LatentAttention"):
         validate(config(mesh=MeshConfig(sequence=2), model=latent), 2)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_fields
 from jaxformer.functional.activations import scope
-from jaxformer.functional.arrays import assert_axes, assert_bool, place, spec_of
+from jaxformer.functional.arrays import assert_axes, assert_bool, place, spec_of, whole_rows
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
@@ -118,7 +118,7 @@ class MaskedAutoencoderHead(HeadModule):
             rest = self._in_place(rest, outputs.places)
         x = jnp.concatenate([first, rest], axis=1)
         with scope("decoder"):
-            x = self.transformer(x, mask=Mask(), key=key)
+            x = whole_rows(self.transformer(x, mask=Mask(), key=key))
         return self.output(x[:, self.prefix :]).astype(jnp.float32)
 
     def _in_place(self, x: jax.Array, places: jax.Array) -> jax.Array:
