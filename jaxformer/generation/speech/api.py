@@ -119,17 +119,7 @@ def transcribe(
         return transcribe_labels(
             pretrained, stream, cut, timestamps=timestamps, progress=progress, **own
         )
-    if not reads_sound(pretrained):
-        raise ConfigError(
-            f"transcribe: {pretrained.folder} has the model_type "
-            f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper', or a model "
-            "with a CTC head"
-        )
-    if options.get("language_model") is not None:
-        raise ConfigError(
-            f"language_model: chooses among the beams of a CTC head, and {pretrained.folder} is a "
-            "Whisper, whose decoder knows its language: leave it out"
-        )
+    _check_whisper(pretrained, options)
     limits = compression_ratio_threshold, logprob_threshold, no_speech_threshold
     _check_own(tuple(temperature), limits, condition_on_prev_tokens)
     features = log_mel_of(pretrained)
@@ -153,6 +143,21 @@ def transcribe(
     if batch_size is None:
         return transcriber(stream, timestamps, progress)
     return transcribe_chunks(transcriber, stream, cut, timestamps, progress)
+
+
+def _check_whisper(pretrained: Pretrained, options: dict[str, Any]) -> None:
+    """Raises ConfigError unless a model is a Whisper, with its own options alone."""
+    if not reads_sound(pretrained):
+        raise ConfigError(
+            f"transcribe: {pretrained.folder} has the model_type "
+            f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper', or a model "
+            "with a CTC head"
+        )
+    if options.get("language_model") is not None:
+        raise ConfigError(
+            f"language_model: chooses among the beams of a CTC head, and {pretrained.folder} is a "
+            "Whisper, whose decoder knows its language: leave it out"
+        )
 
 
 def _check_own(
