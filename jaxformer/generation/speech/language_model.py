@@ -189,7 +189,7 @@ def read_language_model(
     options.show_progress, options.arpa_complain = False, library.ARPALoadComplain.NONE
     try:
         ngrams = library.Model(str(file), options)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter if its message has no letters
         raise DataError(
             f"{file}: KenLM reads no language model here: give a file that lmplz or build_binary "
             f"wrote; {first_line(error)}"

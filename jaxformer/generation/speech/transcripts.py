@@ -21,6 +21,8 @@ from jaxformer.models import CTC
 from jaxformer.pretrained.model import Pretrained
 
 Timing = Literal["none", "segments", "words"]
+_SPECIAL = "<>"
+"""What a token counts as that writes nothing: no word has these letters."""
 _OPTIONS = ("num_beams", "length_bonus", "language_model")
 
 
@@ -61,7 +63,8 @@ def transcribe_labels(
     tokenizer = pretrained.prompt_encoder.tokenizer
     (head,) = (head for head in pretrained.config.heads if isinstance(head, CTC))
     blank = head.blank
-    letters = ["" if n == blank else tokenizer.decode([n]) for n in range(head.vocab_size)]
+    written = (tokenizer.decode([n]) or _SPECIAL for n in range(head.vocab_size))
+    letters = ["" if n == blank else letter for n, letter in enumerate(written)]
     silent = [n for n, letter in enumerate(letters) if n == blank or letter.isspace()]
     search: dict[str, Any] = {"num_beams": num_beams, "length_bonus": length_bonus}
     if language_model is not None:
