@@ -82,6 +82,8 @@ UNSEEN = (
 )
 # Compiled before the rule for the rows that convolutions read.
 SOUNDS = (("wav2vec2.py:base", "v5e:4x8", None),)
+# Each was predicted before it was compiled.
+LARGE_SOUNDS = (("wav2vec2.py:large", "v5p:4x4x4", None), ("whisper.py:large", "v5p:4x4x4", None))
 # Each published size of each file of configs/; a slice; data x fsdp x tensor where the recipe's own
 # mesh does not divide its vocabulary, or to cut heads as well.
 RECIPES = (
@@ -111,6 +113,7 @@ RECIPES = (
     *SEEN_LATER,
     *UNSEEN,
     *SOUNDS,
+    *LARGE_SOUNDS,
 )
 
 

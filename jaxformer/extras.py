@@ -15,6 +15,7 @@ EXTRAS = {
     "huggingface_hub": ("huggingface_hub", "hub"),
     "iree": ("iree-base-compiler", "iree"),
     "jinja2": ("jinja2", "hub"),
+    "kenlm": ("kenlm", "kenlm"),
     "llama_cpp": ("llama-cpp-python", "llama-cpp"),
     "matplotlib": ("matplotlib", "plots"),
     "mlx": ("mlx", "mlx"),

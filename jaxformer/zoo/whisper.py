@@ -1,6 +1,8 @@
 """Whisper: an encoder over log-mel spectrograms, and a decoder that writes what is said."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
@@ -9,7 +11,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation, write_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks.classes import Task
+from jaxformer.hub.tasks.classes import Task, UnshiftedCausalLMTask
 from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
 from jaxformer.hub.weights.layouts import Taps
 from jaxformer.hub.weights.weight_map import WeightMap, block
@@ -20,8 +22,13 @@ from jaxformer.models import (
     LanguageModel,
     SpectrogramConfig,
 )
-from jaxformer.nn import MLP, DotProductAttention, DotProductCrossAttention
-from jaxformer.zoo.common.bart_like import block_names
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    DotProductCrossAttention,
+    UnusedCrossAttention,
+)
+from jaxformer.zoo.common.bart_like import UNUSED, block_names
 from jaxformer.zoo.system import System
 
 _ATTENTION = DotProductAttention(bias=True, key_bias=False, output_bias=True)
@@ -106,17 +113,18 @@ SYSTEMS = (
 
 # Configuration ----------------------------------------------------------------------------------
 
+_Whisper = CompositeConfig | SpectrogramConfig | DecoderConfig
 _SIDES = ("encoder", "decoder")
 _SIZES = {
     "num_layers": ("layers", 4),
     "num_heads": ("attention_heads", 6),
     "mlp_dim": ("ffn_dim", 1536),
 }
-_CLASSIFIES = "WhisperForAudioClassification"
+_CLASSIFIES, _CAUSAL = "WhisperForAudioClassification", "WhisperForCausalLM"
 
 
 def _read(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads both sides; a classifier has the encoder alone."""
+    """Reads both sides; a classifier has the encoder alone, and a language model the decoder."""
     activation = read_activation(hf_config, "activation_function", "gelu")
     shared = {
         "model_dim": hf_config.number("d_model", 384),
@@ -142,9 +150,9 @@ def _read(hf_config: HFConfig) -> dict[str, Any]:
         "tie_embeddings": hf_config.take("tie_word_embeddings", True),
     }
     named = hf_config.take("architectures", None) or [""]
-    if named[0] == _CLASSIFIES:
-        return {"encoder": encoder | sizes["encoder"]}
-    return {"encoder": encoder | sizes["encoder"], "decoder": decoder | sizes["decoder"]}
+    both = {"encoder": encoder | sizes["encoder"], "decoder": decoder | sizes["decoder"]}
+    left_out = {_CLASSIFIES: "decoder", _CAUSAL: "encoder"}.get(named[0])
+    return {side: fields for side, fields in both.items() if side != left_out}
 
 
 def _padding_id(hf_config: HFConfig) -> int | None:
@@ -155,31 +163,35 @@ def _padding_id(hf_config: HFConfig) -> int | None:
 
 
 def _build(
-    encoder: dict[str, Any], decoder: dict[str, Any] | None = None
-) -> CompositeConfig | SpectrogramConfig:
-    """Builds both sides, or the encoder alone."""
+    encoder: dict[str, Any] | None = None, decoder: dict[str, Any] | None = None
+) -> _Whisper:
+    """Builds both sides, or one alone: a decoder then keeps its cross-attention unused."""
+    if encoder is None:
+        return _decoder(**decoder, cross_attention=None, block=UnusedCrossAttention())
     alone = SpectrogramConfig(**encoder)
     return alone if decoder is None else CompositeConfig(alone, _decoder(**decoder))
 
 
-def _write(config: CompositeConfig | SpectrogramConfig) -> dict[str, Any]:
-    """Writes both sides, or the encoder alone."""
-    parts = config.parts or {"encoder": config}
-    encoder = parts["encoder"]
+def _write(config: _Whisper) -> dict[str, Any]:
+    """Writes both sides, or one alone."""
+    parts = _parts(config)
     values = {
         f"{side}_{theirs}": getattr(part, ours)
         for side, part in parts.items()
         for ours, (theirs, _) in _SIZES.items()
     }
-    values |= {
-        "d_model": encoder.model_dim,
-        "dropout": encoder.dropout,
-        "attention_dropout": encoder.self_attention.dropout,
-        "activation_function": write_activation(encoder.feed_forward.activation),
-        "num_mel_bins": encoder.num_mel_bins,
-        "max_source_positions": encoder.position.max_length,
-    }
-    if not config.parts:
+    for part in parts.values():
+        values |= {
+            "d_model": part.model_dim,
+            "dropout": part.dropout,
+            "attention_dropout": part.self_attention.dropout,
+            "activation_function": write_activation(part.feed_forward.activation),
+        }
+    if "encoder" in parts:
+        encoder = parts["encoder"]
+        values |= {"num_mel_bins": encoder.num_mel_bins}
+        values |= {"max_source_positions": encoder.position.max_length}
+    if "decoder" not in parts:
         return values | {"architectures": [_CLASSIFIES]} | _written_heads(config)
     decoder = parts["decoder"]
     return values | {
@@ -187,7 +199,13 @@ def _write(config: CompositeConfig | SpectrogramConfig) -> dict[str, Any]:
         "max_target_positions": decoder.position.max_length,
         "tie_word_embeddings": decoder.tie_embeddings,
         **({} if decoder.padding_id is None else {"pad_token_id": decoder.padding_id}),
+        **({} if config.parts else {"architectures": [_CAUSAL], "is_encoder_decoder": False}),
     }
+
+
+def _parts(config: _Whisper) -> Mapping[str, Any]:
+    """Returns the sides that a model has."""
+    return config.parts or {"decoder" if isinstance(config, DecoderConfig) else "encoder": config}
 
 
 def _written_heads(config: SpectrogramConfig) -> dict[str, Any]:
@@ -206,10 +224,12 @@ def _written_heads(config: SpectrogramConfig) -> dict[str, Any]:
 # Weights ----------------------------------------------------------------------------------------
 
 
-def _side(name: str, kinds: tuple[str, ...]) -> dict[str, str]:
+def _side(
+    name: str, kinds: tuple[str, ...], unused: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Returns the names of the blocks of a side, its positions and its final norm."""
     return {
-        **block("transformer", f"model.{name}.layers.{{}}", block_names(kinds)),
+        **block("transformer", f"model.{name}.layers.{{}}", block_names(kinds) | unused),
         "transformer.inputs.position_table": f"model.{name}.embed_positions.weight",
         "transformer.final_norm": f"model.{name}.layer_norm",
     }
@@ -226,21 +246,22 @@ _ENCODER = WeightMap(
     },
     layouts={"convolutions.*.kernel": Taps()},
 )
-_DECODER = WeightMap(
-    {
-        "embedding": "model.decoder.embed_tokens",
-        **_side("decoder", ("self_attn", "encoder_attn")),
-        "heads.language_model": "proj_out",
-    }
-)
+_TOKENS = {
+    "embedding": "model.decoder.embed_tokens",
+    "heads.language_model": "proj_out",
+}
+_DECODER = WeightMap(_TOKENS | _side("decoder", ("self_attn", "encoder_attn")))
+_DECODER_ALONE = WeightMap(_TOKENS | _side("decoder", ("self_attn",), UNUSED))
 
 
-def _weight_map(config: CompositeConfig | SpectrogramConfig) -> WeightMap:
+def _weight_map(config: _Whisper) -> WeightMap:
     encoder, decoder = (
         own.within(side, lambda name: name)
         for side, own in zip(_SIDES, (_ENCODER, _DECODER), strict=True)
     )
-    # A classifier names the decoder's tensors as well: files of other classes have them.
+    # One side names the tensors of the other as well: files of other classes have them.
+    if isinstance(config, DecoderConfig):
+        return encoder | _DECODER_ALONE
     return (encoder if config.parts else _ENCODER) | decoder
 
 
@@ -253,6 +274,7 @@ FORMATS = (
             Architecture("WhisperForConditionalGeneration", TranscriptTask()),
             Architecture(_CLASSIFIES, ClipClassificationTask(), prefix=""),
             Architecture("WhisperModel", Task()),
+            Architecture(_CAUSAL, UnshiftedCausalLMTask()),
         ),
         prefix="model.",
         copies={"proj_out.weight": "model.decoder.embed_tokens.weight"},

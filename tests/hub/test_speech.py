@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_outputs
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.describe import describe
 from jaxformer.hub.tasks.speech import CTCTask
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
@@ -16,6 +18,7 @@ from jaxformer.parity.verify import verify
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.pretrained.writing import save
+from jaxformer.zoo import FORMATS
 
 OLD_NAMES = {
     ".parametrizations.weight.original0": ".weight_g",
@@ -74,6 +77,19 @@ def test_variants(kind, head, changes, tmp_path):
     actual, expected = gradients(ours, inputs), theirs.gradients(inputs)
     exact = theirs.exact.gradients(inputs)
     assert not beyond_rounding(gradient_errors(actual, expected, exact))
+
+
+@pytest.mark.torch
+def test_the_decoder_of_a_whole_whisper_is_a_language_model(tmp_path):
+    name, alone = "WhisperForCausalLM", tmp_path / "alone"
+    ours = load(save_tiny("whisper", tmp_path / "whole"), architecture=name)
+    save(ours, alone)
+    assert load(alone).checkpoint.architecture.name == name
+    whole, part = (load_file(tmp_path / each / "model.safetensors") for each in ("whole", "alone"))
+    assert part.keys() == {key for key in whole if key.startswith("model.decoder.")}
+    assert all(np.array_equal(part[key], whole[key]) for key in part)
+    check_outputs(ours, Reference(alone, name), example_inputs(ours.checkpoint, "right"))
+    assert describe(ours.config, FORMATS.values()).architecture.name == name
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])

@@ -18,6 +18,7 @@ from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
 from jaxformer.generation.speech.frames import writes_labels
+from jaxformer.generation.speech.language_model import LanguageModel, read_language_model
 from jaxformer.generation.speech.subtitles import (
     FORMATS,
     TIMED,
@@ -41,7 +42,8 @@ class Transcribe(ClassChoice):
 
     Whisper reads sounds of any length in windows of 30 seconds, which begin where the last segment
     ends, or with --batch-size in chunks that overlap, many at once. A CTC head (wav2vec 2.0,
-    HuBERT) reads chunks, and has the options --timestamps, --beams and --length-bonus too.
+    HuBERT) reads chunks, and has the options --timestamps, --beams, --length-bonus and
+    --language-model too.
     """
 
     folder: ModelDir
@@ -66,6 +68,14 @@ class Transcribe(ClassChoice):
     """Number of beams; 1 is greedy."""
     length_bonus: float = 0.0
     """What beams of a model with a CTC head add to the log-probability for each character."""
+    language_model: Path | None = None
+    """What scores the words of these beams: a file that KenLM reads (.arpa, .bin), or the folder of
+    a Wav2Vec2ProcessorWithLM.
+    """
+    alpha: float | None = None
+    """The weight of the language model (None: that of its folder, or 0.5)."""
+    beta: float | None = None
+    """What the language model adds for each word (None: that of its folder, or 1.5)."""
     temperature: tuple[float, ...] = TEMPERATURES
     """The temperatures at which a window is written, one after another, until its text passes the
     thresholds.
@@ -109,6 +119,7 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     output = None if wanted.output is None else any_path(wanted.output, "--output")
     if output is not None:
         _check_output(output, wanted)
+    language_model = _language_model(wanted)
     for file in wanted.files:
         sound_length(file, 1)  # a file that cannot be opened is named before any work
     model = with_stored_compute_dtype(
@@ -123,6 +134,7 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     if writes_labels(model):
         options = {name: x for name, x in options.items() if name not in _OF_WHISPER}
     options |= {"length_bonus": wanted.length_bonus} if wanted.length_bonus else {}
+    options |= {"language_model": language_model}
     found: list[dict[str, Any]] = []
     try:
         for file in wanted.files:
@@ -134,6 +146,19 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     finally:
         if output is not None and found:
             _write(output, found)
+
+
+def _language_model(wanted: Transcribe) -> LanguageModel | None:
+    """Reads the language model, if there is one."""
+    weights = {"alpha": wanted.alpha, "beta": wanted.beta}
+    if wanted.language_model is not None:
+        return read_language_model(wanted.language_model, **weights)
+    for name, value in weights.items():
+        if value is not None:
+            raise ConfigError(
+                f"--{name} {value}: weighs a language model: give it by --language-model"
+            )
+    return None
 
 
 def _check_output(output: Any, wanted: Transcribe) -> None:

@@ -65,8 +65,8 @@ def transcribe(
     before it ends, which the model says by timestamps. With `batch_size` it reads chunks instead
     that overlap, so many at once, and joins their texts as the pipeline of transformers does. A
     model with a CTC head (wav2vec 2.0, HuBERT) always reads chunks. It takes the likeliest label
-    of each frame, or searches with `num_beams` and `length_bonus`; the options from `language` on
-    are Whisper's.
+    of each frame, or searches with `num_beams`, `length_bonus` and a `language_model`; the options
+    from `language` on are Whisper's.
 
     Args:
         pretrained: The model.
@@ -92,7 +92,9 @@ def transcribe(
             out; None: none is.
         condition_on_prev_tokens: Whether each window is told the text before it.
         progress: Is called after each window with the seconds that are done, and all seconds.
-        **options: Fields of `GenerationConfig`: num_beams, max_new_tokens, seed, ...
+        **options: Fields of `GenerationConfig`: num_beams, max_new_tokens, seed, ...; of a CTC head
+            num_beams, length_bonus, and language_model, a file or folder of KenLM, or what
+            `read_language_model` makes of it with other weights.
 
     Returns:
         "text"; "language", its code, or None for a model of one language; "duration" in seconds;
@@ -117,12 +119,7 @@ def transcribe(
         return transcribe_labels(
             pretrained, stream, cut, timestamps=timestamps, progress=progress, **own
         )
-    if not reads_sound(pretrained):
-        raise ConfigError(
-            f"transcribe: {pretrained.folder} has the model_type "
-            f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper', or a model "
-            "with a CTC head"
-        )
+    _check_whisper(pretrained, options)
     limits = compression_ratio_threshold, logprob_threshold, no_speech_threshold
     _check_own(tuple(temperature), limits, condition_on_prev_tokens)
     features = log_mel_of(pretrained)
@@ -146,6 +143,21 @@ def transcribe(
     if batch_size is None:
         return transcriber(stream, timestamps, progress)
     return transcribe_chunks(transcriber, stream, cut, timestamps, progress)
+
+
+def _check_whisper(pretrained: Pretrained, options: dict[str, Any]) -> None:
+    """Raises ConfigError unless a model is a Whisper, with its own options alone."""
+    if not reads_sound(pretrained):
+        raise ConfigError(
+            f"transcribe: {pretrained.folder} has the model_type "
+            f"{pretrained.checkpoint.model_format.model_type!r}: must be 'whisper', or a model "
+            "with a CTC head"
+        )
+    if options.get("language_model") is not None:
+        raise ConfigError(
+            f"language_model: chooses among the beams of a CTC head, and {pretrained.folder} is a "
+            "Whisper, whose decoder knows its language: leave it out"
+        )
 
 
 def _check_own(

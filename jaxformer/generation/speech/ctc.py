@@ -1,8 +1,8 @@
 """Labels from the scores of frames: the likeliest path, prefix beams, and when labels are said."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Hypothesis(NamedTuple):
     labels: tuple[int, ...]
     """Without blanks."""
     score: float
-    """Their log-probability over all alignments, and the bonus of their number."""
+    """Their log-probability over all alignments, and what is added for them."""
 
 
 class Interval(NamedTuple):
@@ -40,12 +40,45 @@ def best_path(log_probs: np.ndarray, *, blank: int) -> tuple[int, ...]:
     return tuple(label for label, _ in groupby(path) if label != blank)
 
 
+class Scorer:
+    """What is added to the log-probability of labels while they are searched; here nothing.
+
+    A subclass follows the labels of a prefix in a state of its own.
+    """
+
+    separator: int | None = None
+    """A label that changes nothing behind itself and at both ends, such as a space."""
+    start: Any = None
+    """The state without labels."""
+
+    def after(self, state: Any, label: int) -> Any:
+        """Returns the state with one more label."""
+        return state
+
+    def score(self, state: Any) -> float:
+        """Returns what is added for the labels so far."""
+        return 0.0
+
+    def next_scores(self, state: Any) -> np.ndarray:
+        """Returns what is added with each label as the next one: float64 `[V]`, or `[1]`."""
+        return np.zeros(1)
+
+    def final_score(self, state: Any) -> float:
+        """Returns what is added if no label follows."""
+        return self.score(state)
+
+
 def prefix_beams(
-    log_probs: np.ndarray, *, blank: int, num_beams: int, length_bonus: float = 0.0
+    log_probs: np.ndarray,
+    *,
+    blank: int,
+    num_beams: int,
+    length_bonus: float = 0.0,
+    scorer: Scorer | None = None,
 ) -> list[Hypothesis]:
     r"""Searches for the label sequence with the largest score over all of its alignments.
 
-    .. math:: s(y) = \log \sum_{\pi \in \mathcal{B}^{-1}(y)} \prod_t p_{t, \pi_t} + \beta |y|
+    .. math:: s(y) = \log \sum_{\pi \in \mathcal{B}^{-1}(y)} \prod_t p_{t, \pi_t} + \beta |y| + f(y)
 
     A prefix is kept with two probabilities: of the paths that end with a blank, and of those that
     end with its last label.
@@ -55,6 +88,8 @@ def prefix_beams(
         blank: The id of the blank.
         num_beams: The prefixes that are kept at each frame.
         length_bonus: β, which is added for each label.
+        scorer: f, such as that of a language model. Sequences that differ in nothing but its
+            separators at the ends, or their repeats, are one, whose likeliest spelling is kept.
 
     Returns:
         The kept sequences, the best one first.
@@ -67,8 +102,10 @@ def prefix_beams(
     check_argument("num_beams", num_beams, at_least(1).allows(num_beams), at_least(1).expected)
     allowed = FINITE.allows(length_bonus)
     check_argument("length_bonus", length_bonus, allowed, FINITE.expected)
+    scorer = scorer or Scorer()
     classes = log_probs.shape[1]
     prefixes: list[tuple[int, ...]] = [()]
+    states = [scorer.start]
     blanks, labels = np.zeros(1), np.full(1, _NEVER)
     for frame in np.asarray(log_probs, np.float64):
         total = np.logaddexp(blanks, labels)
@@ -80,6 +117,10 @@ def prefix_beams(
         extended[:, blank] = _NEVER
         stays = np.where(last >= 0, labels + frame[last], _NEVER)
         ends = total + frame[blank]
+        if scorer.separator is not None:
+            rows = np.flatnonzero(last == scorer.separator)
+            stays[rows] = np.logaddexp(stays[rows], extended[rows, scorer.separator])
+            extended[rows, scorer.separator] = _NEVER
         place = {prefix: number for number, prefix in enumerate(prefixes)}
         for number, prefix in enumerate(prefixes):
             parent = place.get(prefix[:-1]) if prefix else None
@@ -88,23 +129,44 @@ def prefix_beams(
                 stays[number] = np.logaddexp(stays[number], extended[parent, prefix[-1]])
                 extended[parent, prefix[-1]] = _NEVER
         lengths = np.array([len(prefix) for prefix in prefixes])
-        kept_scores = np.logaddexp(ends, stays) + length_bonus * lengths
-        new_scores = extended + length_bonus * (lengths[:, None] + 1)
+        added = np.array([scorer.score(state) for state in states])
+        next_added = np.stack([scorer.next_scores(state) for state in states])
+        kept_scores = np.logaddexp(ends, stays) + length_bonus * lengths + added
+        new_scores = extended + length_bonus * (lengths[:, None] + 1) + next_added
         scores = np.concatenate([kept_scores, new_scores.ravel()])
         order = np.argsort(-scores, kind="stable")[:num_beams]
         order = order[scores[order] > _NEVER]
         count = len(prefixes)
-        new = order - count
-        prefixes = [
-            prefixes[index] if index < count else (*prefixes[n // classes], int(n % classes))
-            for index, n in zip(order.tolist(), new.tolist(), strict=True)
-        ]
         is_new, inside = order >= count, np.minimum(order, count - 1)
+        parents, following = np.divmod(np.maximum(order - count, 0), classes)
         blanks = np.where(is_new, _NEVER, ends[inside])
-        labels = np.where(is_new, extended.ravel()[np.maximum(new, 0)], stays[inside])
-    scores = np.logaddexp(blanks, labels) + length_bonus * np.array([len(p) for p in prefixes])
-    found = [Hypothesis(p, float(score)) for p, score in zip(prefixes, scores, strict=True)]
-    return sorted(found, key=lambda each: -each.score)
+        labels = np.where(is_new, extended[parents, following], stays[inside])
+        olds = np.where(is_new, parents, inside).tolist()
+        labelled = zip(following.tolist(), is_new, strict=True)
+        news = [(label,) if new else () for label, new in labelled]
+        steps = list(zip(olds, news, strict=True))
+        states = [scorer.after(states[old], *new) if new else states[old] for old, new in steps]
+        prefixes = [prefixes[old] + new for old, new in steps]
+    totals = np.logaddexp(blanks, labels) + length_bonus * np.array([len(p) for p in prefixes])
+    found = zip(prefixes, totals.tolist(), map(scorer.final_score, states), strict=True)
+    return sorted(_merged(found, scorer.separator), key=lambda each: -each.score)
+
+
+def _merged(
+    found: Iterable[tuple[tuple[int, ...], float, float]], separator: int | None
+) -> list[Hypothesis]:
+    """Returns labels, with their log-probability and what is added, once for each text."""
+    texts: dict[tuple[int, ...], list[tuple[float, tuple[int, ...], float]]] = {}
+    for labels, total, added in found:
+        first = int(labels[:1] == (separator,))
+        stop = len(labels) - int(labels[first:][-1:] == (separator,))
+        texts.setdefault(labels[first:stop], []).append((total, labels, added))
+    merged = []
+    for same in texts.values():
+        _, labels, added = max(same)
+        total = np.logaddexp.reduce([total for total, _, _ in same])
+        merged.append(Hypothesis(labels, float(total + added)))
+    return merged
 
 
 def align(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> list[Interval]:

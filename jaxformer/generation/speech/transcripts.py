@@ -12,11 +12,18 @@ from jaxformer.generation.speech.chunks import Chunking, Progress
 from jaxformer.generation.speech.ctc import align, best_path, prefix_beams
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import check_writes_labels, chunk_log_probs
+from jaxformer.generation.speech.language_model import (
+    LanguageModel,
+    WordScorer,
+    read_language_model,
+)
 from jaxformer.models import CTC
 from jaxformer.pretrained.model import Pretrained
 
 Timing = Literal["none", "segments", "words"]
-_OPTIONS = ("num_beams", "length_bonus")
+_SPECIAL = "<>"
+"""What a token counts as that writes nothing: no word has these letters."""
+_OPTIONS = ("num_beams", "length_bonus", "language_model")
 
 
 def transcribe_labels(
@@ -27,6 +34,7 @@ def transcribe_labels(
     timestamps: Timing = "segments",
     num_beams: int = 1,
     length_bonus: float = 0.0,
+    language_model: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Writes what is said in a sound of any length, with a CTC head.
@@ -38,6 +46,7 @@ def transcribe_labels(
         timestamps: "segments", "words" or "none".
         num_beams: 1 takes the likeliest label of each frame; more search prefixes.
         length_bonus: What beams add to the log-probability for each label.
+        language_model: What else they add, for words.
         progress: Is called with the seconds that are done, and all seconds.
 
     Returns:
@@ -46,7 +55,7 @@ def transcribe_labels(
 
     Raises:
         ArgumentError: An argument has an invalid value.
-        ConfigError: The model has no CTC head.
+        ConfigError: The model has no CTC head, or the language model does not fit it.
         DataError: The sound is shorter than a frame, or the folder has no tokenizer.
     """
     check_writes_labels(pretrained)
@@ -54,7 +63,12 @@ def transcribe_labels(
     tokenizer = pretrained.prompt_encoder.tokenizer
     (head,) = (head for head in pretrained.config.heads if isinstance(head, CTC))
     blank = head.blank
-    silent = [n for n in range(head.vocab_size) if n == blank or tokenizer.decode([n]).isspace()]
+    written = (tokenizer.decode([n]) or _SPECIAL for n in range(head.vocab_size))
+    letters = ["" if n == blank else letter for n, letter in enumerate(written)]
+    silent = [n for n, letter in enumerate(letters) if n == blank or letter.isspace()]
+    search: dict[str, Any] = {"num_beams": num_beams, "length_bonus": length_bonus}
+    if language_model is not None:
+        search |= {"scorer": _word_scorer(language_model, letters, num_beams)}
     seconds = pretrained.config.samples_per_frame / features.sampling_rate
     chunks = chunk_log_probs(pretrained, stream, features, cut, progress)
     labels: list[int] = []
@@ -63,8 +77,7 @@ def transcribe_labels(
     for log_probs in stretches(chunks, silent):
         path, own, score = log_probs.argmax(axis=1), best_path(log_probs, blank=blank), None
         if num_beams != 1 or length_bonus:
-            options = {"num_beams": num_beams, "length_bonus": length_bonus}
-            own, score = prefix_beams(log_probs, blank=blank, **options)[0]
+            own, score = prefix_beams(log_probs, blank=blank, **search)[0]
         # A label that goes on beyond a cut counts once.
         again = int(bool(own) and last != blank and own[0] == path[0] == last)
         if timestamps != "none" and len(own) > again:
@@ -75,6 +88,22 @@ def transcribe_labels(
     duration = stream.length / features.sampling_rate
     result = {"text": tokenizer.decode(labels).strip(), "language": None, "duration": duration}
     return result if timestamps == "none" else result | {"segments": segments}
+
+
+def _word_scorer(model: LanguageModel, letters: Sequence[str], num_beams: int) -> WordScorer:
+    """Returns what scores the words of labels."""
+    if num_beams < 2:
+        raise ConfigError(
+            f"num_beams = {num_beams}: must be at least 2 for a language model to choose from: try "
+            "20"
+        )
+    separators = [label for label, letter in enumerate(letters) if letter.isspace()]
+    if len(separators) != 1:
+        raise ConfigError(
+            f"language_model: scores words, and the tokenizer has {len(separators)} labels between "
+            "words: must have one, such as word_delimiter_token in tokenizer_config.json"
+        )
+    return model.scorer(letters, separators[0])
 
 
 def stretches(chunks: Iterable[np.ndarray], silent: Sequence[int]) -> Iterator[np.ndarray]:
@@ -130,18 +159,22 @@ def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of `transcribe` that a model with a CTC head has.
 
     Args:
-        options: The options; None leaves one out.
+        options: The options; None leaves one out. A language model may be its file or folder.
 
     Raises:
         ConfigError: Another option is given.
+        DataError: The file is no language model.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in _OPTIONS:
             raise ConfigError(
                 f"{name} = {given[name]!r}: not an option of a model with a CTC head, which has "
-                f"{' and '.join(_OPTIONS)}: leave it out"
+                f"{', '.join(_OPTIONS)}: leave it out"
             )
+    model = given.get("language_model")
+    if model is not None and not isinstance(model, LanguageModel):
+        given["language_model"] = read_language_model(model)
     return given
 
 

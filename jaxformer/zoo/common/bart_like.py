@@ -197,19 +197,20 @@ NAMES = {
     "heads.label.output": "classification_head.out_proj",
     "heads.span.output": "qa_outputs",
 }
-_UNUSED = {
+UNUSED = {
     "unused.0.attention.query": "encoder_attn.q_proj",
     "unused.0.attention.key": "encoder_attn.k_proj",
     "unused.0.attention.value": "encoder_attn.v_proj",
     "unused.0.attention.output": "encoder_attn.out_proj",
     "unused.1": "encoder_attn_layer_norm",
 }
+"""The names of the cross-attention that a decoder alone keeps but does not run."""
 
 
 def _decoder_names(config: DecoderConfig) -> dict[str, str]:
     """The names of the tensors of only the decoder, whose cross-attention may be unused."""
     kinds = ("self_attn",) if config.cross_attention is None else ("self_attn", "encoder_attn")
-    names = block_names(kinds) | (_UNUSED if keeps_cross_attention(config) else {})
+    names = block_names(kinds) | (UNUSED if keeps_cross_attention(config) else {})
     return {
         "embedding.table": "model.decoder.embed_tokens.weight",
         **block("transformer", "model.decoder.layers.{}", names),
