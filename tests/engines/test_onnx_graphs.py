@@ -90,7 +90,9 @@ def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["t5", "bart", "whisper"])
+@pytest.mark.parametrize(
+    "kind", ["t5", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bart", "whisper"))]
+)
 def test_sources_of_unequal_length_and_their_answers(kind, tmp_path):
     model, out = exported(kind, tmp_path)
     runtime = pytest.importorskip("onnxruntime")
