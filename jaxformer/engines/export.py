@@ -20,7 +20,7 @@ from jaxformer.engines.custom_code.format import CustomCodeFormat
 from jaxformer.engines.gguf.format import GGUFFormat
 from jaxformer.engines.mlx import MLXEngine, MLXFormat
 from jaxformer.engines.onnx import ONNXFormat
-from jaxformer.engines.receipts import Receipt, is_exact, measure
+from jaxformer.engines.receipts import Receipt, answers_of, is_exact, measure
 from jaxformer.engines.speech import reference_of, writes_speech
 from jaxformer.engines.stablehlo.format import StableHLOFormat
 from jaxformer.engines.transformers import TransformersEngine
@@ -174,8 +174,9 @@ def verify_export(
             "checkpoint with --reference"
         ) from error
     reference = reference_of(model)
+    answers = answers_of(reference)
     rows = [] if is_exact(description) else validation_rows(where)
-    return [measure(engine, folder, description, reference, rows) for engine in engines]
+    return [measure(engine, folder, description, reference, answers, rows) for engine in engines]
 
 
 def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.ndarray]:

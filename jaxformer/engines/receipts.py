@@ -75,11 +75,39 @@ def is_exact(description: Mapping[str, str]) -> bool:
     return "quantise" not in description and description.get("dtype", "float32") == "float32"
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What jaxformer computes for the prompts on which engines are compared."""
+
+    asked: Prompt
+    """The prompt that is continued."""
+    greedy: Sequence[int]
+    """The likeliest next tokens; none for a model that does not write text."""
+    prompt: Prompt
+    """The prompt whose outputs are compared: a decoder behind an encoder has what it wrote too."""
+    outputs: np.ndarray
+    """The logits `[T, V]`, or hidden states `[T, D]` of a body."""
+
+
+def answers_of(reference: ReferenceModel) -> Answers:
+    """Returns what a model computes in jaxformer, once for all engines."""
+    asked, count = reference.prompt(), 0
+    if reference.generates:
+        room = reference.longest - max(len(asked.tokens), len(asked.decoder_tokens))
+        count = min(GREEDY_TOKENS, room)
+    expected = reference.greedy(asked, count) if count else []
+    prompt = asked
+    if asked.decoder_tokens:
+        prompt = replace(asked, decoder_tokens=asked.decoder_tokens + tuple(expected[:-1]))
+    return Answers(asked, expected, prompt, reference.outputs(prompt))
+
+
 def measure(
     engine: Engine,
     folder: Path,
     description: Mapping[str, str],
     reference: ReferenceModel,
+    answers: Answers,
     rows: Sequence[np.ndarray] = (),
 ) -> Receipt:
     """Runs an export in an engine, and compares it with jaxformer.
@@ -89,24 +117,17 @@ def measure(
         folder: The export.
         description: What its export.json says.
         reference: The model that was exported, in float32.
+        answers: What it computes, from `answers_of`.
         rows: Tokens of validation data, int `[T]` each, for the perplexity of a decoder.
 
     Returns:
         The receipt.
     """
-    asked, count = reference.prompt(), 0
-    if reference.generates:
-        room = reference.longest - max(len(asked.tokens), len(asked.decoder_tokens))
-        count = min(GREEDY_TOKENS, room)
-    expected = reference.greedy(asked, count) if count else []
-    prompt = asked
-    if asked.decoder_tokens:
-        prompt = replace(asked, decoder_tokens=asked.decoder_tokens + tuple(expected[:-1]))
-    right = reference.outputs(prompt)
+    prompt, right, count = answers.prompt, answers.outputs, len(answers.greedy)
     start = time.perf_counter()
     model = engine.load(folder, description)
     found = model.outputs(prompt)
-    written = model.greedy(asked, count) if count else []
+    written = model.greedy(answers.asked, count) if count else []
     seconds = time.perf_counter() - start
     pair = None
     if rows and not prompt.decoder_tokens and reference.generates:
@@ -118,7 +139,7 @@ def measure(
         max_difference=largest_difference(found, right),
         largest=largest,
         greedy_tokens=count,
-        equal_greedy_tokens=num_equal(written, expected),
+        equal_greedy_tokens=num_equal(written, answers.greedy),
         equal_tokens_of_text=_same_tokens(model, reference),
         bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         seconds=round(seconds, 3),

@@ -1,15 +1,24 @@
 """The table of docs/engines.md: which engine runs which system, measured on small models."""
 
 import datetime
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import jax
+
 from jaxformer.engines.base import Engine, Format
-from jaxformer.engines.export import ENGINE_FORMATS, HF_ENGINES, export_model, verify_export
-from jaxformer.engines.receipts import Receipt
+from jaxformer.engines.export import (
+    ENGINE_FORMATS,
+    HF_ENGINES,
+    description_of,
+    export_model,
+)
+from jaxformer.engines.receipts import Receipt, answers_of, measure
+from jaxformer.engines.speech import reference_of
 from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.errors import ConfigError, DataError, did_you_mean, first_line
 from jaxformer.extras import EXTRAS
@@ -18,73 +27,83 @@ from jaxformer.pretrained.writing import save
 
 HEADING = "## Systems and engines"
 """The heading of the table in docs/engines.md, which has text before it."""
+_TYPE, _CLASS, _NEVER = "`model_type`", "class", "not measured"
+_NOTE = re.compile(r"- `(.+?)` in (\S+): (.*)")
 _LEGEND = """
 Each cell is the largest difference of an output in float32, and how many of 256 greedy tokens are
 equal; bodies write none. The models are small and random, with the features of the published ones.
-"-": the format is not offered for this system. "refused": the format or its converter refuses the
-model. "differs": the engine computes something else, so that `verify` fails.
+"-": the format is not offered for this system. "refused": the format, its converter or the engine
+refuses the model. "differs": the engine computes something else, so that `verify` fails.
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """The measured formats of a model type."""
+    """The measured columns of a model type."""
 
     model_type: str
     architecture: str
     cells: dict[str, str]
-    """What to print for each column."""
+    """What to print, by the names of the engines that were measured."""
     notes: dict[str, str]
     """Why a column has no number."""
 
 
 def columns() -> list[tuple[Format | None, Engine]]:
-    """Returns a format and its first engine for each column; None is the Hugging Face folder."""
+    """Returns a format and an engine that reads it for each column; None: the Hugging Face folder.
+
+    MLX-LM, which reads this folder too, has its own format.
+    """
     exact = [each for each in ENGINE_FORMATS.values() if not each.is_quantised]
-    return [(None, HF_ENGINES[0]), *((each, each.engines[0]) for each in exact)]
+    return [(None, HF_ENGINES[0]), *((each, engine) for each in exact for engine in each.engines)]
 
 
-def measure_all(
-    show: Callable[[Row], None] = lambda row: None, only: Sequence[str] = ()
-) -> Iterator[Row]:
-    """Measures systems in every engine, which must be installed.
+def measure_all(only: Sequence[str] = (), engines: Sequence[str] = ()) -> Iterator[Row]:
+    """Measures systems in engines, which must be installed.
 
     Args:
-        show: Called with each row.
         only: The model types to measure; none: all.
+        engines: The names of the engines to measure; none: all.
 
     Yields:
         The rows.
 
     Raises:
-        ConfigError: A model type is none of those of the table.
+        ConfigError: A model type or an engine is none of those of the table.
     """
-    for model_type in only:
-        if model_type not in PLAIN:
-            raise ConfigError(
-                f"--only {model_type}: must be among {', '.join(PLAIN)}"
-                f"{did_you_mean(model_type, PLAIN)}"
-            )
-    for _, engine in columns():
+    titles = [engine.name for _, engine in columns()]
+    for option, names, known in (("only", only, list(PLAIN)), ("engines", engines, titles)):
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"--{option} {name}: must be among {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
+                )
+    chosen = [each for each in columns() if each[1].name in (engines or titles)]
+    for _, engine in chosen:
         engine.require()
     for model_type in only or PLAIN:
         with tempfile.TemporaryDirectory() as scratch:
-            row = _measured(model_type, Path(scratch))
-        show(row)
+            row = _measured(model_type, chosen, Path(scratch))
         yield row
 
 
-def _measured(model_type: str, scratch: Path) -> Row:
+def _measured(
+    model_type: str, chosen: Sequence[tuple[Format | None, Engine]], scratch: Path
+) -> Row:
     save_plain(model_type, source := scratch / "source")
     model, cells, notes = load(source, dtype=None), {}, {}
-    for target, engine in columns():
-        out = scratch / (name := engine.name)
+    reference = reference_of(load(source))
+    answers = answers_of(reference)
+    for target, engine in chosen:
+        name = engine.name
+        out = scratch / ("hf" if target is None else target.name)
         try:
             if target is None:
                 save(model, out)
-            else:
+            elif not out.exists():  # the engines of a format read the same files
                 export_model(model, out, format=target.name, source=str(source))
-            (receipt,) = verify_export(out, [engine], str(source))
+            receipt = measure(engine, out, description_of(out), reference, answers)
             cells[name] = _cell(receipt)
             if receipt.problems:
                 notes[name] = "; ".join(receipt.problems)
@@ -106,55 +125,71 @@ def engines_page(rows: list[Row], before: str) -> str:
     """Returns the text of docs/engines.md.
 
     Args:
-        rows: The rows that were measured.
-        before: The page, whose text before the table stays, and so do the rows of other systems.
+        rows: The rows that were measured, all in the same engines.
+        before: The page, whose text before the table stays, and so does what was not measured: the
+            rows of other systems, and the columns of other engines.
 
     Returns:
         The page.
     """
     kept, _, table = before.partition(HEADING)
     older = table.splitlines()
-    names = [row.model_type for row in rows]
-    others = {
-        name: line
-        for line in older
-        if line.startswith("| `") and (name := line.split("`")[1]) in PLAIN and name not in names
-    }
     titles = [engine.name for _, engine in columns()]
-    lines = others | {
-        row.model_type: f"| `{row.model_type}` | {row.architecture} | "
-        f"{' | '.join(row.cells[title] for title in titles)} |"
-        for row in rows
-    }
-    notes = [line for line in older if line.startswith("- `") and line.split("`")[1] in others]
-    notes += [
-        f"- `{row.model_type}` in {title}: {note}"
-        for row in rows
-        for title, note in row.notes.items()
-    ]
-    made = [line for line in older if "easured on" in line] if others else []
-    made.append(_measured_with(names if others else []))
+    measured = [title for title in titles if title in rows[0].cells]
+    lines = {name: cells for name, cells in _older_rows(older).items() if name in PLAIN}
+    systems = [row.model_type for row in rows]
+    some_rows = systems if lines.keys() - systems else []
+    some_columns = measured if len(measured) < len(titles) else []
+    for row in rows:
+        cells = {**lines.get(row.model_type, {}), **row.cells, _CLASS: row.architecture}
+        lines[row.model_type] = cells
+    notes = {(row.model_type, title): note for row in rows for title, note in row.notes.items()}
+    for line in older:
+        if note := _NOTE.match(line):
+            name, title, reason = note.groups()
+            if name in PLAIN and not (name in systems and title in measured):
+                notes[name, title] = reason
+    made = [line for line in older if "easured on" in line] if some_rows or some_columns else []
+    made.append(_measured_with(some_rows, some_columns))
     return "\n".join(
         [
             f"{kept}{HEADING}\n",
-            f"| `model_type` | class | {' | '.join(titles)} |",
-            f"| --- | --- | {' | '.join('---' for _ in titles)} |",
-            *(lines[name] for name in PLAIN if name in lines),
+            f"| {_TYPE} | {' | '.join((_CLASS, *titles))} |",
+            f"| --- | {' | '.join('---' for _ in (_CLASS, *titles))} |",
+            *(_line(name, lines[name], titles) for name in PLAIN if name in lines),
             _LEGEND,
-            *(f"{line}\n" for line in (*notes, *made)),
+            *(f"- `{name}` in {title}: {note}\n" for (name, title), note in notes.items()),
+            *(f"{line}\n" for line in made),
         ]
     )
 
 
-def _measured_with(only: Sequence[str]) -> str:
-    """When and with what the table was measured, or the rows of some model types."""
-    named = [f"{engine.name} {engine.version}" for _, engine in columns()]
-    packages = [EXTRAS[name][0] for name in ("torch", "gguf")]
-    named += [f"{name} {version(name)}" for name in packages]
+def _line(model_type: str, cells: Mapping[str, str], titles: Sequence[str]) -> str:
+    shown = [cells.get(title, _NEVER) for title in (_CLASS, *titles)]
+    return f"| `{model_type}` | {' | '.join(shown)} |"
+
+
+def _older_rows(lines: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The cells of a table by the names of its rows and columns."""
+    found = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    return {
+        name.strip("`"): dict(zip(found[0][1:], cells, strict=True)) for name, *cells in found[1:]
+    }
+
+
+def _measured_with(only: Sequence[str], engines: Sequence[str]) -> str:
+    """When and with what the table was measured, or some rows and columns of it."""
+    measured = [engine for _, engine in columns() if not engines or engine.name in engines]
+    versions = {engine.name: engine.version for engine in measured}
+    versions |= {"jax": jax.__version__}
+    versions |= {name: version(EXTRAS[name][0]) for name in ("torch", "gguf")}
+    named = [f"{name} {number}" for name, number in versions.items()]
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows = ", ".join(f"`{name}`" for name in only)
+    rows, places = ", ".join(f"`{name}`" for name in only), ", ".join(engines)
+    subject = " in ".join(part for part in (rows, places) if part)
     options = f" --only {' '.join(only)}" if only else ""
+    options += f" --engines {' '.join(engines)}" if engines else ""
     return (
-        f"{f'{rows}: measured' if only else 'Measured'} on {date} with {', '.join(named)}, "
+        f"{f'{subject}: measured' if subject else 'Measured'} on {date} with {', '.join(named)}, "
         f"by `jaxformer engines{options}`."
     )

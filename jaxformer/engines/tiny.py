@@ -128,6 +128,7 @@ PLAIN: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention"] * 4,
     },
     "granite": _LLAMA,
+    "glm4": _GROUPED | _HALF | {"attention_bias": True},
     "cohere": _GROUPED | {"attention_bias": False, "use_qk_norm": False, "logit_scale": 0.25},
     "starcoder2": _GROUPED | {"hidden_act": "gelu_pytorch_tanh", "sliding_window": None},
     "gpt2": _GPT | {
@@ -163,6 +164,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     },
     "bert": _SIZES | {"type_vocab_size": 2},
     "roberta": _SIZES | {"max_position_embeddings": 322, "type_vocab_size": 1},
+    "xlm-roberta": _SIZES | {"max_position_embeddings": 322, "type_vocab_size": 1},
     "distilbert": {
         "vocab_size": _VOCABULARY,
         "dim": 64,
@@ -178,7 +180,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "whisper": _WHISPER,
 }  # fmt: skip
 """Fields of config.json by model type."""
-BODIES = ("bert", "roberta", "distilbert")
+BODIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 """The model types of encoders, which are measured without a head."""
 
 

@@ -8,7 +8,7 @@ from tiny_models import random_parameters, tiny
 
 from jaxformer.engines import receipts
 from jaxformer.engines.base import Engine, LoadedModel
-from jaxformer.engines.receipts import measure, num_equal, perplexity
+from jaxformer.engines.receipts import answers_of, measure, num_equal, perplexity
 from jaxformer.engines.reference import ReferenceModel
 from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.model import Pretrained, described_by
@@ -56,7 +56,8 @@ def few_tokens(monkeypatch):
 def receipt(model, tmp_path, error, description=None, rows=()):
     (tmp_path / "weights").write_bytes(b"12345")
     engine = FakeEngine(model, error)
-    return measure(engine, tmp_path, description or {}, ReferenceModel(model), rows)
+    reference = ReferenceModel(model)
+    return measure(engine, tmp_path, description or {}, reference, answers_of(reference), rows)
 
 
 def test_the_same_model_agrees(model, tmp_path):

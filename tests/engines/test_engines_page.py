@@ -50,6 +50,38 @@ def test_what_is_before_the_table_stays(monkeypatch):
     assert engines_page([again, row], page).count("easured on") == 1
 
 
-def test_a_model_type_that_is_not_in_the_table():
-    with pytest.raises(ConfigError, match="--only t6: must be among"):
-        next(measure_all(only=["t6"]))
+def test_what_is_measured_in_one_engine_leaves_the_other_columns(monkeypatch):
+    monkeypatch.setattr("jaxformer.engines.table.version", lambda name: "1.0")
+    for _, engine in columns():
+        monkeypatch.setattr(type(engine), "version", "1.0")
+    before = (
+        f"# Engines\n\n{HEADING}\n\n| `model_type` | class | transformers | mlx |\n"
+        "| --- | --- | --- | --- |\n"
+        "| `llama` | LlamaForCausalLM | 1e-6 of 4.0, 256 | refused |\n\n"
+        "- `llama` in mlx: a reason\n- `llama` in iree: an older reason\n\n"
+        "Measured on a day, by `jaxformer engines`.\n"
+    )
+    row = Row("llama", "LlamaForCausalLM", {"iree": "2e-6 of 4.0, 256"}, {})
+    for _ in range(2):
+        before = engines_page([row], before)
+        (line,) = [line for line in before.splitlines() if line.startswith("| `llama`")]
+        unknown = ["not measured"]
+        assert line.strip("| ").split(" | ")[2:] == (
+            ["1e-6 of 4.0, 256", *unknown * 2, "refused", *unknown * 2, "2e-6 of 4.0, 256"]
+        )
+        assert "- `llama` in mlx: a reason" in before
+        assert "older reason" not in before
+        assert "Measured on a day, by `jaxformer engines`." in before
+    assert before.endswith("by `jaxformer engines --engines iree`.\n")
+
+
+def test_every_engine_of_an_exact_format_has_a_column():
+    names = [engine.name for _, engine in columns()]
+    assert len(names) == len(set(names))
+    assert {"transformers", "mlx", "jax", "iree"} <= set(names)
+
+
+@pytest.mark.parametrize(("option", "name"), [("only", "t6"), ("engines", "tflite")])
+def test_what_is_not_in_the_table(option, name):
+    with pytest.raises(ConfigError, match=f"--{option} {name}: must be among"):
+        next(measure_all(**{option: [name]}))

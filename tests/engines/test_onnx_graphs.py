@@ -9,7 +9,7 @@ from tiny_models import random_parameters, tiny
 
 from jaxformer.cli import main as cli
 from jaxformer.engines.export import engines_for, export_model, verify_export
-from jaxformer.engines.onnx import FILE
+from jaxformer.engines.onnx import DECODER, ENCODER, FILE, WITH_PAST
 from jaxformer.engines.text_models import check_text_model, keeps_cache, text_inputs
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError
@@ -87,6 +87,43 @@ def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
         np.testing.assert_allclose(logits, right[:, :3], atol=2e-5)
         logits, _ = run(ids[:, 3:], 3, cache)
         np.testing.assert_allclose(logits, right[:, 3:], atol=2e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "kind", ["t5", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bart", "whisper"))]
+)
+def test_sources_of_unequal_length_and_their_answers(kind, tmp_path):
+    model, out = exported(kind, tmp_path)
+    runtime = pytest.importorskip("onnxruntime")
+
+    def run(name, arrays):
+        session = runtime.InferenceSession(out / name, providers=["CPUExecutionProvider"])
+        feeds = {each.name: arrays[each.name] for each in session.get_inputs()}
+        names = [each.name for each in session.get_outputs()]
+        return dict(zip(names, session.run(None, feeds), strict=True))
+
+    random, rows = np.random.default_rng(0), 3
+    answers = random.integers(2, 320, (rows, 5))
+    if kind == "whisper":  # its encoder has no mask: silence is heard
+        frames = (model.config.encoder.num_mel_bins, model.config.encoder.num_frames)
+        source = {"input_features": random.normal(size=(rows, *frames)).astype(np.float32)}
+        source["input_features"][1, :, 40:] = -1.0
+        given = {}
+    else:
+        mask = np.arange(7) < np.array([[7], [4], [2]])
+        ids = np.where(mask, random.integers(2, 320, mask.shape), 1)
+        source = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
+        given = {"encoder_attention_mask": source["attention_mask"]}
+    inputs = {name: x.astype(np.int32) if x.dtype == int else x for name, x in source.items()}
+    right = forward(model, inputs | {"decoder_input_ids": answers.astype(np.int32)})["logits"]
+
+    given["encoder_hidden_states"] = run(ENCODER, source)["last_hidden_state"]
+    first = run(DECODER, given | {"input_ids": answers[:, :3]})
+    np.testing.assert_allclose(first["logits"], right[:, :3], atol=1e-5)
+    given |= {name.replace("present", "past_key_values"): x for name, x in first.items()}
+    later = run(WITH_PAST, given | {"input_ids": answers[:, 3:]})
+    np.testing.assert_allclose(later["logits"], right[:, 3:], atol=1e-5)
 
 
 @pytest.mark.torch

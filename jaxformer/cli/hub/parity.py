@@ -144,19 +144,19 @@ class Engines:
     """The page, whose text before the table stays."""
     only: tuple[str, ...] = ()
     """Measure these model types alone, and leave the rows of the others as they are."""
+    engines: tuple[str, ...] = ()
+    """Measure in these engines alone, and leave the columns of the others as they are."""
 
 
 def engines(arguments: Sequence[str], prog: str) -> None:
-    """Writes the page about engines, and shows each row once it is measured."""
+    """Writes the page about engines, and shows each row, as soon as one is measured."""
     wanted = parse(Engines, arguments, prog)
     output = local_path(wanted.output, "--output")
-    rows = list(
-        engines_table.measure_all(
-            lambda row: print("  ".join((row.model_type, *row.cells.values())), flush=True),
-            wanted.only,
-        )
-    )
     output.parent.mkdir(parents=True, exist_ok=True)
     before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"
-    output.write_text(engines_table.engines_page(rows, before), encoding="utf-8")
+    rows = []
+    for row in engines_table.measure_all(wanted.only, wanted.engines):
+        rows.append(row)
+        output.write_text(engines_table.engines_page(rows, before), encoding="utf-8")
+        print("  ".join((row.model_type, *row.cells.values())), flush=True)
     print(f"written to {output}")
