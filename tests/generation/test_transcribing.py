@@ -1,6 +1,7 @@
 """Transcripts: windows of any length, words, subtitles, and what is refused."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -135,6 +136,18 @@ def test_the_text_before_ends_with_single_timestamps():
     told = [first, 4, first + 5, first + 5, 6, first + 9]
     assert previous_tokens(segments, first, 10) == told
     assert previous_tokens(segments, first, 2) == told[-2:]
+
+
+@pytest.mark.torch
+def test_heads_that_the_decoder_does_not_have_are_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "other")
+    path = tmp_path / "other" / "generation_config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"alignment_heads": [[0, 1], [7, 3]]})
+    )
+    wave = speech.sound(speech.WINDOW // 2)
+    with pytest.raises(ConfigError, match=r"alignment_heads .*\[7, 3\]"):
+        jaxformer.transcribe(jaxformer.load(tmp_path / "other"), wave, timestamps="words", **QUICK)
 
 
 def test_tokens_are_grouped_to_words(folder):

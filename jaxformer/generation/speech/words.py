@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
+from jaxformer.errors import ConfigError
 from jaxformer.generation.speech.tokens import SpeechTokens
 from jaxformer.pretrained.model import Pretrained
 
@@ -95,8 +96,18 @@ def aligned(
         start: The first of them that is aligned.
         count: The tokens that are aligned.
         frames: The frames of the window that belong to the sound.
+
+    Raises:
+        ConfigError: The model does not have one of the heads.
     """
     layers, heads = pretrained.config.decoder_layers, pretrained.config.num_heads
+    for layer, head in tokens.alignment_heads:
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise ConfigError(
+                f"alignment_heads in generation_config.json has [{layer}, {head}], a layer and a "
+                f"head, but the decoder has {layers} layers of {heads} heads: correct it, or "
+                "remove alignment_heads, so that the heads of the second half of the layers count"
+            )
     chosen = tokens.alignment_heads or tuple(
         (layer, head) for layer in range(layers // 2, layers) for head in range(heads)
     )
