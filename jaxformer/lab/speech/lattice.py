@@ -127,7 +127,7 @@ def lattice_pictures(found: Labelled) -> list[Any]:
         states = range(2 * first, 2 * last + 1)
         frames = np.flatnonzero((path >= states[0]) & (path <= states[-1]))
         own = slice(int(frames[0]), int(frames[-1]) + 1)
-        title = "CTC lattice: the alignments of the text, and the likeliest one"
+        title = "CTC lattice: the alignments of the text with blanks (·), and the likeliest one"
         title += f" (part {part + 1} of {count})" if count > 1 else ""
         pictures.append(_lattice(found, shares, path, states, own, title))
     return pictures
@@ -148,6 +148,5 @@ def _lattice(
     axes.set_yticks(list(states), names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("seconds")
-    axes.set_ylabel("labels of the text, with blanks (·)")
     figure.colorbar(image, ax=axes, label="share of all alignments", aspect=40)
     return figure

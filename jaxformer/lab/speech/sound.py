@@ -11,6 +11,7 @@ from jaxformer.lab.drawing import COLOURS, canvas, frame
 
 _TICKS = (100, 250, 500, 1000, 2000, 4000, 8000)
 _MEL_BINS = 80
+_LONGEST_WORD = 20
 
 
 class Sound(NamedTuple):
@@ -89,7 +90,8 @@ def sound_picture(
             axes.axvline(word["start"], color=colour, linewidth=0.6, linestyle=":")
         place = {"xy": (word["start"], 1.0), "xycoords": ("data", "axes fraction")}
         offset = {"xytext": (0, 3), "textcoords": "offset points"}
-        above.annotate(shown_text(word["word"].strip()), **place, **offset, rotation=90, fontsize=8)
+        text = shown_text(shortened(word["word"].strip()))
+        above.annotate(text, **place, **offset, rotation=90, fontsize=8)
     below.set_xlim(0, sound.seconds)
     return figure
 
@@ -106,6 +108,11 @@ def draw_spectrogram(axes: Any, spectrogram: Spectrogram) -> None:
     places = [int(np.abs(centres - hertz).argmin()) for hertz in known]
     axes.set_yticks(places, [f"{hertz:,}" for hertz in known])
     axes.set_ylabel("Hz")
+
+
+def shortened(word: str) -> str:
+    """Returns the beginning of a word that is longer than words are."""
+    return word if len(word) <= _LONGEST_WORD else word[: _LONGEST_WORD - 1] + "…"
 
 
 def shown_text(text: str) -> str:
