@@ -736,7 +736,6 @@ PARTS = {
     "zigzag",
     "dealt",
     "returned",
-    "scaled",
     "softmax_blocks",
     "softmax_gradients",
     "by_group",

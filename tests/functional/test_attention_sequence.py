@@ -106,11 +106,13 @@ def test_cross_attention_to_keys_that_the_axis_does_not_divide(implementation):
     assert_equals_one_device((4, implementation, "right padding", None, (4, 2), 0.0), num_keys=13)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("num_keys", [20, 24])  # An odd and an even number for each device.
 def test_cross_attention_around_a_ring(num_keys):
     assert_equals_one_device((4, "ring", "right padding", None, (4, 2), 0.0), num_keys=num_keys)
 
 
+@pytest.mark.more
 def test_a_ring_beside_axes_of_rows_and_heads():
     case = (2, "ring", "segments", "t5", (8, 4), 0.2)
     assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
@@ -141,6 +143,7 @@ def test_a_ring_has_the_sinks_and_the_precision_of_one_device(dtype):
         np.testing.assert_allclose(x, y, atol=rounding * np.abs(y).max())
 
 
+@pytest.mark.more
 def test_forward_mode_and_second_derivatives_of_a_ring():
     *inputs, cotangent = arrays(16, 16, (2, 1))
 
@@ -252,6 +255,7 @@ def test_keys_go_around_a_ring_and_are_never_whole():
     assert set(found) == {"collective-permute"}, found
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", ["causal", "none"])
 def test_every_device_of_a_ring_computes_as_many_pairs_in_each_turn(kind):
     length, size = 64, 4
