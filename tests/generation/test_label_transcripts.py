@@ -13,8 +13,10 @@ from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import frame_log_probs
+from jaxformer.generation.speech.prediction import TranscriptPredictor
 from jaxformer.generation.speech.transcripts import words_of
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.prediction.api import open_predictor
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,21 @@ def test_bad_sounds_and_models_are_one_sentence(model, tmp_path):
     other = load(save_tiny("bert", tmp_path / "bert"))
     with pytest.raises(ConfigError, match="must be 'whisper', or a model with a CTC head"):
         jaxformer.transcribe(other, noise(100))
+
+
+@pytest.mark.torch
+def test_predict_writes_the_transcripts_of_a_table(folder, model, tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    for number in range(2):
+        soundfile.write(tmp_path / f"{number}.wav", 0.1 * noise(4000, number), 16_000)
+    (tmp_path / "clips.csv").write_text("audio,text\n0.wav,A\n1.wav,B\n")
+    table, written = tmp_path / "clips.csv", tmp_path / "out.jsonl"
+    assert main(["predict", str(folder), "--input", str(table), "--output", str(written)]) == 0
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    expected = [jaxformer.transcribe(model, tmp_path / f"{n}.wav")["text"] for n in range(2)]
+    assert [row["transcript"] for row in rows] == expected
+    assert [row["text"] for row in rows] == ["A", "B"]
+    assert isinstance(open_predictor(folder, writer=TranscriptPredictor), TranscriptPredictor)
+    assert (
+        main(["predict", str(folder), "--input", str(tmp_path), "--output", f"{written}2.csv"]) == 0
+    )

@@ -20,6 +20,7 @@ from rich.progress import (
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.distributed.compiled import keep_compiled
+from jaxformer.generation.speech.prediction import TranscriptPredictor
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_table
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
@@ -68,7 +69,8 @@ def predict(arguments: Sequence[str], prog: str) -> None:
     keep_compiled(wanted.compilation_cache)
     names = [item.name for item in dataclasses.fields(PredictionConfig)]
     config = PredictionConfig(**{name: getattr(wanted, name) for name in names})
-    predictor = open_predictor(wanted.folder, config, dtype=wanted.dtype, **wanted.how)
+    options = {"dtype": wanted.dtype, "writer": TranscriptPredictor}
+    predictor = open_predictor(wanted.folder, config, **options, **wanted.how)
     table = dataclasses.replace(table, read=predictor.reader.records)
     total = table.count(predictor)
     settings = {

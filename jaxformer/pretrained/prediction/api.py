@@ -1,5 +1,6 @@
 """The predictor of a model: its head decides what is predicted."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -77,8 +78,12 @@ def open_predictor(
     dtype: str | None = None,
     strict: bool = False,
     architecture: str | None = None,
+    writer: Callable[[Subject, str | None], Predictor] | None = None,
 ) -> Predictor:
-    """Returns a predictor for rows of a table with the model in a folder."""
+    """Returns a predictor for rows of a table with the model in a folder.
+
+    `writer` makes that of a model which writes what is said, from the language of its run if any.
+    """
     config = config or PredictionConfig()
     folder = model_folder(folder, "folder", architecture=architecture)
     # Left out if false, because some models always interpolate.
@@ -86,6 +91,8 @@ def open_predictor(
     which = {"step": step, "best": best, "strict": strict, "architecture": architecture}
     pretrained = with_stored_compute_dtype(load(folder, dtype=dtype, **which, **fields))
     _check_length(pretrained, config.max_length)
+    if writer is not None and config.task is None and _writes_what_is_said(pretrained):
+        return writer(*_sounds_of(folder, pretrained, config))
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):
         name = None if head is None else head.name
@@ -125,12 +132,32 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     head = heads[0]
     if not head.predicts:
         advice = head.predict_advice(folder)
-        if {"spectrograms", "waveforms"} & {*pretrained.config.required}:
+        if _writes_what_is_said(pretrained):
             advice = f"python -m jaxformer transcribe {folder} FILE ... writes what is said"
         raise ConfigError(
             f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: {advice}"
         )
     return head
+
+
+def _writes_what_is_said(pretrained: Pretrained) -> bool:
+    """Whether a model reads sounds, and its head predicts no label of them."""
+    config = pretrained.config
+    reads = {"spectrograms", "waveforms"} & {*config.required}
+    return bool(reads) and bool(config.heads) and not config.heads[0].predicts
+
+
+def _sounds_of(
+    folder: Path, pretrained: Pretrained, config: PredictionConfig
+) -> tuple[Subject, str | None]:
+    """The sounds of a table for a model that writes what is said, and the language of its run."""
+    model = pretrained.config
+    form = form_of(getattr(model, "encoder", model), pretrained.folder)
+    data = None if is_hf_checkpoint(folder) else RunConfig(run_and_step(folder)[0]).config.data
+    column = getattr(data, "audio", None)
+    text = config.text or (None if column is None else (column,))
+    subject = Subject(pretrained, SoundReader(form, None), text, config.batch_size)
+    return subject, getattr(data, "language", None)
 
 
 def _hf_reader(pretrained: Pretrained, name: str | None, max_length: int | None) -> Reader:
