@@ -186,9 +186,12 @@ def check_unused(folder: str | Path) -> None:
     folder = any_path(folder, "folder")
     check_store(folder, "folder")
     try:
-        in_use = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        is_file = folder.exists() and not folder.is_dir()
+        in_use = not is_file and folder.exists() and any(folder.iterdir())
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}") from error
+    if is_file:
+        raise ConfigError(f"{folder} is a file: name a new or empty folder")
     if in_use:
         raise ConfigError(f"{folder} is not empty: name a new or empty folder")
 

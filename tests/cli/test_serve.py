@@ -28,6 +28,7 @@ uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
 import jaxformer  # noqa: E402
+from jaxformer.server.addresses import bound, listen  # noqa: E402
 from jaxformer.server.app import Limits, Server  # noqa: E402
 from jaxformer.server.batches import Batcher  # noqa: E402
 from jaxformer.server.requests import (  # noqa: E402
@@ -279,6 +280,30 @@ def test_a_prompt_without_room_for_an_answer(tmp_path):
 def test_wrong_options(options, words, folder, capsys):
     assert cli.main(["serve", str(folder), *options]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [("127.0.0.1", "is in use"), ("192.0.2.1", "of this machine"), ("no.invalid", "no address")],
+)
+def test_an_address_that_cannot_be_had(host, words, folder, capsys, monkeypatch):
+    monkeypatch.setattr("jaxformer.cli.inference.serve.load", None)  # refused before it is read
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", str(folder), "--host", host, "--port", str(port)]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert not shown.out
+
+
+def test_a_port_that_another_process_took_meanwhile():
+    with bound("127.0.0.1", 0) as first:
+        port = first[0].getsockname()[1]
+        with bound("127.0.0.1", port) as second:
+            listen(first)
+            with pytest.raises(ConfigError, match=f"--port {port}: is in use"):
+                listen(second)
 
 
 def test_the_command_listens_on_the_loopback_address(folder):

@@ -64,6 +64,7 @@ def test_a_quantisation_that_the_format_lacks(run, tmp_path, capsys):
     assert "int8 or int4" in message
     message = refused(capsys, "export", run, out, "--quantise", "int8")
     assert "--format hf" in message
+    assert message.endswith("compressed-tensors, ctranslate2, gguf, mlx have quantised weights\n")
     message = refused(capsys, "export", run, out, "--format", "gguf", "--quantise", "q4_k")
     assert "q8_0" in message
     assert "llama-quantize" in message

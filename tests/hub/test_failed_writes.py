@@ -30,7 +30,9 @@ def test_an_output_folder_that_is_not_empty(command, llama, tmp_path, refused, m
     message = refused(command, llama, target)
     assert f"{target} is not empty: name a new or empty folder" in message
     assert [item.name for item in target.iterdir()] == ["precious"]
-    assert "precious is not empty" in refused(command, llama, target / "precious")
+    assert "precious is a file: name a new or empty folder" in refused(
+        command, llama, target / "precious"
+    )
 
 
 @pytest.mark.parametrize("command", ["import", "export"])

@@ -72,8 +72,8 @@ def test_places_where_nothing_can_be_written(tmp_path):
 
 def test_places_that_are_taken(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
-    for place in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ConfigError, match="is not empty: name a new or empty folder"):
+    for place, taken in ((tmp_path, "is not empty"), (tmp_path / "file", "is a file")):
+        with pytest.raises(ConfigError, match=f"{taken}: name a new or empty folder"):
             write_whole(place, 0, fill)
     with pytest.raises(ConfigError, match="folder = ftp://bucket/out"):
         write_whole("ftp://bucket/out", 0, fill)

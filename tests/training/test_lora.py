@@ -314,7 +314,7 @@ def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
         (base, tmp_path / "out", "did not train low-rank factors"),
         (tmp_path, tmp_path / "out", "not a run folder"),
         (tuned, tmp_path, "is not empty"),
-        (tuned, tmp_path / "thesis.tex", "is not empty"),
+        (tuned, tmp_path / "thesis.tex", "is a file"),
     ):
         assert cli.main(["merge", str(source), str(target)]) == 2
         assert message in capsys.readouterr().err

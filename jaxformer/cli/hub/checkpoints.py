@@ -162,9 +162,10 @@ def export(arguments: Sequence[str], prog: str) -> None:
         given = "--adapter" if options.adapter else f"--format {options.format}"
         raise ConfigError(f"--custom-code: must be left out with {given}, which has no code")
     if options.quantise is not None and options.format not in ENGINE_FORMATS:
+        others = [each.name for each in ENGINE_FORMATS.values() if each.quantisations]
         raise ConfigError(
             f"--quantise {options.quantise}: must be left out with --format {options.format}; "
-            f"{', '.join(ENGINE_FORMATS)} have quantised weights"
+            f"{', '.join(others)} have quantised weights"
         )
     if options.adapter:
         print(_export_adapter(options))

@@ -1,5 +1,6 @@
 """``jaxformer serve DIR``: a small server with OpenAI's interface."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from jaxformer.generation.inputs import check_generates, reads_images
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.dialogues import dialogue_of
 from jaxformer.pretrained.model import KernelDtype, with_stored_compute_dtype
+from jaxformer.server.addresses import bound, listen
 from jaxformer.server.batches import Batcher
 
 
@@ -67,19 +69,29 @@ def serve(arguments: Sequence[str], prog: str) -> None:
     uvicorn: Any = optional_module("uvicorn", prog)
     from jaxformer.server.app import LOOPBACK, Limits, Server  # needs the extra serve
 
-    options = {"dtype": wanted.dtype, "weights": wanted.weights}
-    model = with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
-    check_generates(model.config)
-    if reads_images(model):
-        raise ConfigError(f"serve: {wanted.folder} reads images: must be a model that reads text")
-    name = wanted.name or Path(wanted.folder).name
-    limits = Limits(wanted.max_tokens, wanted.max_seconds, wanted.max_body)
-    batcher = Batcher(model, wanted.batch_size, wanted.max_waiting)
-    app = Server(model, name, batcher, limits).app(local=wanted.host in LOOPBACK)
-    kinds = "completions" if dialogue_of(model) is None else "completions and chat/completions"
-    print(f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C ends it", flush=True)
-    try:
-        address = {"host": wanted.host, "port": wanted.port}
-        uvicorn.run(app, **address, log_level="warning", timeout_graceful_shutdown=5)
-    finally:
-        batcher.close()
+    with bound(wanted.host, wanted.port) as sockets:
+        options = {"dtype": wanted.dtype, "weights": wanted.weights}
+        model = with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
+        check_generates(model.config)
+        if reads_images(model):
+            raise ConfigError(
+                f"serve: {wanted.folder} reads images: must be a model that reads text"
+            )
+        name = wanted.name or Path(wanted.folder).name
+        limits = Limits(wanted.max_tokens, wanted.max_seconds, wanted.max_body)
+        batcher = Batcher(model, wanted.batch_size, wanted.max_waiting)
+        try:
+            app = Server(model, name, batcher, limits).app(local=wanted.host in LOOPBACK)
+            settings = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+            listen(sockets)
+            kinds = (
+                "completions" if dialogue_of(model) is None else "completions and chat/completions"
+            )
+            print(
+                f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C ends it",
+                flush=True,
+            )
+            with contextlib.suppress(KeyboardInterrupt):
+                uvicorn.Server(settings).run(sockets=sockets)
+        finally:
+            batcher.close()
