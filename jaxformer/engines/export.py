@@ -180,19 +180,31 @@ def verify_export(
 
 
 def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.ndarray]:
-    """Returns the first tokens of some rows of a run's validation data, if it keeps such data."""
+    """Returns the first tokens of some rows of a run's validation data, if it keeps such data.
+
+    A row of several texts, such as conversations, gives each of them.
+    """
     folder = folder_path(source, "--reference")
     if is_hf_checkpoint(folder):
         return []
     run, _ = run_and_step(folder)
     try:
         rows = itertools.islice(prepared_data(read_config(run).data, run).validation.rows(), count)
-        return [
-            row["inputs"][:length] for row in rows if set(row) == {"inputs", "targets", "weights"}
-        ]
+        return [text[:length] for row in rows for text in _texts(row)][:count]
     except (ConfigError, DataError) as error:
         warn_once(f"no perplexity is measured, since the validation data cannot be read: {error}")
         return []
+
+
+def _texts(row: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Returns the tokens of the texts of a row; none for a row of other data."""
+    if set(row) == {"inputs", "targets", "weights"}:
+        return [row["inputs"]]
+    if set(row) != {"inputs", "targets", "weights", "segments", "positions"}:
+        return []
+    inputs, segments = row["inputs"], row["segments"]
+    texts = [inputs[segments == number] for number in np.unique(segments[segments > 0])]
+    return [text for text in texts if len(text) > 1]  # one token predicts nothing
 
 
 def _fitting(pretrained: Pretrained) -> str:

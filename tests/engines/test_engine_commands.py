@@ -13,6 +13,7 @@ from jaxformer.cli import main as cli
 from jaxformer.cli.hub.checkpoints import Export
 from jaxformer.config import Config
 from jaxformer.data import Bytes, DataConfig, TextFiles
+from jaxformer.data.chat import ChatData
 from jaxformer.engines import export
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.engines.export import ENGINE_FORMATS
@@ -164,6 +165,30 @@ def test_a_run_in_an_engine(name, quantise, run, tmp_path, capsys):
 
 def export_length(run):
     return min(256, load(run).checkpoint.hf_config.values["max_position_embeddings"])
+
+
+@pytest.mark.more
+def test_conversations_give_the_rows_of_a_perplexity(tmp_path, monkeypatch):
+    messages = [{"role": role, "content": role} for role in ("user", "assistant")]
+    rows = [json.dumps({"messages": messages})] * 40
+    (tmp_path / "chat.jsonl").write_text("\n".join(rows))
+    data = ChatData(
+        train=str(tmp_path / "chat.jsonl"),
+        tokenizer=Bytes(),
+        template="ChatML",
+        sequence_length=256,
+        batch_size=2,
+    )
+    model = DecoderConfig(vocab_size=320, num_layers=1, model_dim=32, num_heads=2, mlp_dim=48)
+    write_run(tmp_path / "run", Config(model, data), 3, random_parameters(model, scale=0.1))
+    prepared = prepared_data(data, tmp_path / "run")
+    packed = next(iter(prepared.validation.rows()))
+    texts = export.validation_rows(str(tmp_path / "run"), count=3)
+    one = prepared.tokenizer.decode(texts[0].tolist())
+    assert one.count("user") == 2  # the role and the words
+    assert all(text.tolist() == texts[0].tolist() for text in texts)
+    assert texts[0].tolist() == packed["inputs"][packed["segments"] == 1].tolist()
+    assert len(texts) == min(3, packed["segments"].max())
 
 
 @pytest.mark.torch
