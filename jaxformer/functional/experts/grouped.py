@@ -28,7 +28,7 @@ from jaxformer.functional.linear import Adapted, as_array, dot
 GroupedImplementation = Literal["auto", "blocks", "ragged"]
 """How rows are multiplied: in blocks of the rows of one group, or with `jax.lax.ragged_dot`."""
 _IMPLEMENTATIONS = ("auto", "blocks", "ragged")
-_LARGEST_BLOCK = 64
+_LARGEST_BLOCK = 128
 
 
 def grouped_linear(
@@ -333,56 +333,51 @@ def _block_size(rows: int, groups: int) -> int:
     return min(_LARGEST_BLOCK, 2 ** max(1, (rows // groups).bit_length() - 1))
 
 
-def _blocks(sizes, block):
-    """Returns the number of blocks, and a function from a block to its group and first row."""
-    ends = jnp.cumsum(sizes)
-    last = jnp.cumsum(-(-sizes // block))
-
-    def at(number):
-        group = jnp.searchsorted(last, number, side="right")
-        own = -(-sizes[group] // block)
-        first = ends[group] - sizes[group] + (number - last[group] + own) * block
-        return group, first, ends[group]
-
-    return last[-1], at
-
-
 def _product_of_blocks(x, kernels, sizes, transposed):
-    """Multiplies blocks in the order of the rows."""
-    # A block's last rows may be of the next group, whose first block overwrites their products.
+    """Multiplies the rows of a group block by block, in the order of the rows."""
+    # A group's last block may end with rows of the next one, which overwrites their products.
     block = _block_size(x.shape[0], kernels.shape[0])
-    count, at = _blocks(sizes, block)
     x = jnp.pad(x, ((0, block), (0, 0)))
-    columns = kernels.shape[1 if transposed else 2]
     dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
 
-    def multiply(number, y):
-        group, first, _ = at(number)
-        rows = jax.lax.dynamic_slice_in_dim(x, first, block)
-        kernel = jax.lax.dynamic_index_in_dim(kernels, group, keepdims=False)
-        product = dot(rows, kernel, dimensions, dtype=x.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(y, product, first, 0)
+    starts, busy = jnp.cumsum(sizes) - sizes, jnp.argsort(sizes == 0, stable=True)
 
-    y = jnp.zeros((x.shape[0], columns), x.dtype)
-    return jax.lax.fori_loop(0, count, multiply, y)[:-block]
+    def group(number, y):
+        own = busy[number]
+        kernel = jax.lax.dynamic_index_in_dim(kernels, own, keepdims=False)
+
+        def multiply(number, y):
+            first = starts[own] + number * block
+            rows = jax.lax.dynamic_slice_in_dim(x, first, block)
+            product = dot(rows, kernel, dimensions, dtype=x.dtype)
+            return jax.lax.dynamic_update_slice_in_dim(y, product, first, 0)
+
+        return jax.lax.fori_loop(0, -(-sizes[own] // block), multiply, y)
+
+    y = jnp.zeros((x.shape[0], kernels.shape[1 if transposed else 2]), x.dtype)
+    # The kernels of groups without rows are not read.
+    return jax.lax.fori_loop(0, jnp.count_nonzero(sizes), group, y)[:-block]
 
 
 def _outer_of_blocks(x, y, sizes):
-    """Adds up the products of blocks for each group, in float32."""
-    groups = sizes.shape[0]
-    block = _block_size(x.shape[0], groups)
-    count, at = _blocks(sizes, block)
+    """Adds up the products of the blocks of each group, in float32."""
+    block = _block_size(x.shape[0], sizes.shape[0])
     x, y = (jnp.pad(each, ((0, block), (0, 0))) for each in (x, y))
-
-    def add(number, total):
-        group, first, end = at(number)
-        own = (first + jnp.arange(block) < end)[:, None]
-        rows = jnp.where(own, jax.lax.dynamic_slice_in_dim(x, first, block), 0)
-        others = jnp.where(own, jax.lax.dynamic_slice_in_dim(y, first, block), 0)
-        product = dot(rows, others, (((0,), (0,)), ((), ())))
-        before = jax.lax.dynamic_index_in_dim(total, group, keepdims=False)
-        return jax.lax.dynamic_update_index_in_dim(total, before + product, group, 0)
-
     wide = jnp.promote_types(x.dtype, jnp.float32)
-    total = jnp.zeros((groups, x.shape[1], y.shape[1]), wide)
-    return jax.lax.fori_loop(0, count, add, total)
+
+    def group(_, own):
+        start, size = own
+
+        def add(number, total):
+            first = number * block
+            inside = (first + jnp.arange(block) < size)[:, None]
+            rows, others = (
+                jnp.where(inside, jax.lax.dynamic_slice_in_dim(each, start + first, block), 0)
+                for each in (x, y)
+            )
+            return total + dot(rows, others, (((0,), (0,)), ((), ())))
+
+        total = jnp.zeros((x.shape[1], y.shape[1]), wide)
+        return None, jax.lax.fori_loop(0, -(-size // block), add, total)
+
+    return jax.lax.scan(group, None, (jnp.cumsum(sizes) - sizes, sizes))[1]
