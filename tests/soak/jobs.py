@@ -19,7 +19,7 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.io.paths import AnyPath, any_path
 from soak.kills import KILLS_IN_A_ROW
 from soak.moments import is_saving, last_step, wait_for_moment
-from soak.processes import Process, Starter, endings
+from soak.processes import Starter, endings
 from soak.runs import measured, write_experiments
 from soak.trial import Outcome, Silent, Trial, chance, judge
 
@@ -89,7 +89,9 @@ class Jobs:
             log.append(f"{struck} {name}{saving} at {last_step(run)}, ended in {seconds:.1f} s")
             complaints |= wrong
             if number == signal.SIGTERM:
-                complaints |= {_stop_of(run, started, before)} - {""}
+                made = [step for step in saved_steps(run / CHECKPOINTS) if step not in before]
+                statuses = {process.status for process in started}
+                complaints |= {stop_complaint(statuses, started[0].output(), made)} - {""}
         if isinstance(run, Path) and processes == max(FEWER)[0] * 2:
             log.append(self._continued_by_fewer(run, dice, whole[1]))
         self.starter.finish(run, processes, "--mesh.data", processes)
@@ -145,13 +147,17 @@ class Jobs:
             server.close()
 
 
-def _stop_of(run: AnyPath, started: list[Process], before: list[int]) -> str:
-    """What is wrong with how a job was stopped: it saves once, after the step that it names."""
-    statuses = {process.status for process in started}
-    made = [step for step in saved_steps(run / CHECKPOINTS) if step not in before]
+def stop_complaint(statuses: set[int], words: str, made: list[int]) -> str:
+    """What is wrong with how a job was told to stop.
+
+    Args:
+        statuses: Those of its processes.
+        words: What the first of them said.
+        made: The steps of the new checkpoints.
+    """
     own = [step for step in made if step % INTERVAL]
     if statuses == {STOPPED}:
-        said = re.search(r"^stopped after step (\d+)", started[0].output(), re.MULTILINE)
+        said = re.search(r"^stopped after step (\d+)", words, re.MULTILINE)
         step = int(said.group(1)) if said else None
         if [step] != made[-1:] or not set(own) <= {step}:
             return f"stopped after step {step}, and saved {made}"
