@@ -63,10 +63,12 @@ class Starter:
         folder: Where what they compile and say is kept.
         experiment: The file of the experiment.
         options: Those of every run.
+        variables: Of the environment of every process.
     """
 
-    def __init__(self, folder: Path, experiment: Path, *options: object):
+    def __init__(self, folder: Path, experiment: Path, *options: object, **variables: str):
         self._folder, self._command = folder, ("train.py", experiment, *options)
+        self._variables = variables
         self._starts = 0
         folder.mkdir(parents=True)
 
@@ -105,6 +107,7 @@ class Starter:
             "JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAXFORMER_CACHE": str(self._folder / f"cache-{self._starts}"),
+            **self._variables,
         }
         said = self._folder / f"{self._starts}.txt"
         with said.open("w") as file:
