@@ -16,7 +16,7 @@ from jaxlib import _jax as runtime
 
 from jaxformer.distributed.cluster import DistributedConfig, find_processes
 from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, RunError
 
 __all__ = ["DistributedConfig", "join", "leave", "make_cpu_devices"]
 
@@ -34,7 +34,8 @@ def join(job: DistributedConfig) -> int:
         The number of processes if known before JAX starts; 1 without a job.
 
     Raises:
-        ConfigError: The job is described incompletely, or its processes do not find each other.
+        ConfigError: The job is described incompletely, or the host of process 0 is unknown.
+        RunError: The processes do not meet in time, which another start may mend.
     """
     found = find_processes(job, os.environ)
     if found is None:
@@ -65,7 +66,7 @@ def join(job: DistributedConfig) -> int:
             ) from error
         if not isinstance(error, RuntimeError | ValueError | TypeError | LookupError | OSError):
             raise
-        raise ConfigError(
+        raise RunError(
             f"process {found.index} of {found.count} could not connect to the others at "
             f"{found.coordinator} within job.initialization_timeout = "
             f"{job.initialization_timeout} s: check that process 0 is running, that its port is "

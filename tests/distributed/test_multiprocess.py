@@ -140,7 +140,7 @@ def test_processes_that_do_not_meet(runs, tmp_path):
     first.kill()
     first.communicate()
     output, _ = second.communicate(timeout=120)
-    assert second.returncode == 2
+    assert second.returncode == 1  # not 2: a scheduler starts it again, and they may meet then
     assert "process 1 of 2 could not connect to the others at localhost:" in output
     assert "job.initialization_timeout = 3 s" in output.splitlines()[-1]
     assert not (tmp_path / "run").exists()
