@@ -1,5 +1,6 @@
 """Joining and leaving a job of several processes, and virtual devices on a CPU."""
 
+import atexit
 import contextlib
 import ctypes
 import math
@@ -15,6 +16,7 @@ import jax
 from jaxlib import _jax as runtime
 
 from jaxformer.distributed.cluster import DistributedConfig, find_processes
+from jaxformer.distributed.lifelines import Lifelines
 from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
 from jaxformer.errors import ConfigError, RunError
 
@@ -25,6 +27,9 @@ LOST = (
     "minutes; see the output of that process"
 )
 _leaving = threading.Event()
+_last_words = threading.Lock()
+_lifelines: list[Lifelines] = []
+"""Those of this process, if it has joined a job."""
 
 
 def join(job: DistributedConfig) -> int:
@@ -72,6 +77,7 @@ def join(job: DistributedConfig) -> int:
             f"{job.initialization_timeout} s: check that process 0 is running, that its port is "
             "free and reachable, and that all processes were started"
         ) from error
+    _hold_on()
     return found.count or 1
 
 
@@ -93,6 +99,8 @@ def leave(status: int, failed: bool) -> int:
     if not failed:
         try:
             jax.distributed.shutdown()
+            for each in _lifelines:
+                each.release()
             return status
         except RuntimeError:
             status = _say_lost()
@@ -145,11 +153,22 @@ def _exit_on_disconnect() -> Iterator[None]:
         runtime.get_distributed_runtime_client = create
 
 
+def _hold_on() -> None:
+    """Opens the connections by which this process learns that another one has died."""
+    from jax._src.distributed import global_state as job
+
+    host = job.coordinator_address.rpartition(":")[0].strip("[]")
+    lifelines = Lifelines(job.client, job.process_id, host, _exit_as_lost)
+    _lifelines.append(lifelines)
+    atexit.register(lifelines.release)
+
+
 def _exit_as_lost(*_: object) -> None:
     """Ends this process, unless it is about to report a failed step itself."""
     if _leaving.wait(timeout=3):
         time.sleep(60)
-    os._exit(_say_lost())
+    with _last_words:  # several may be lost at once
+        os._exit(_say_lost())
 
 
 _TERMINATE = ctypes.CFUNCTYPE(None)(_exit_as_lost)  # kept alive, since C++ may call it
