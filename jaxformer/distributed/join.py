@@ -27,6 +27,10 @@ LOST = (
     "minutes; see the output of that process"
 )
 _leaving = threading.Event()
+_reporting = threading.Event()
+"""Set in a process that ends early, and says why."""
+_parted = threading.Event()
+"""Set once all processes have met for the last time."""
 _last_words = threading.Lock()
 _lifelines: list[Lifelines] = []
 """Those of this process, if it has joined a job."""
@@ -96,13 +100,17 @@ def leave(status: int, failed: bool) -> int:
     if not jax.distributed.is_initialized():
         return status
     _leaving.set()
-    if not failed:
+    if failed:
+        _reporting.set()
+    else:
         try:
             jax.distributed.shutdown()
+            _parted.set()
             for each in _lifelines:
                 each.release()
             return status
         except RuntimeError:
+            _reporting.set()
             status = _say_lost()
     time.sleep(1)  # if all fail for the same reason, each reports it before the first one is gone
     for stream in (sys.stdout, sys.stderr):
@@ -158,7 +166,7 @@ def _hold_on() -> None:
     from jax._src.distributed import global_state as job
 
     host = job.coordinator_address.rpartition(":")[0].strip("[]")
-    lifelines = Lifelines(job.client, job.process_id, host, _exit_as_lost)
+    lifelines = Lifelines(job.client, job.process_id, host, _exit_as_bereaved)
     _lifelines.append(lifelines)
     atexit.register(lifelines.release)
 
@@ -167,6 +175,21 @@ def _exit_as_lost(*_: object) -> None:
     """Ends this process, unless it is about to report a failed step itself."""
     if _leaving.wait(timeout=3):
         time.sleep(60)
+    _end_as_lost()
+
+
+def _exit_as_bereaved() -> None:
+    """Ends this process, which certainly lost another one, as `_exit_as_lost` does.
+
+    One that waits for the others in `leave` ends as well: they would not come.
+    """
+    if _reporting.wait(timeout=3):
+        time.sleep(60)
+    if not _parted.is_set():
+        _end_as_lost()
+
+
+def _end_as_lost() -> None:
     with _last_words:  # several may be lost at once
         os._exit(_say_lost())
 

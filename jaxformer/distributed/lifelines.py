@@ -36,11 +36,11 @@ class Lifelines:
         self._lost = lost
         self._ends: list[socket.socket] = []
         self._lock = threading.Lock()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
             if index == 0:
                 self._listen(store)
             else:
-                threading.Thread(target=self._reach, args=(store, host), daemon=True).start()
+                self._reach(store, host)
 
     def release(self) -> None:
         """Says goodbye to the others: that this process ends is no loss."""
@@ -67,13 +67,10 @@ class Lifelines:
             threading.Thread(target=self._watch, args=(end, token), daemon=True).start()
 
     def _reach(self, store: Any, host: str) -> None:
-        try:
-            port, token = store.blocking_key_value_get(_KEY, 1000 * _MEETING).split()
-            end = socket.create_connection((host, int(port)), _MEETING)
-            end.sendall(token.encode())
-        except (OSError, RuntimeError, ValueError):
-            return
-        self._watch(end)
+        port, token = store.blocking_key_value_get(_KEY, 1000 * _MEETING).split()
+        end = socket.create_connection((host, int(port)), _MEETING)
+        end.sendall(token.encode())
+        threading.Thread(target=self._watch, args=(end,), daemon=True).start()
 
     def _watch(self, end: socket.socket, token: str = "") -> None:
         """Waits for the end of a connection, once the other end has shown the token, if any."""

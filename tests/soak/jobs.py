@@ -39,7 +39,7 @@ FEWER = (
     (1, "--mesh.data", 1),
 )
 """What is left of 4 processes, and its mesh."""
-ROUNDING = 1e-4
+ROUNDING = 1e-5
 """How far losses on another mesh may be apart; those of the rows in another order are by 2e-2."""
 
 

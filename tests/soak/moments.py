@@ -25,7 +25,8 @@ def is_saving(run: AnyPath) -> bool:
     checkpoints = run / CHECKPOINTS
     if not is_remote(run):
         return any(checkpoints.glob("*.orbax-checkpoint-tmp*"))
-    begun = {int(item.name) for item in checkpoints.iterdir() if item.name.isdecimal()}
+    items = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    begun = {int(item.name) for item in items if item.name.isdecimal()}
     return bool(begun - set(saved_steps(checkpoints)))
 
 
