@@ -1,6 +1,9 @@
 """The short version of `make soak`: a handful of each attack, and that what is wrong is seen."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +15,9 @@ from soak.configs import Configs, mistyped
 from soak.damage import Damage
 from soak.folders import Folders
 from soak.hostile import spoiled_bytes, spoiled_json
+from soak.jobs import INTERVAL, STOPPED, Jobs, stop_complaint
 from soak.places import Places
+from soak.processes import Process, complaint_of
 from soak.trial import Outcome, Reached, Refused, Silent, Trial, chance, judge
 
 from jaxformer.config import load_config
@@ -33,6 +38,17 @@ def outcomes(attacker, count):
 
 
 # A handful of each ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [(2, signal.SIGKILL, "s3"), (2, signal.SIGTERM, "s3"), (4, signal.SIGKILL, "disk")],
+    ids=lambda kind: "-".join(map(str, kind)),
+)
+def test_jobs(tmp_path, kind):
+    """The last one also ends with fewer processes."""
+    assert outcomes(Jobs(tmp_path / "jobs", 0, (kind,)), 1) == []
 
 
 @pytest.mark.slow
@@ -103,6 +119,60 @@ def test_an_attack_that_does_not_end():
             pass
 
     assert judge(forever, seconds=1) == (Outcome.TRACEBACK, "no end after 1 s")
+
+
+def said_by(folder, code):
+    """A process that runs some Python, as one of a job."""
+    said = folder / "said.txt"
+    with said.open("w") as file:
+        popen = subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=file)
+    return Process(popen, said)
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("print('error: another process has ended'); raise SystemExit(1)", ""),
+        ("print('step 3')", ""),
+        ("raise SystemExit(1)", "0 sentences, status 1"),
+        ("print('error: a'); print('error: b'); raise SystemExit(2)", "2 sentences, status 2"),
+        ("print('error: a'); 1 / 0", "status 1"),
+        ("print('F0101 12:00 client.cc] lost'); raise SystemExit(1)", "status 1"),
+        ("import os; os.kill(os.getpid(), 6)", "status -6"),
+        ("import time; time.sleep(600)", "still runs after 1 s"),
+    ],
+)
+def test_what_counts_as_a_sentence_of_a_process_that_lost_another(tmp_path, code, complaint):
+    found = complaint_of(said_by(tmp_path, code), 20 if "sleep" not in code else 1)
+    assert complaint in found
+    assert bool(found) == bool(complaint)
+
+
+def test_a_process_that_was_killed_need_not_say_anything(tmp_path):
+    killed = said_by(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    assert complaint_of(killed, 20, was_killed=True) == ""
+    cries = said_by(tmp_path, "1 / 0")
+    assert "status 1" in complaint_of(cries, 20, was_killed=True)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words", "made", "right"),
+    [
+        ({STOPPED}, "stopped after step 7; rerun", [5, 7], True),
+        ({STOPPED}, "stopped after step 10; rerun", [10], True),
+        ({STOPPED}, "stopped after step 7; rerun", [5], False),  # not saved
+        ({STOPPED}, "stopped after step 7; rerun", [6, 7], False),  # saved twice
+        ({STOPPED}, "", [7], False),  # without a word
+        ({0}, "", [5, 10], True),  # told after the last step
+        ({0, STOPPED}, "stopped after step 7; rerun", [7], False),  # not agreed
+        ({-signal.SIGTERM, 2}, "", [], True),  # told before it had met the others
+        ({-signal.SIGTERM, 1}, "", [5], False),
+        ({1}, "", [5], False),
+    ],
+)
+def test_how_a_job_may_stop(statuses, words, made, right):
+    assert INTERVAL == 5
+    assert (stop_complaint(statuses, words, made) == "") is right
 
 
 def test_a_trial_depends_on_its_index_alone():

@@ -1,5 +1,6 @@
 """Joining and leaving a job of several processes, and virtual devices on a CPU."""
 
+import atexit
 import contextlib
 import ctypes
 import math
@@ -15,8 +16,9 @@ import jax
 from jaxlib import _jax as runtime
 
 from jaxformer.distributed.cluster import DistributedConfig, find_processes
+from jaxformer.distributed.lifelines import Lifelines
 from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, RunError
 
 __all__ = ["DistributedConfig", "join", "leave", "make_cpu_devices"]
 
@@ -25,6 +27,13 @@ LOST = (
     "minutes; see the output of that process"
 )
 _leaving = threading.Event()
+_reporting = threading.Event()
+"""Set in a process that ends early, and says why."""
+_parted = threading.Event()
+"""Set once all processes have met for the last time."""
+_last_words = threading.Lock()
+_lifelines: list[Lifelines] = []
+"""Those of this process, if it has joined a job."""
 
 
 def join(job: DistributedConfig) -> int:
@@ -34,7 +43,8 @@ def join(job: DistributedConfig) -> int:
         The number of processes if known before JAX starts; 1 without a job.
 
     Raises:
-        ConfigError: The job is described incompletely, or its processes do not find each other.
+        ConfigError: The job is described incompletely, or the host of process 0 is unknown.
+        RunError: The processes do not meet in time, which another start may mend.
     """
     found = find_processes(job, os.environ)
     if found is None:
@@ -65,12 +75,13 @@ def join(job: DistributedConfig) -> int:
             ) from error
         if not isinstance(error, RuntimeError | ValueError | TypeError | LookupError | OSError):
             raise
-        raise ConfigError(
+        raise RunError(
             f"process {found.index} of {found.count} could not connect to the others at "
             f"{found.coordinator} within job.initialization_timeout = "
             f"{job.initialization_timeout} s: check that process 0 is running, that its port is "
             "free and reachable, and that all processes were started"
         ) from error
+    _hold_on()
     return found.count or 1
 
 
@@ -89,11 +100,17 @@ def leave(status: int, failed: bool) -> int:
     if not jax.distributed.is_initialized():
         return status
     _leaving.set()
-    if not failed:
+    if failed:
+        _reporting.set()
+    else:
         try:
             jax.distributed.shutdown()
+            _parted.set()
+            for each in _lifelines:
+                each.release()
             return status
         except RuntimeError:
+            _reporting.set()
             status = _say_lost()
     time.sleep(1)  # if all fail for the same reason, each reports it before the first one is gone
     for stream in (sys.stdout, sys.stderr):
@@ -144,11 +161,37 @@ def _exit_on_disconnect() -> Iterator[None]:
         runtime.get_distributed_runtime_client = create
 
 
+def _hold_on() -> None:
+    """Opens the connections by which this process learns that another one has died."""
+    from jax._src.distributed import global_state as job
+
+    host = job.coordinator_address.rpartition(":")[0].strip("[]")
+    lifelines = Lifelines(job.client, job.process_id, host, _exit_as_bereaved)
+    _lifelines.append(lifelines)
+    atexit.register(lifelines.release)
+
+
 def _exit_as_lost(*_: object) -> None:
     """Ends this process, unless it is about to report a failed step itself."""
     if _leaving.wait(timeout=3):
         time.sleep(60)
-    os._exit(_say_lost())
+    _end_as_lost()
+
+
+def _exit_as_bereaved() -> None:
+    """Ends this process, which certainly lost another one, as `_exit_as_lost` does.
+
+    One that waits for the others in `leave` ends as well: they would not come.
+    """
+    if _reporting.wait(timeout=3):
+        time.sleep(60)
+    if not _parted.is_set():
+        _end_as_lost()
+
+
+def _end_as_lost() -> None:
+    with _last_words:  # several may be lost at once
+        os._exit(_say_lost())
 
 
 _TERMINATE = ctypes.CFUNCTYPE(None)(_exit_as_lost)  # kept alive, since C++ may call it

@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -18,11 +19,14 @@ from jaxformer.training.loop import train
 pytestmark = pytest.mark.more
 
 
-def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:
+def free_address() -> str:
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    job = ("--job.coordinator", address, "--job.num-processes", "2", "--job.process-id")
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:
+    job = ("--job.coordinator", free_address(), "--job.num-processes", "2", "--job.process-id")
     return [runs.start(run_dir, *options, *job, index) for index in ("0", "1")]
 
 
@@ -112,6 +116,44 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
     )
 
 
+WAITING = """
+import sys, time
+from jaxformer.cli.errors import reporting_errors
+from jaxformer.distributed.join import DistributedConfig, join
+
+def action():
+    join(DistributedConfig(sys.argv[1], 3, int(sys.argv[2])))
+    print("joined", flush=True)
+    time.sleep(float(sys.argv[3]))
+
+sys.exit(reporting_errors(action))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", ["600", "0"], ids=["working", "leaving"])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_process_that_dies_ends_the_others_whatever_they_wait_for(runs, victim, seconds):
+    """No collective fails then, and heartbeats are missed after minutes."""
+    address = free_address()
+    each = [seconds] * 3
+    each[victim] = "600"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WAITING, address, str(index), each[index]],
+            env=runs.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for index in range(3)
+    ]  # fmt: skip
+    assert [process.stdout.readline() for process in processes] == ["joined\n"] * 3
+    processes.pop(victim).kill()
+    for process in processes:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert output.splitlines()[-1].startswith("error: another process of this job has ended")
+        assert "Traceback" not in output
+
+
 @pytest.mark.slow
 def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
     """No collective fails then: it is the heartbeats that stop."""
@@ -140,7 +182,7 @@ def test_processes_that_do_not_meet(runs, tmp_path):
     first.kill()
     first.communicate()
     output, _ = second.communicate(timeout=120)
-    assert second.returncode == 2
+    assert second.returncode == 1  # not 2: a scheduler starts it again, and they may meet then
     assert "process 1 of 2 could not connect to the others at localhost:" in output
     assert "job.initialization_timeout = 3 s" in output.splitlines()[-1]
     assert not (tmp_path / "run").exists()

@@ -22,12 +22,14 @@ from soak.commands import Commands
 from soak.configs import Configs
 from soak.damage import Damage
 from soak.folders import Folders
+from soak.jobs import Jobs
 from soak.kills import KILLS_IN_A_ROW, Kills
 from soak.places import Places
 from soak.trial import Outcome, Trial
 
 PARTS = {
     "kills": (Kills, "times that a training process was killed"),
+    "jobs": (Jobs, "times that processes of a job of 2 or 4 were killed or told to stop"),
     "damage": (Damage, "damaged runs"),
     "places": (Places, "strange paths, links and lost locks of runs"),
     "folders": (Folders, "hostile folders in the layout of Hugging Face"),
@@ -35,9 +37,11 @@ PARTS = {
     "commands": (Commands, "fuzzed command lines"),
     "calls": (Calls, "calls of functions with a wrong argument"),
 }
-COUNTS = (10, 60, 60, 300, 1000, 200, 400)
+COUNTS = (10, 10, 60, 60, 300, 1000, 200, 400)
 DEFAULTS = dict(zip(PARTS, COUNTS, strict=True))
 """A few minutes on two cores."""
+IN_A_ROW = ("kills", "jobs")
+"""The parts whose trials are several kills of one run, which is kept if it fails."""
 MAPPINGS = 100
 """Trials after which compiled programs are dropped: each maps memory, and Linux limits that."""
 
@@ -53,12 +57,14 @@ def main() -> int:
     start, trials = time.time(), []
     for trial in _trials(options, folder):
         trials.append(trial)
+        if options.verbose:
+            print(f"{trial.part}:{trial.index}  {trial.attack}", flush=True)
         if trial.outcome.failed:
             print(f"{trial.outcome.value}: {trial.part}:{trial.index}  {trial.attack}")
             print(f"    {trial.detail}", flush=True)
     failed = [trial for trial in trials if trial.outcome.failed]
     options.output.write_text(json.dumps([_record(t, options.seed) for t in failed], indent=1))
-    if not any(trial.part == "kills" for trial in failed):
+    if not any(trial.part in IN_A_ROW for trial in failed):
         shutil.rmtree(folder, ignore_errors=True)
     print(f"\n{table(trials)}\n\n{time.time() - start:.0f} s, {_machine()}, seed {options.seed}")
     if failed:
@@ -88,6 +94,7 @@ def _options() -> argparse.Namespace:
     for part, (_, words) in PARTS.items():
         parser.add_argument(f"--{part}", type=int, metavar="N", help=f"how many {words}")
     parser.add_argument("--only", metavar="PART[:INDEX]", help="one part, or one trial of it")
+    parser.add_argument("--verbose", action="store_true", help="say what each trial did")
     parser.add_argument("--output", type=Path, default=Path("soak-failures.json"))
     options = parser.parse_args()
     part, _, index = (options.only or "").partition(":")
@@ -102,7 +109,7 @@ def _trials(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
     for number, part in enumerate(chosen):
         count = getattr(options, part)
         count = DEFAULTS[part] if count is None else count
-        if part == "kills":
+        if part in IN_A_ROW:
             count = -(-count // KILLS_IN_A_ROW)
         indices = range(count) if options.index is None else [options.index]
         if not indices:

@@ -1,0 +1,99 @@
+"""Connections between the processes of a job that tell at once when one of them has died.
+
+Collectives fail when a process dies, but a process may be waiting for something else, such as the
+other processes' part of a checkpoint. JAX then notices only when heartbeats are missing, after
+minutes. The operating system closes the connections of a process that dies, however it dies.
+"""
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_KEY = "jaxformer/lifelines"
+_MEETING = 20
+"""Seconds for the connections to be made; without them there are still the heartbeats."""
+_TOKEN = 32
+"""The length of what tells a process of this job from anyone else who connects."""
+_BYE = b"."
+_QUIET = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
+"""Keeps routers from forgetting a connection; far slower to give one up than heartbeats are."""
+
+
+class Lifelines:
+    """The connections of a process: those of the first one lead to all others.
+
+    Args:
+        store: JAX's key-value store of the job.
+        index: The index of this process.
+        host: The host of the first process.
+        lost: Called in a thread when a process at the other end dies without `release`.
+    """
+
+    def __init__(self, store: Any, index: int, host: str, lost: Callable[[], None]):
+        self._lost = lost
+        self._ends: list[socket.socket] = []
+        self._lock = threading.Lock()
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            if index == 0:
+                self._listen(store)
+            else:
+                self._reach(store, host)
+
+    def release(self) -> None:
+        """Says goodbye to the others: that this process ends is no loss."""
+        with self._lock:
+            for end in self._ends:
+                with contextlib.suppress(OSError):
+                    end.sendall(_BYE)
+
+    def _listen(self, store: Any) -> None:
+        if socket.has_dualstack_ipv6():
+            door = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        else:
+            door = socket.create_server(("", 0))
+        token = secrets.token_hex(_TOKEN // 2)
+        store.key_value_set(_KEY, f"{door.getsockname()[1]} {token}")
+        threading.Thread(target=self._admit, args=(door, token), daemon=True).start()
+
+    def _admit(self, door: socket.socket, token: str) -> None:
+        while True:
+            try:
+                end, _ = door.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._watch, args=(end, token), daemon=True).start()
+
+    def _reach(self, store: Any, host: str) -> None:
+        port, token = store.blocking_key_value_get(_KEY, 1000 * _MEETING).split()
+        end = socket.create_connection((host, int(port)), _MEETING)
+        end.sendall(token.encode())
+        threading.Thread(target=self._watch, args=(end,), daemon=True).start()
+
+    def _watch(self, end: socket.socket, token: str = "") -> None:
+        """Waits for the end of a connection, once the other end has shown the token, if any."""
+        end.settimeout(_MEETING)
+        try:
+            shown = b""
+            while len(shown) < len(token) and (part := end.recv(len(token) - len(shown))):
+                shown += part
+        except OSError:
+            shown = b"?"
+        if not secrets.compare_digest(shown, token.encode()):
+            end.close()
+            return
+        end.settimeout(None)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _QUIET.items():
+            if hasattr(socket, name):
+                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        with self._lock:
+            self._ends.append(end)
+        try:
+            said = end.recv(1)
+        except OSError:
+            said = b""
+        if said != _BYE:
+            self._lost()

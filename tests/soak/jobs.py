@@ -1,0 +1,170 @@
+"""Jobs of 2 and 4 processes, killed or told to stop, on a disk and in a bucket."""
+
+import contextlib
+import itertools
+import random
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+from object_store import ACCESS, Server, reached_by
+
+from jaxformer.checkpoints.files import saved_steps
+from jaxformer.checkpoints.run_dir import CHECKPOINTS
+from jaxformer.io.paths import AnyPath, any_path
+from soak.kills import KILLS_IN_A_ROW
+from soak.moments import is_saving, last_step, wait_for_moment
+from soak.processes import Starter, endings
+from soak.runs import measured, write_experiments
+from soak.trial import Outcome, Silent, Trial, chance, judge
+
+PART = "jobs"
+STEPS, INTERVAL, GOAL = 40, 5, 6
+STOPPED = 75
+"""The status of a job that was told to stop."""
+KINDS = tuple(itertools.product((2, 4), (signal.SIGKILL, signal.SIGTERM), ("disk", "s3")))
+"""How many processes, what they get, and where the run is."""
+QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+"""In a job JAX keeps the programs of the first process alone; the others compile at each start."""
+FEWER = (
+    (2, "--mesh.data", 2),
+    (2, "--mesh.fsdp", 2),
+    (1, "--mesh.data", 2),
+    (1, "--mesh.data", 1, "--mesh.tensor", 2),
+    (1, "--mesh.data", 1),
+)
+"""What is left of 4 processes, and its mesh."""
+ROUNDING = 1e-5
+"""How far losses on another mesh may be apart; those of the rows in another order are by 2e-2."""
+
+
+class Jobs:
+    """Kills and stops jobs, and compares what they end with."""
+
+    def __init__(self, folder: Path, seed: int, kinds: tuple[tuple, ...] = KINDS):
+        self.folder, self.seed, self.kinds = folder, seed, kinds
+        experiment = write_experiments(folder.parent)["text"]
+        options = ("--train.steps", STEPS, "--train.checkpoint-interval", INTERVAL)
+        options += ("--train.eval-interval", STEPS, "--job.stopped-status", STOPPED)
+        options += ("--model.num-layers", 1, "--train.loggers")  # none, which start sooner
+        self.starter = Starter(folder, experiment, *options, **QUICKLY)
+        self._whole: dict[int, tuple[str, list[tuple]]] = {}
+        self._life: dict[int, float] = {}
+
+    def trial(self, index: int) -> Trial:
+        """Strikes one job a few times, lets it end, and compares."""
+        dice = chance(self.seed, PART, index)
+        processes, number, place = self.kinds[index % len(self.kinds)]
+        log: list[str] = []
+        with self._place(place, f"run-{index}") as run:
+            outcome, detail = judge(lambda: self._struck(run, processes, number, dice, log), (), 0)
+        attack = f"{processes} processes, {number.name}, {place}: {', '.join(log)}"
+        if outcome is Outcome.SURVIVED:
+            shutil.rmtree(self.folder / f"run-{index}", ignore_errors=True)
+        else:
+            attack += f" (kept in {self.folder})"
+        return Trial(PART, index, attack, outcome, detail, KILLS_IN_A_ROW)
+
+    def _struck(
+        self,
+        run: AnyPath,
+        processes: int,
+        number: signal.Signals,
+        dice: random.Random,
+        log: list[str],
+    ) -> None:
+        whole, complaints = self._undisturbed(processes), set()
+        for _ in range(KILLS_IN_A_ROW):
+            before = saved_steps(run / CHECKPOINTS)
+            started = self.starter.start(run, processes, "--mesh.data", processes)
+            name = wait_for_moment(run, started, dice, self._life[processes], GOAL)
+            victims = dice.sample(started, dice.randint(1, processes))
+            for victim in victims:
+                victim.send(number)
+            saving = " (in a save)" if is_saving(run) else ""
+            struck = "+".join(str(started.index(victim)) for victim in victims)
+            wrong, seconds = endings(started, victims)
+            log.append(f"{struck} {name}{saving} at {last_step(run)}, ended in {seconds:.1f} s")
+            complaints |= wrong
+            if number == signal.SIGTERM:
+                made = [step for step in saved_steps(run / CHECKPOINTS) if step not in before]
+                statuses = {process.status for process in started}
+                complaints |= {stop_complaint(statuses, started[0].output(), made)} - {""}
+        if isinstance(run, Path) and processes == max(FEWER)[0] * 2:
+            log.append(self._continued_by_fewer(run, dice, whole[1]))
+        self.starter.finish(run, processes, "--mesh.data", processes)
+        if self.starter.content_hash(run, STEPS) != whole[0]:
+            raise Silent("the job ended with other parameters or optimizer state")
+        if measured(run) != whole[1]:
+            raise Silent("the job measured other losses")
+        if complaints:
+            raise AssertionError("; ".join(sorted(complaints)))
+
+    def _continued_by_fewer(self, run: Path, dice: random.Random, whole: list[tuple]) -> str:
+        """Goes on in a copy with fewer processes: the same data, and losses within rounding."""
+        copy = Path(shutil.copytree(run, run.with_name(f"{run.name}-fewer")))
+        processes, *mesh = dice.choice(FEWER)
+        self.starter.finish(copy, processes, *mesh)
+        rows = measured(copy)
+        if [row[:2] for row in rows] != [row[:2] for row in whole]:
+            raise Silent("fewer processes measured at other steps")
+        losses, expected = (np.array([row[2] for row in each]) for each in (rows, whole))
+        apart = float(np.max(np.abs(losses / expected - 1)))
+        if not apart < ROUNDING:
+            raise Silent(f"losses with fewer processes are apart by {apart:.1e}")
+        shutil.rmtree(copy)
+        return f"by {processes} with {' '.join(map(str, mesh))}: within {apart:.0e}"
+
+    def _undisturbed(self, processes: int) -> tuple[str, list[tuple]]:
+        """The content hash and the losses of a job that nobody disturbs, on a disk."""
+        if processes not in self._whole:
+            run, mesh = self.folder / f"whole-{processes}", ("--mesh.data", processes)
+            began = time.monotonic()
+            started = self.starter.start(run, processes, *mesh)
+            while not last_step(run) and all(process.runs for process in started):
+                time.sleep(0.1)
+            self._life[processes] = time.monotonic() - began
+            assert not endings(started, ())[0], [process.output() for process in started]
+            self._whole[processes] = self.starter.content_hash(run, STEPS), measured(run)
+        return self._whole[processes]
+
+    @contextlib.contextmanager
+    def _place(self, place: str, name: str) -> Iterator[AnyPath]:
+        """The folder of a run on a disk, or in a bucket of a server that speaks S3's language."""
+        if place == "disk":
+            yield self.folder / name
+            return
+        server = Server("moto.server", "-H", "127.0.0.1", "-p", "PORT")
+        try:
+            with reached_by(ACCESS | {"AWS_ENDPOINT_URL": server.address}, "s3"):
+                fsspec.filesystem("s3").mkdir("soak")
+                yield any_path(f"s3://soak/{name}", "run_dir")
+        finally:
+            server.close()
+
+
+def stop_complaint(statuses: set[int], words: str, made: list[int]) -> str:
+    """What is wrong with how a job was told to stop.
+
+    Args:
+        statuses: Those of its processes.
+        words: What the first of them said.
+        made: The steps of the new checkpoints.
+    """
+    own = [step for step in made if step % INTERVAL]
+    if statuses == {STOPPED}:
+        said = re.search(r"^stopped after step (\d+)", words, re.MULTILINE)
+        step = int(said.group(1)) if said else None
+        if [step] != made[-1:] or not set(own) <= {step}:
+            return f"stopped after step {step}, and saved {made}"
+        return ""
+    if statuses == {0}:  # it was told after the last step
+        return "" if own == [] else f"complete, and saved {made}"
+    if -signal.SIGTERM in statuses and not made:  # it was told before it had met the others
+        return ""
+    return f"statuses {sorted(statuses)} after SIGTERM, and saved {made}"
