@@ -68,9 +68,14 @@ class Lifelines:
 
     def _reach(self, store: Any, host: str) -> None:
         port, token = store.blocking_key_value_get(_KEY, 1000 * _MEETING).split()
-        end = socket.create_connection((host, int(port)), _MEETING)
-        end.sendall(token.encode())
-        threading.Thread(target=self._watch, args=(end,), daemon=True).start()
+        # In a thread: where a firewall drops the attempt, it takes all of its time.
+        threading.Thread(target=self._call, args=(host, int(port), token), daemon=True).start()
+
+    def _call(self, host: str, port: int, token: str) -> None:
+        with contextlib.suppress(OSError):
+            end = socket.create_connection((host, port), _MEETING)
+            end.sendall(token.encode())
+            self._watch(end)
 
     def _watch(self, end: socket.socket, token: str = "") -> None:
         """Waits for the end of a connection, once the other end has shown the token, if any."""
