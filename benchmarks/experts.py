@@ -11,17 +11,13 @@ import os
 import statistics
 from pathlib import Path
 
-import numpy as np
 from harness import alternate, machine, speed_ratio, write
-from our_step import training_step
-from shapes import random_tokens
 
-from jaxformer.config import TrainConfig
-from jaxformer.models import DecoderConfig
 from jaxformer.nn import Experts
 
-SMALL = {"num_layers": 4, "model_dim": 192, "num_heads": 4, "num_kv_heads": 2, "mlp_dim": 512}
-WIDE = {"num_layers": 4, "model_dim": 512, "num_heads": 8, "num_kv_heads": 4, "mlp_dim": 2048}
+COMMON = {"vocab_size": 2048, "num_layers": 4}
+SMALL = COMMON | {"model_dim": 192, "num_heads": 4, "num_kv_heads": 2, "mlp_dim": 512}
+WIDE = COMMON | {"model_dim": 512, "num_heads": 8, "num_kv_heads": 4, "mlp_dim": 2048}
 SHAPES = {"configs/tiny_experts.py": SMALL, "512 wide": WIDE}
 NUM, PER_TOKEN = 8, 2
 
@@ -41,9 +37,13 @@ def main() -> None:
     print(f"{'':34s} experts     dense   experts / dense; load {report['load']:.1f}")
     for name, shape in SHAPES.items():
         for dtype in arguments.dtypes:
-            kinds = {kind: ("experts:step", kind, shape, *size, dtype) for kind in KINDS}
-            found = alternate(kinds, arguments.rounds)
-            seconds = {kind: found[kind]["seconds"] for kind in KINDS}
+            common = {"scan_layers": False, "compute_dtype": dtype}
+            contenders = {
+                kind: ("our_step:step", shape, *size, common | own)
+                for kind, own in twins(shape["mlp_dim"]).items()
+            }
+            found = alternate(contenders, arguments.rounds)
+            seconds = {kind: found[kind]["seconds"] for kind in contenders}
             ratio = speed_ratio(seconds["dense"], seconds["experts"])
             shown = "   ".join(
                 f"{1000 * statistics.median(each):4.0f} ms" for each in seconds.values()
@@ -53,24 +53,10 @@ def main() -> None:
             write(arguments.output, report)
 
 
-def step(kind: str, shape: dict, batch: int, length: int, dtype: str):
-    """Prepares a training step of one of the twins."""
-    shape = {"vocab_size": 2048, "scan_layers": False, "compute_dtype": dtype} | shape
-    tokens = random_tokens(shape, batch, length)
-    arrays = {
-        "inputs": tokens[:, :-1],
-        "targets": tokens[:, 1:],
-        "weights": np.ones((batch, length), np.float32),
-    }
-    return training_step(DecoderConfig(**shape, **KINDS[kind](shape)), TrainConfig(), arrays, 1e-3)
-
-
-def _experts(shape: dict) -> dict:
-    dim = shape["mlp_dim"] // PER_TOKEN
-    return {"feed_forward": Experts(num=NUM, per_token=PER_TOKEN, dim=dim)}
-
-
-KINDS = {"experts": _experts, "dense": lambda shape: {}}
+def twins(mlp_dim: int) -> dict[str, dict]:
+    """The fields of the model in which the two differ."""
+    experts = Experts(num=NUM, per_token=PER_TOKEN, dim=mlp_dim // PER_TOKEN)
+    return {"experts": {"feed_forward": experts}, "dense": {}}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from ports import free_port
 
 ACCESS = {
     "AWS_ACCESS_KEY_ID": "of-a-test",
@@ -56,9 +57,7 @@ class Server:
     """
 
     def __init__(self, *command):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", *(str(self.port) if c == "PORT" else c for c in command)]
         self._process = subprocess.Popen(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, Packed, StandardLibrary
@@ -68,6 +69,11 @@ def on_mesh(config: Config, **sizes) -> Config:
 def hash_of(run_dir: Path, step: int) -> str:
     """The hash of the parameters and the optimizer state of a checkpoint, bit for bit."""
     return content_hash(read_arrays(run_dir / "checkpoints" / str(step)))
+
+
+def has_saved(run_dir: Path, step: int) -> bool:
+    """Whether the checkpoint of a step is complete; one whose process is killed before is not."""
+    return step in saved_steps(run_dir / "checkpoints")
 
 
 class Runs:

@@ -31,9 +31,8 @@ _reporting = threading.Event()
 """Set in a process that ends early, and says why."""
 _parted = threading.Event()
 """Set once all processes have met for the last time."""
-_last_words = threading.Lock()
-_lifelines: list[Lifelines] = []
-"""Those of this process, if it has joined a job."""
+_exit_lock = threading.Lock()
+"""Several processes may be lost at once; one of the threads that notice says so."""
 
 
 def join(job: DistributedConfig) -> int:
@@ -81,7 +80,7 @@ def join(job: DistributedConfig) -> int:
             f"{job.initialization_timeout} s: check that process 0 is running, that its port is "
             "free and reachable, and that all processes were started"
         ) from error
-    _hold_on()
+    _watch_others()
     return found.count or 1
 
 
@@ -106,8 +105,6 @@ def leave(status: int, failed: bool) -> int:
         try:
             jax.distributed.shutdown()
             _parted.set()
-            for each in _lifelines:
-                each.release()
             return status
         except RuntimeError:
             _reporting.set()
@@ -161,13 +158,14 @@ def _exit_on_disconnect() -> Iterator[None]:
         runtime.get_distributed_runtime_client = create
 
 
-def _hold_on() -> None:
+def _watch_others() -> None:
     """Opens the connections by which this process learns that another one has died."""
     from jax._src.distributed import global_state as job
 
+    if job.num_processes == 1:
+        return
     host = job.coordinator_address.rpartition(":")[0].strip("[]")
-    lifelines = Lifelines(job.client, job.process_id, host, _exit_as_bereaved)
-    _lifelines.append(lifelines)
+    lifelines = Lifelines(job.client, job.process_id, host, _exit_on_loss)
     atexit.register(lifelines.release)
 
 
@@ -178,7 +176,7 @@ def _exit_as_lost(*_: object) -> None:
     _end_as_lost()
 
 
-def _exit_as_bereaved() -> None:
+def _exit_on_loss() -> None:
     """Ends this process, which certainly lost another one, as `_exit_as_lost` does.
 
     One that waits for the others in `leave` ends as well: they would not come.
@@ -190,7 +188,7 @@ def _exit_as_bereaved() -> None:
 
 
 def _end_as_lost() -> None:
-    with _last_words:  # several may be lost at once
+    with _exit_lock:
         os._exit(_say_lost())
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 _KEY = "jaxformer/lifelines"
-_MEETING = 20
-"""Seconds for the connections to be made; without them there are still the heartbeats."""
+_MEETING, _CONNECTING = 20, 3
+"""Seconds in which a process must show itself, and for a connection. A firewall may forbid it:
+without it there are still the heartbeats."""
 _TOKEN = 32
 """The length of what tells a process of this job from anyone else who connects."""
 _BYE = b"."
@@ -51,44 +52,41 @@ class Lifelines:
 
     def _listen(self, store: Any) -> None:
         if socket.has_dualstack_ipv6():
-            door = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+            listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
         else:
-            door = socket.create_server(("", 0))
+            listener = socket.create_server(("", 0))
         token = secrets.token_hex(_TOKEN // 2)
-        store.key_value_set(_KEY, f"{door.getsockname()[1]} {token}")
-        threading.Thread(target=self._admit, args=(door, token), daemon=True).start()
+        store.key_value_set(_KEY, f"{listener.getsockname()[1]} {token}")
+        threading.Thread(target=self._accept, args=(listener, token), daemon=True).start()
 
-    def _admit(self, door: socket.socket, token: str) -> None:
+    def _accept(self, listener: socket.socket, token: str) -> None:
         while True:
             try:
-                end, _ = door.accept()
+                end, _ = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._watch, args=(end, token), daemon=True).start()
+            threading.Thread(target=self._admit, args=(end, token), daemon=True).start()
+
+    def _admit(self, end: socket.socket, token: str) -> None:
+        """Watches a connection whose other end shows the token, and closes any other."""
+        end.settimeout(_MEETING)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while len(shown) < _TOKEN and (part := end.recv(_TOKEN - len(shown))):
+                shown += part
+        if secrets.compare_digest(shown, token.encode()):
+            self._watch(end)
+        else:
+            end.close()
 
     def _reach(self, store: Any, host: str) -> None:
         port, token = store.blocking_key_value_get(_KEY, 1000 * _MEETING).split()
-        # In a thread: where a firewall drops the attempt, it takes all of its time.
-        threading.Thread(target=self._call, args=(host, int(port), token), daemon=True).start()
+        end = socket.create_connection((host, int(port)), _CONNECTING)
+        end.sendall(token.encode())
+        threading.Thread(target=self._watch, args=(end,), daemon=True).start()
 
-    def _call(self, host: str, port: int, token: str) -> None:
-        with contextlib.suppress(OSError):
-            end = socket.create_connection((host, port), _MEETING)
-            end.sendall(token.encode())
-            self._watch(end)
-
-    def _watch(self, end: socket.socket, token: str = "") -> None:
-        """Waits for the end of a connection, once the other end has shown the token, if any."""
-        end.settimeout(_MEETING)
-        try:
-            shown = b""
-            while len(shown) < len(token) and (part := end.recv(len(token) - len(shown))):
-                shown += part
-        except OSError:
-            shown = b"?"
-        if not secrets.compare_digest(shown, token.encode()):
-            end.close()
-            return
+    def _watch(self, end: socket.socket) -> None:
+        """Waits until the other end says goodbye, or dies."""
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _QUIET.items():

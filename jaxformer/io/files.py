@@ -186,8 +186,9 @@ def check_unused(folder: str | Path) -> None:
     folder = any_path(folder, "folder")
     check_store(folder, "folder")
     try:
-        is_file = folder.exists() and not folder.is_dir()
-        in_use = not is_file and folder.exists() and any(folder.iterdir())
+        is_folder = folder.is_dir()
+        is_file = not is_folder and folder.exists()
+        in_use = is_folder and any(folder.iterdir())
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}") from error
     if is_file:

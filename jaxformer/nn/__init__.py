@@ -1,5 +1,6 @@
 """Flax NNX modules: parameters with logical axes around the functions of `functional`."""
 
+from jaxformer.functional.experts.losses import BalanceLoss, ZLoss
 from jaxformer.nn.attention import (
     Attention,
     CrossAttention,
@@ -12,7 +13,7 @@ from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
-from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert, ZLoss
+from jaxformer.nn.experts import Experts, SharedExpert
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.latent_attention import LatentAttention

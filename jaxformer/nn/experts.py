@@ -1,144 +1,27 @@
 """The feed-forward layer as a mixture of experts: each token is routed to a few of them."""
 
-import abc
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from jaxformer.checks import FINITE, NOT_NEGATIVE, POSITIVE, check_field, check_fields, check_types
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, check_field, check_fields, check_types
 from jaxformer.functional.activations import tap
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.experts.grouped import expert_feed_forward
-from jaxformer.functional.experts.load import (
-    Load,
-    balance_loss,
-    expert_load,
-    router_z_loss,
-    within_capacity,
-)
-from jaxformer.functional.experts.routing import (
-    ClampedSwiGLU,
-    Router,
-    Routes,
-    SoftmaxTopK,
-)
+from jaxformer.functional.experts.load import expert_load, within_capacity
+from jaxformer.functional.experts.losses import BalanceLoss, RouterLoss
+from jaxformer.functional.experts.routing import ClampedSwiGLU, Router, Routes, SoftmaxTopK
 from jaxformer.functional.feedforward import ActivationName, activation
 from jaxformer.functional.linear import as_array, linear
-from jaxformer.functional.losses.terms import add_loss, add_metric, add_product_loss
+from jaxformer.functional.losses.terms import add_metric
 from jaxformer.nn.config import SIZE, SIZE_OR_NONE, TransformerConfig
 from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.feedforward import MLP, FeedForward
-from jaxformer.nn.layers import (
-    Initializer,
-    Linear,
-    constant,
-    declare,
-    normal,
-    parameter,
-    value_of,
-    values_of,
-)
+from jaxformer.nn.layers import ExpertLinear, Linear, declare, normal, value_of, values_of
 from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer
 
 _TAKES = ("logits", "count")
-
-# Losses -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterLoss(abc.ABC):
-    """Base class of losses of a router, which are added to the training loss."""
-
-    weight: float
-    """The multiplier of the loss; 0: it is only logged."""
-
-    def __post_init__(self):
-        check_types(self)
-        check_fields(self, weight=FINITE)
-
-    @abc.abstractmethod
-    def add(self, logits: jax.Array, load: Load, real: jax.Array | None) -> None:
-        """Adds the loss of one layer.
-
-        Args:
-            logits: float32 `[B, T, E]`: the router's logits.
-            load: The load, by the router's probabilities.
-            real: bool `[B or 1, T]`: False for padding; None: all are real.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class BalanceLoss(RouterLoss):
-    r"""The load balancing loss: :math:`E \sum_e f_e P_e`, see `functional.balance_loss`.
-
-    It is logged as "balance_loss".
-
-    References:
-        Fedus et al., Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6.
-    """
-
-    over: Literal["layer", "all_layers"] = "layer"
-    """What f and P are means over: the tokens of each layer, and the losses of the layers are added
-    up (Switch Transformers); or the tokens of all layers, as in transformers. The latter can be
-    least while each layer prefers a few experts, if they are others in every layer."""
-    softmax_twice: bool = False
-    """P is the mean of the softmax of the router's probabilities instead of the mean of the
-    probabilities. Some releases of transformers 5 computed it so; its gradient is about E times
-    smaller."""
-
-    def add(self, logits, load, real):
-        if self.softmax_twice:
-            again = jax.nn.softmax(jax.nn.softmax(logits, axis=-1), axis=-1)
-            counted = jnp.ones(logits.shape[:-1]) if real is None else real
-            load = load._replace(probabilities=jnp.sum(again * counted[..., None], axis=(0, 1)))
-        if self.over == "layer":
-            add_loss("balance_loss", balance_loss(load), weight=self.weight)
-            return
-        routed = jax.lax.stop_gradient(load.routed) * load.routed.shape[0]
-        add_product_loss(
-            "balance_loss", routed, load.probabilities, load.tokens, weight=self.weight
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ZLoss(RouterLoss):
-    """The mean square of the log-partition of the logits, see `functional.router_z_loss`.
-
-    The losses of the layers are added up. It is logged as "router_z_loss".
-
-    References:
-        Zoph et al., ST-MoE (https://arxiv.org/abs/2202.08906), equation 5.
-    """
-
-    def add(self, logits, load, real):
-        add_loss("router_z_loss", router_z_loss(logits, real), weight=self.weight)
-
-
-# The layer --------------------------------------------------------------------------------------
-
-
-class ExpertLinear(nnx.Module):
-    """The kernels `[E, *inputs, *outputs]` of the same linear map of every expert, and biases."""
-
-    def __init__(
-        self,
-        key: jax.Array,
-        num: int,
-        inputs: dict[str, int],
-        outputs: dict[str, int],
-        initializer: Initializer,
-        *,
-        bias: bool = False,
-    ):
-        """Declares the parameters."""
-        axes = {"expert": num} | inputs | outputs
-        self.kernel = parameter(key, tuple(axes.values()), tuple(axes), initializer, contract=1)
-        own = {"expert": num} | outputs
-        shape, names = tuple(own.values()), tuple(own)
-        self.bias = parameter(key, shape, names, constant(0.0)) if bias else None
 
 
 @dataclass(frozen=True, kw_only=True)

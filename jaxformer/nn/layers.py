@@ -164,6 +164,27 @@ class Linear(nnx.Module):
         return linear(x, self.kernel.get_value(), value_of(self.bias), contract=self.contract)
 
 
+class ExpertLinear(nnx.Module):
+    """The kernels `[E, *inputs, *outputs]` of the same linear map of every expert, and biases."""
+
+    def __init__(
+        self,
+        key: jax.Array,
+        num: int,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        initializer: Initializer,
+        *,
+        bias: bool = False,
+    ):
+        """Declares the parameters."""
+        axes = {"expert": num} | inputs | outputs
+        self.kernel = parameter(key, tuple(axes.values()), tuple(axes), initializer, contract=1)
+        own = {"expert": num} | outputs
+        shape, names = tuple(own.values()), tuple(own)
+        self.bias = parameter(key, shape, names, constant(0.0)) if bias else None
+
+
 class NormLayer(nnx.Module):
     """Normalises the last axis with a norm (LayerNorm, RMSNorm) and its parameters."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.experts.routing import GroupedRouter, SigmoidTopK, SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import YaRN
@@ -20,7 +21,7 @@ from jaxformer.hub.weights.layouts import Concatenated, PerHead
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import LatentAttention
-from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert
+from jaxformer.nn.experts import Experts, SharedExpert
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import expert_names
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama

@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Any
 
+from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Expect
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.nn.experts import BalanceLoss, Experts
+from jaxformer.nn.experts import Experts
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WINDOW, llama

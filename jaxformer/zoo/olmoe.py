@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from jaxformer.functional.experts.losses import BalanceLoss, ZLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.fields import Activation, Expect, NormEps
@@ -9,7 +10,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import DotProductAttention
-from jaxformer.nn.experts import BalanceLoss, Experts, ZLoss
+from jaxformer.nn.experts import Experts
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import RoPE
@@ -24,7 +25,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
-from jaxformer.nn.experts import BalanceLoss, Experts, SharedExpert
+from jaxformer.nn.experts import Experts, SharedExpert
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import (

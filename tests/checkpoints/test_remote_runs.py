@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 
 import pytest
@@ -13,6 +12,7 @@ from object_store import (  # noqa: F401 (fixtures)
     gcs_server,
     s3_server,
 )
+from ports import free_address
 from tiny_run import hash_of
 
 from jaxformer.checkpoints.files import COMMIT_FILE, saved_steps
@@ -28,10 +28,7 @@ OPTIONS = (
 
 def start_two(runs, run_dir, **environment):
     environment |= {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    job = ("--job.coordinator", address, "--job.num-processes", "2", "--job.process-id")
+    job = ("--job.coordinator", free_address(), "--job.num-processes", "2", "--job.process-id")
     return [runs.start(run_dir, *OPTIONS, *job, index, **environment) for index in ("0", "1")]
 
 

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ports import free_port
 from saved_folders import save_tiny
 from tiny_models import random_parameters
 
@@ -307,9 +308,7 @@ def test_a_port_that_another_process_took_meanwhile():
 
 
 def test_the_command_listens_on_the_loopback_address(folder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "jaxformer", "serve", str(folder), "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

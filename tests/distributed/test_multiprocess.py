@@ -2,13 +2,13 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from ports import free_address
 from tiny_run import tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
@@ -17,12 +17,6 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 
 pytestmark = pytest.mark.more
-
-
-def free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return f"localhost:{free.getsockname()[1]}"
 
 
 def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:

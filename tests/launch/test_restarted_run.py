@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 from dataclasses import replace
 
 import pytest
-from tiny_run import ROOT, hash_of
+from ports import free_address
+from tiny_run import ROOT, has_saved, hash_of
 
 from jaxformer.launch import Job, TpuVm, tpu_vm_script
 
@@ -28,12 +28,6 @@ GCLOUD = (
     "sys.exit(subprocess.run(['bash', '-c', *command], env=os.environ | own).returncode)\n"
 )
 """Runs here what it is to run on a machine, each with a home of its own."""
-
-
-def free_address():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return f"localhost:{free.getsockname()[1]}"
 
 
 class Machines:
@@ -62,9 +56,8 @@ class Machines:
         assert status == 0, output
 
     def send(self, machine, number, after):
-        """Signals the process of a machine once the run has so many rows of metrics."""
-        metrics = self.run_dir / "metrics.jsonl"
-        self.until(lambda: metrics.exists() and metrics.read_text().count("train") > after)
+        """Signals the process of a machine once the run has the checkpoint of a step."""
+        self.until(lambda: has_saved(self.run_dir, after))
         os.kill(int((self.homes[machine] / "tiny.pid").read_text()), number)
 
     def until(self, condition):
@@ -100,11 +93,11 @@ def test_machines_whose_processes_are_killed_and_stopped_go_on_to_the_same_bits(
 
     machines = Machines(cluster, runs, tmp_path / "run")
     machines.start()
-    machines.send(1, signal.SIGKILL, after=12)
+    machines.send(1, signal.SIGKILL, after=10)
     machines.until(lambda: "continuing from step 10" in machines.logs()[0])
-    machines.send(0, signal.SIGKILL, after=22)
+    machines.send(0, signal.SIGKILL, after=20)
     machines.until(lambda: "continuing from step 20" in machines.logs()[0])
-    machines.send(1, signal.SIGTERM, after=32)
+    machines.send(1, signal.SIGTERM, after=30)
     assert machines.end() == ["0", "0"], machines.logs()
     first, second = machines.logs()
     assert "stopped after step" in first
@@ -116,5 +109,5 @@ def test_machines_whose_processes_are_killed_and_stopped_go_on_to_the_same_bits(
 def test_machines_give_up_after_as_many_failures_as_they_may_have(cluster, runs, tmp_path):
     machines = Machines(cluster, runs, tmp_path / "run")
     machines.start(replace(TWO, max_restarts=0))
-    machines.send(1, signal.SIGKILL, after=12)
+    machines.send(1, signal.SIGKILL, after=10)
     assert machines.end() == ["1", "137"], machines.logs()

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
-from tiny_run import ROOT, hash_of
+from ports import free_port
+from tiny_run import ROOT, has_saved, hash_of
 
 from jaxformer.launch import Job, Slurm, slurm_script
 
@@ -41,6 +41,11 @@ echo "$@" >> requeued
 """
 
 
+def rows_of(run):
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count("train") if metrics.exists() else 0
+
+
 class Scheduler:
     """A folder with stand-ins for srun and scontrol, and the job's script."""
 
@@ -61,20 +66,16 @@ class Scheduler:
         self.environment = runs.environment | {"PYTHONPATH": modules, "PATH": programs}
 
     def submit(self):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = str(free.getsockname()[1])
-        job = {"SLURM_JOB_ID": "7", "JAX_COORDINATOR_PORT": port}
+        job = {"SLURM_JOB_ID": "7", "JAX_COORDINATOR_PORT": str(free_port())}
         return subprocess.Popen(["bash", "job.sh"], cwd=self.folder, env=self.environment | job)
 
     def logs(self):
         return [(self.folder / f"task-{rank}.log").read_text() for rank in range(2)]
 
-    def interrupt(self, rank, number, rows):
-        """Signals a task once the run has so many rows of metrics; the status of the script."""
+    def interrupt(self, rank, number, ready):
+        """Signals a task once the run is ready for it; the status of the script."""
         script = self.submit()
-        metrics = self.run_dir / "metrics.jsonl"
-        while not (metrics.exists() and metrics.read_text().count("train") > rows):
+        while not ready(self.run_dir):
             assert script.poll() is None, self.logs()
             time.sleep(0.02)
         os.kill(int((self.folder / "tasks").read_text().split()[rank]), number)
@@ -95,10 +96,10 @@ def test_a_job_that_is_told_to_stop_and_one_that_is_killed_end_with_the_same_bit
     assert "2 processes" in undisturbed.logs()[0]
 
     job = Scheduler(tmp_path / "disturbed", runs)
-    assert job.interrupt(1, signal.SIGTERM, rows=3) == 75, job.logs()
+    assert job.interrupt(1, signal.SIGTERM, lambda run: rows_of(run) > 3) == 75, job.logs()
     assert job.requeued == ["requeue 7"]
     assert "stopped after step" in job.logs()[0]
-    assert job.interrupt(1, signal.SIGKILL, rows=22) not in (0, 75)
+    assert job.interrupt(1, signal.SIGKILL, lambda run: has_saved(run, 20)) not in (0, 75)
     assert job.requeued == ["requeue 7"]
     assert "error: another process of this job has ended" in job.logs()[0]
     assert job.submit().wait(timeout=600) == 0, job.logs()

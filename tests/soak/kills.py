@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 from soak.moments import is_saving, last_step, wait_for_moment
-from soak.processes import Starter, endings
-from soak.runs import measured, write_experiments
-from soak.trial import Outcome, Silent, Trial, chance, judge
+from soak.processes import Result, Starter, endings
+from soak.runs import write_experiments
+from soak.trial import Outcome, Trial, chance, judge
 
 PART = "kills"
 STEPS, INTERVAL = 300, 5
@@ -26,7 +26,7 @@ class Kills:
         experiment = write_experiments(folder.parent)["text"]
         options = ("--train.steps", STEPS, "--train.checkpoint-interval", INTERVAL)
         self.starter = Starter(folder, experiment, *options, "--train.eval-interval", 100)
-        self._whole: dict[int, tuple[str, list[tuple]]] = {}
+        self._whole: dict[int, Result] = {}
 
     def trial(self, index: int) -> Trial:
         """Kills one run a few times, lets it end, and compares."""
@@ -55,17 +55,12 @@ class Kills:
             log.append(f"{name}{' (in a save)' if is_saving(run) else ''} at {last_step(run)}")
             complaints |= endings(started, victims)[0]
         self.starter.finish(run, processes, *mesh)
-        if self.starter.content_hash(run, STEPS) != whole[0]:
-            raise Silent("the killed run ended with other parameters or optimizer state")
-        if measured(run) != whole[1]:
-            raise Silent("the killed run measured other losses")
-        if complaints:
-            raise AssertionError("; ".join(sorted(complaints)))
+        self.starter.result(run, STEPS).check(whole, complaints)
 
-    def _undisturbed(self, processes: int) -> tuple[str, list[tuple]]:
-        """The content hash and the losses of a run that nobody kills."""
+    def _undisturbed(self, processes: int) -> Result:
+        """What a run comes to that nobody kills."""
         if processes not in self._whole:
             run = self.folder / f"whole-{processes}"
             self.starter.finish(run, processes, "--mesh.data", processes)
-            self._whole[processes] = self.starter.content_hash(run, STEPS), measured(run)
+            self._whole[processes] = self.starter.result(run, STEPS)
         return self._whole[processes]

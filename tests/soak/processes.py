@@ -3,16 +3,19 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from ports import free_address
 
 from jaxformer.io.paths import AnyPath
-from soak.runs import ROOT
+from soak.runs import ROOT, measured
+from soak.trial import Silent
 
 ALONE_SECONDS, START_SECONDS = 60, 300
 """How long a process may outlive the others of its job, and how long a run may take."""
@@ -56,6 +59,22 @@ class Process:
         return self.said.read_text(errors="replace")
 
 
+class Result(NamedTuple):
+    """What a run has come to."""
+
+    content_hash: str
+    losses: list[tuple]
+
+    def check(self, undisturbed: "Result", complaints: Collection[str]) -> None:
+        """Raises an error if an undisturbed run came to something else, or a process complained."""
+        if self.content_hash != undisturbed.content_hash:
+            raise Silent("it ended with other parameters or optimizer state")
+        if self.losses != undisturbed.losses:
+            raise Silent("it measured other losses")
+        if complaints:
+            raise AssertionError("; ".join(sorted(complaints)))
+
+
 class Starter:
     """Starts the processes of a run, which share what is compiled and nothing else.
 
@@ -77,10 +96,7 @@ class Starter:
         command = (*self._command, *options, "--run-dir", run)
         if processes == 1:
             return [self._process(*command)]
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        command += ("--job.coordinator", address, "--job.num-processes", processes)
+        command += ("--job.coordinator", free_address(), "--job.num-processes", processes)
         command += ("--job.initialization-timeout", 20)  # who is killed before that is not missed
         return [self._process(*command, "--job.process-id", index) for index in range(processes)]
 
@@ -91,13 +107,13 @@ class Starter:
             if complaint or process.status != 0:
                 raise AssertionError(f"to the end: {complaint or process.output()[-500:]}")
 
-    def content_hash(self, run: AnyPath, step: int) -> str:
-        """What `inspect` says of a run that has ended."""
+    def result(self, run: AnyPath, step: int) -> Result:
+        """What a run that has ended at a step came to: its hash is what `inspect` says."""
         process = self._process("-m", "jaxformer", "inspect", run)
         process.ended(START_SECONDS)
         found = re.search(rf"content hash +(\w{{64}}) \(step {step}\)", process.output())
         assert found, process.output()
-        return found.group(1)
+        return Result(found.group(1), measured(run))
 
     def _process(self, *arguments: object) -> Process:
         self._starts += 1

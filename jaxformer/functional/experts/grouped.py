@@ -365,7 +365,7 @@ def _outer_of_blocks(x, y, sizes):
     x, y = (jnp.pad(each, ((0, block), (0, 0))) for each in (x, y))
     wide = jnp.promote_types(x.dtype, jnp.float32)
 
-    def group(_, own):
+    def group(own):
         start, size = own
 
         def add(number, total):
@@ -378,6 +378,6 @@ def _outer_of_blocks(x, y, sizes):
             return total + dot(rows, others, (((0,), (0,)), ((), ())))
 
         total = jnp.zeros((x.shape[1], y.shape[1]), wide)
-        return None, jax.lax.fori_loop(0, -(-size // block), add, total)
+        return jax.lax.fori_loop(0, -(-size // block), add, total)
 
-    return jax.lax.scan(group, None, (jnp.cumsum(sizes) - sizes, sizes))[1]
+    return jax.lax.map(group, (jnp.cumsum(sizes) - sizes, sizes))

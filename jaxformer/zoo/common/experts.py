@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.hub.fields import Computed, Flag, Number
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import DecoderConfig
-from jaxformer.nn.experts import BalanceLoss
 
 
 def _read_loss(hf_config: HFConfig) -> dict[str, Any]:
