@@ -7,6 +7,7 @@ from math import prod
 from jaxformer.config import Config
 from jaxformer.distributed.sharding import MESH_AXES, row_shards
 from jaxformer.distributed.slices import Slice
+from jaxformer.functional.attention.devices import suffice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import abstract_model_of
 from jaxformer.nn.config import Remat, RematNames, TransformerConfig
@@ -193,10 +194,10 @@ def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> lis
     gathers, gathered, exchanges, exchanged = 0, 0, 0, 0
     for stack in model.stacks:
         widths = _BFLOAT16_BYTES * read * (stack.head_width + stack.value_width) // tensor
-        if stack.kv_heads % (sequence * tensor) == 0:
+        if (kv_heads := exchanged_heads(stack, sequence, tensor)) is not None:
             # Queries, keys, values and outputs, and their gradients.
             exchanges += 8 * stack.num_layers
-            exchanged += 2 * stack.num_layers * widths * (stack.num_heads + stack.kv_heads)
+            exchanged += 2 * stack.num_layers * widths * (stack.num_heads + kv_heads)
         else:
             # Keys and values, whose gradients are scattered.
             gathers += stack.num_layers
@@ -207,6 +208,17 @@ def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> lis
         Collective("all-to-all", ("sequence",), exchanged, exchanges),
     ]
     return [each for each in found if each.count]
+
+
+def exchanged_heads(stack: TransformerConfig, sequence: int, tensor: int) -> int | None:
+    """The key/value heads, copies included, that devices along time exchange for time.
+
+    None: there are too few heads, so that each device gathers the keys and values of its rows.
+    """
+    kv_heads = max(1, stack.kv_heads // tensor)
+    if not suffice(stack.num_heads // tensor, kv_heads, sequence):
+        return None
+    return tensor * max(kv_heads, sequence)
 
 
 def _exchanged(model: ModelConfig, tokens: int) -> list[Collective]:

@@ -20,6 +20,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import RematNames
 from jaxformer.plan.closed_form import (
+    exchanged_heads,
     expert_parameter_count,
     parameter_count,
     saved_bytes,
@@ -306,9 +307,12 @@ def _rough_bytes(config: Config) -> float:
     for stack in model.stacks:
         layer = saved_bytes(stack.with_fields(remat="none"), tokens, mesh.tensor)
         found += saved_bytes(stack, tokens, mesh.tensor) + layer / stack.num_layers
-        keys = tokens * mesh.sequence * stack.kv_heads * (stack.head_width + stack.value_width)
-        # Keys and values of all parts of a row, and their gradients.
-        found += (mesh.sequence > 1) * 2 * keys * stack.dtype.itemsize / mesh.tensor
+        if mesh.sequence > 1:
+            exchanged = exchanged_heads(stack, mesh.sequence, mesh.tensor)
+            heads = stack.kv_heads if exchanged is None else exchanged / mesh.sequence
+            width = stack.dtype.itemsize * (stack.head_width + stack.value_width)
+            # Keys and values of all parts of a row, and their gradients.
+            found += 2 * tokens * mesh.sequence * heads * width / mesh.tensor
     return found
 
 

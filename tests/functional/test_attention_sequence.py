@@ -14,6 +14,7 @@ from jaxformer.functional import (
     Bias,
     DistanceTerms,
     Mask,
+    Segments,
     attention,
     causal,
     sliding_window,
@@ -26,18 +27,20 @@ LENGTH = 32
 
 QUICK = (
     # parts, implementation, mask, bias, query and key heads, dropout
-    (2, "blockwise", "segments", "t5", (4, 1), 0.2),
-    (4, "blockwise", "prefix", "alibi", (4, 2), 0.0),
+    (2, "blockwise", "segments", "t5", (3, 1), 0.2),
+    (4, "blockwise", "prefix", "alibi", (6, 2), 0.0),
     (8, "blockwise", "window", None, (4, 4), 0.0),
-    (4, "reference", "rows", "array", (4, 2), 0.2),
+    (4, "reference", "rows", "array", (6, 2), 0.2),
     (2, "blockwise", "segments", "array", (4, 2), 0.2),  # whole rows of half the heads
+    (4, "blockwise", "segments", "t5", (8, 2), 0.2),  # ... of a fourth, with copies of keys
+    (2, "reference", "rows", "alibi", (4, 1), 0.2),
     (4, "ring", "segments", "t5", (4, 2), 0.2),
     (2, "ring", "window", "alibi", (4, 4), 0.0),
 )
 MORE = tuple(
     (parts, implementation, mask, bias, heads, 0.2)
     for implementation in ("blockwise", "reference", "ring")
-    for parts, heads in ((2, (4, 4)), (4, (4, 2)), (8, (4, 1)))
+    for parts, heads in ((2, (4, 4)), (2, (3, 1)), (4, (4, 2)), (8, (4, 1)))
     for mask in ("none", "causal", "prefix", "window", "right padding", "segments", "blocks")
     for bias in (None, "alibi", "t5")
 ) + tuple(
@@ -95,7 +98,7 @@ def test_every_mask_and_bias(case):
     assert_equals_one_device(case)
 
 
-@pytest.mark.parametrize("num_heads", [(4, 2), (8, 4)], ids=["keys", "heads"])
+@pytest.mark.parametrize("num_heads", [(6, 2), (8, 4), (8, 2)], ids=["keys", "heads", "copies"])
 def test_beside_axes_of_rows_and_heads(num_heads):
     case = (2, "blockwise", "segments", "t5", num_heads, 0.2)
     assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
@@ -206,8 +209,9 @@ def test_the_probabilities_are_those_of_one_device():
         np.testing.assert_allclose(weights(inputs, jax.random.key(3)), expected, atol=1e-6)
 
 
-def test_heads_that_suffice_are_exchanged_for_time():
-    *inputs, _ = arrays(LENGTH, LENGTH, (8, 4))
+@pytest.mark.parametrize("num_heads", [(8, 4), (8, 2)])
+def test_heads_that_suffice_are_exchanged_for_time(num_heads):
+    *inputs, _ = arrays(LENGTH, LENGTH, num_heads)
     with jax.set_mesh(jax.make_mesh((4,), ("sequence",), axis_types=(AxisType.Explicit,))):
         placed = [put(x, None, "sequence", None, None) for x in inputs]
         run = jax.jit(jax.grad(lambda x: attention(*x, mask=causal()).sum()))
@@ -220,7 +224,7 @@ def test_heads_that_suffice_are_exchanged_for_time():
     ("mask", "moves"), [(causal(), True), (sliding_window(9), False), (None, False)]
 )
 def test_keys_are_gathered_and_their_gradients_scattered(mask, moves):
-    *inputs, cotangent = arrays(LENGTH, LENGTH, (4, 2))
+    *inputs, cotangent = arrays(LENGTH, LENGTH, (6, 2))
 
     @jax.jit
     def gradients(inputs, cotangent):
@@ -276,8 +280,10 @@ def test_every_device_of_a_ring_computes_as_many_pairs_in_each_turn(kind):
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
-@pytest.mark.parametrize("kind", ["causal", "window", "none"])
-def test_every_device_reads_as_many_keys(monkeypatch, kind, parts):
+@pytest.mark.parametrize(
+    ("kind", "heads"), [("causal", 3), ("window", 3), ("none", 3), ("documents", 8)]
+)
+def test_every_device_reads_as_many_keys(monkeypatch, kind, heads, parts):
     def count(query, key, value, request):
         del value
         keys = jnp.sum(request.mask.values(query.shape[1], key.shape[1]), axis=-1)
@@ -286,16 +292,18 @@ def test_every_device_reads_as_many_keys(monkeypatch, kind, parts):
         return jnp.broadcast_to(found, (*query.shape[:3], 2)).astype(query.dtype)
 
     monkeypatch.setattr(blockwise, "attend", count)
-    *inputs, _ = arrays(256, 256, (4, 1))
-    mask = {"causal": causal(), "window": sliding_window(9), "none": None}[kind]
+    *inputs, _ = arrays(256, 256, (heads, 1))
+    segments = np.repeat([[1, 2, 3], [1, 2, 3]], [200, 40, 16], axis=1)
+    masks = {"causal": causal(), "window": sliding_window(9), "none": Mask()}
+    mask = masks.get(kind, causal() & Segments(segments, segments))
     with jax.set_mesh(mesh(parts)):
         placed = [put(x, None, "sequence", None, None) for x in inputs]
         found = jax.jit(lambda *x: attention(*x, mask=mask, implementation="blockwise"))(*placed)
-    device, keys = np.asarray(found[0, :, 0]).astype(int).T
-    work = np.bincount(device, keys, parts)
+    device, keys = np.moveaxis(np.asarray(found).astype(int), -1, 0)
+    work = np.bincount(device.ravel(), keys.ravel(), parts)
     assert work.max() <= 1.05 * work.mean()
-    expected = np.asarray((Mask() if mask is None else mask).values(256, 256))
-    np.testing.assert_array_equal(keys, np.broadcast_to(expected.sum(-1), (1, 256))[0])
+    expected = np.asarray(mask.values(256, 256)).sum(-1)[..., None]
+    np.testing.assert_array_equal(keys, np.broadcast_to(expected, keys.shape))
 
 
 def test_memory_falls_with_the_number_of_devices():

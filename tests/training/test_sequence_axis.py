@@ -9,7 +9,7 @@ from jaxformer.config import Config, TrainConfig, experiment, validate
 from jaxformer.config.train import DPO
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.functional import ALiBi, Learned, NoPosition, T5Bias
+from jaxformer.functional import ALiBi, Learned, NoPosition, RoPE, T5Bias, YaRN
 from jaxformer.models import (
     Classification,
     DecoderConfig,
@@ -82,6 +82,8 @@ DECODERS = {
     "RoPE": ({}, {}),
     "one kv head": ({"num_kv_heads": 1}, {}),
     "grouped": ({"num_kv_heads": 2}, {}),
+    "few heads": ({"num_heads": 2, "num_kv_heads": 1}, {}),
+    "YaRN": ({"position": RoPE(scaling=YaRN(factor=4.0, original_max_length=8))}, {}),
     "ALiBi": ({"position": ALiBi()}, {}),
     "learned": ({"position": Learned(max_length=LENGTH)}, {}),
     "no positions": ({"position": NoPosition()}, {}),
@@ -97,10 +99,10 @@ DECODERS = {
     "scanned": ({"scan_layers": True}, {}),
     "dropout": ({"dropout": 0.3, "self_attention": DotProductAttention(dropout=0.2)}, {}),
 }
-QUICK = ("grouped", "packed", "dropout")
+QUICK = ("few heads", "packed", "dropout")
 
 
-@pytest.mark.quick("mesh0-grouped", "mesh0-packed", "mesh0-dropout")
+@pytest.mark.quick("mesh0-few heads", "mesh0-packed", "mesh0-dropout")
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
@@ -108,7 +110,7 @@ QUICK = ("grouped", "packed", "dropout")
 @pytest.mark.parametrize("mesh", [TWO_AXES, pytest.param(THREE_AXES, marks=pytest.mark.more)])
 def test_decoders(name, mesh):
     fields, arrays = DECODERS[name]
-    assert_same(DecoderConfig(**SIZES, **fields), batch() | arrays, mesh)
+    assert_same(DecoderConfig(**SIZES | fields), batch() | arrays, mesh)
 
 
 @pytest.mark.parametrize(

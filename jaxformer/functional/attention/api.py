@@ -63,9 +63,10 @@ def attention(
     N is multi-head, K = 1 multi-query attention.
     A query whose keys are all masked gives zeros, with zero gradients; B, T and S may be 0. In an
     explicit mesh each device computes its batch rows, queries and heads. If queries and keys are
-    sharded along time, the devices exchange time for heads where these suffice. Otherwise each
-    gathers all keys and values of its rows and heads, whose gradients are scattered again, and
-    under a causal mask they exchange queries so that all of them read as many keys.
+    sharded along time, the devices exchange time for heads if they divide N, and divide K or are a
+    multiple of it. Otherwise each gathers all keys and values of its rows and heads, whose
+    gradients are scattered again, and under a causal mask they exchange queries so that all of them
+    read as many keys.
 
     The activations "hook_attn_scores" (scaled, capped, biased, -inf where masked) and
     "hook_pattern" (the probabilities), `[B, N, T, S]`, are computed by the reference

@@ -49,7 +49,7 @@ def unsupported(query, key, value, request: Request) -> str | None:
         or width > widest,
         f"it needs values as wide as the keys, not {value.shape[-1]}": value.shape[-1] != width,
         "the queries are sharded along time, and their heads cannot be": not has_whole_rows(
-            query, key
+            query, key, request
         ),
         "this mask needs even lengths": odd and terms_of(rest),
     }

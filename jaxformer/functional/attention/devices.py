@@ -15,9 +15,13 @@ from jaxformer.functional.positions.base import Bias
 def exchange(attend, query, key, value, request, time):
     """Computes whole rows of a part of the heads on each device (DeepSpeed Ulysses).
 
+    Devices whose query heads read the same key/value head get a copy of it.
+
     Returns:
         The outputs of the device's own queries.
     """
+    copies = -(-jax.lax.axis_size(time) // key.shape[2])
+    key, value = (jnp.repeat(x, copies, axis=2) for x in (key, value))
     whole = (
         jax.lax.all_to_all(x, time, split_axis=2, concat_axis=1, tiled=True)
         for x in (query, key, value)
@@ -91,17 +95,33 @@ def _moves(side: int, time) -> list[tuple[int, int]]:
     return [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
 
 
-def has_whole_rows(query: jax.Array, key: jax.Array) -> bool:
-    """Returns whether each device can compute whole rows of its heads, see `exchange`.
+def suffice(heads: int, kv_heads: int, devices: int) -> bool:
+    """Returns whether each of the devices along time can have a part of the heads.
 
-    The devices along time must divide the key/value heads of the others.
+    The devices must divide the query heads, and the key/value heads or be a multiple of them:
+    N mod n = 0, and K mod n = 0 or n mod K = 0.
+
+    Args:
+        heads: N, the query heads of the devices.
+        kv_heads: K, their key/value heads.
+        devices: n.
     """
+    return heads % devices == 0 and (kv_heads % devices == 0 or devices % kv_heads == 0)
+
+
+def has_whole_rows(query: jax.Array, key: jax.Array, request: Request) -> bool:
+    """Returns whether each device can compute whole rows of its heads, see `exchange`."""
     spec = spec_of(query)
     if spec is None or spec[1] is None:
         return True
+    if spec_of(key)[1] != spec[1]:
+        return False
     sizes = jax.typeof(query).sharding.mesh.shape
-    shards = math.prod(sizes[axis] for entry in spec[1:3] for axis in mesh_axes(entry))
-    return spec_of(key)[1] == spec[1] and key.shape[2] % shards == 0
+    time, shards = (math.prod(sizes[axis] for axis in mesh_axes(entry)) for entry in spec[1:3])
+    kv_heads = key.shape[2] // shards or 1  # one head is not sharded
+    # The vectors of distances are those of each head, of which there are no copies.
+    copies = request.distances is None or kv_heads % time == 0
+    return copies and suffice(query.shape[2] // shards, kv_heads, time)
 
 
 def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
@@ -124,7 +144,7 @@ def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
     batch, time, heads, _ = spec
     key_time = time if spec_of(key)[1] == time else None
     turns = turns if key_time is not None else None
-    exchanges = time is not None and turns is None and has_whole_rows(query, key)
+    exchanges = time is not None and turns is None and has_whole_rows(query, key, request)
     of_query = PartitionSpec(batch, time, heads, None)
     of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
     own_heads = (*mesh_axes(heads), *mesh_axes(time)) if exchanges else heads
