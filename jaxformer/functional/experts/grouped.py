@@ -349,14 +349,17 @@ def _product_of_blocks(x, kernels, sizes, transposed):
         def multiply(number, y):
             first = starts[own] + number * block
             rows = jax.lax.dynamic_slice_in_dim(x, first, block)
-            product = dot(rows, kernel, dimensions, dtype=x.dtype)
+            product = dot(rows, kernel, dimensions)
             return jax.lax.dynamic_update_slice_in_dim(y, product, first, 0)
 
         return jax.lax.fori_loop(0, -(-sizes[own] // block), multiply, y)
 
-    y = jnp.zeros((x.shape[0], kernels.shape[1 if transposed else 2]), x.dtype)
+    # Rounded once: XLA rounds a block that it writes into an array element by element.
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    y = jnp.zeros((x.shape[0], kernels.shape[1 if transposed else 2]), wide)
     # The kernels of groups without rows are not read.
-    return jax.lax.fori_loop(0, jnp.count_nonzero(sizes), group, y)[:-block]
+    y = jax.lax.fori_loop(0, jnp.count_nonzero(sizes), group, y)
+    return y[:-block].astype(x.dtype)
 
 
 def _outer_of_blocks(x, y, sizes):
