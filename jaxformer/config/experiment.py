@@ -453,8 +453,9 @@ def _check_batch_size(name: str, batch_size: int, parts: int, sizes: Mapping[str
         axes = " x ".join(f"mesh.{axis}" for axis in RULES["batch"])
         raise ConfigError(
             f"{name} = {batch_size} is not divisible by train.gradient_accumulation x {axes} = "
-            f"{parts} x {replicas} = {parts * replicas}: every device must get the same number of "
-            "rows in every part"
+            f"{parts} x {replicas} = {parts * replicas}, which would give every device the same "
+            f"number of rows: choose a multiple of {parts * replicas}, or let devices share rows "
+            "(mesh.sequence)"
         )
 
 

@@ -1,7 +1,8 @@
 """Span corruption, T5's objective: sentinels replace spans, and the decoder predicts the spans."""
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -68,15 +69,21 @@ class SpanCorruption(RowObjective):
 
     def validate(self, packing, sequence_length):
         super().validate(packing, sequence_length)
-        _, spans = noise_counts(
-            self.raw_length(sequence_length), self.noise_density, self.mean_span
-        )
-        if spans + self.final_sentinel > NUM_SENTINELS:
+        needed = self._sentinels(sequence_length)
+        if needed > NUM_SENTINELS:
+            spans = itertools.count(math.ceil(self.mean_span))
+            fits = (replace(self, mean_span=float(span)) for span in spans)
+            enough = next(x for x in fits if x._sentinels(sequence_length) <= NUM_SENTINELS)
             raise ConfigError(
-                f"sequence_length = {sequence_length} needs {spans + self.final_sentinel} "
-                f"sentinels, but there are {NUM_SENTINELS}: choose a shorter one, or an "
-                f"objective.mean_span above {self.mean_span:g}"
+                f"sequence_length = {sequence_length} needs {needed} sentinels, but there are "
+                f"{NUM_SENTINELS}: choose a shorter one, or an objective.mean_span of at least "
+                f"{enough.mean_span:g}"
             )
+
+    def _sentinels(self, sequence_length: int) -> int:
+        length = self.raw_length(sequence_length)
+        _, spans = noise_counts(length, self.noise_density, self.mean_span)
+        return spans + self.final_sentinel
 
     def start_id(self, tokenizer):
         return tokenizer.pad_id
