@@ -82,9 +82,10 @@ def test_every_mesh_makes_the_same_update(mesh):
     query, output = (
         f"transformer.stack.group.0.sublayers.0.attention.{n}.kernel" for n in ("query", "output")
     )
+    tensor = "tensor" if mesh[2] > 1 else None  # axes of one device are not named
     assert spec[query + ".lora_a"] == jax.P(None, "fsdp", None)
-    assert spec[query + ".lora_b"] == jax.P(None, None, "tensor", None)
-    assert spec[output + ".lora_a"] == jax.P(None, "tensor", None, None)
+    assert spec[query + ".lora_b"] == jax.P(None, None, tensor, None)
+    assert spec[output + ".lora_a"] == jax.P(None, tensor, None, None)
     assert spec[output + ".lora_b"] == jax.P(None, None, "fsdp")
 
 
