@@ -1,5 +1,6 @@
 """`save`, and the files of an export: weights, config.json, and the other files of a model."""
 
+import logging
 import shutil
 from collections.abc import Mapping
 from numbers import Real
@@ -43,6 +44,11 @@ from jaxformer.pretrained.export.serving_files import write_json, write_serving_
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSettings
 
+_log = logging.getLogger(__name__)
+_NO_CAPACITY = (
+    "feed_forward.capacity = %g is left out: no experts of transformers drop tokens, so these "
+    "compute all of them, as generation does here"
+)
 _TOKENIZER_FIELDS = frozenset(
     name
     for name in SIDE_FILES
@@ -98,6 +104,10 @@ def write_config_and_other_files(
 ) -> None:
     """Writes config.json, and copies the other files of a model from `home`."""
     values = config_values(checkpoint)
+    for stack in checkpoint.config.stacks:
+        if (capacity := getattr(stack.feed_forward, "capacity", None)) is not None:
+            _log.warning(_NO_CAPACITY, capacity)
+            break
     source = file_in(home, CONFIG) if home else None
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
     if source is None or values.get(name, "float32") != dtype.name:

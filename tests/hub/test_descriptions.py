@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from saved_folders import save_tiny
 
+import jaxformer
 from jaxformer.errors import ConfigError
 from jaxformer.functional import RoPE
 from jaxformer.hub.checkpoint import read_checkpoint
@@ -149,3 +151,10 @@ def test_a_whisper_of_ones_own_is_a_whisper():
     values = describe(alone, FORMATS.values()).hf_config.values
     assert values["architectures"] == ["WhisperForAudioClassification"]
     assert values["classifier_proj_size"] == 7
+
+
+def test_a_capacity_of_experts_is_left_out_with_a_warning(tmp_path, caplog):
+    model = jaxformer.load(save_tiny("mixtral", tmp_path / "theirs"))
+    config = model.config.with_fields(**{"feed_forward.capacity": 2.0})
+    jaxformer.save(replace(model, config=config), tmp_path / "ours")
+    assert "capacity = 2" in caplog.text
