@@ -307,12 +307,10 @@ def _rough_bytes(config: Config) -> float:
     for stack in model.stacks:
         layer = saved_bytes(stack.with_fields(remat="none"), tokens, mesh.tensor)
         found += saved_bytes(stack, tokens, mesh.tensor) + layer / stack.num_layers
-        if mesh.sequence > 1:
-            exchanged = exchanged_heads(stack, mesh.sequence, mesh.tensor)
-            heads = stack.kv_heads if exchanged is None else exchanged / mesh.sequence
-            width = stack.dtype.itemsize * (stack.head_width + stack.value_width)
-            # Keys and values of all parts of a row, and their gradients.
-            found += 2 * tokens * mesh.sequence * heads * width / mesh.tensor
+        exchanged = exchanged_heads(stack, mesh.sequence, mesh.tensor)
+        heads = mesh.sequence * stack.kv_heads if exchanged is None else exchanged
+        keys = tokens * heads * (stack.head_width + stack.value_width) / mesh.tensor  # and values
+        found += (mesh.sequence > 1) * 2 * keys * stack.dtype.itemsize  # with their gradients
     return found
 
 

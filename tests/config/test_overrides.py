@@ -1,6 +1,10 @@
 """Command-line overrides: typed values, component choices, errors that help."""
 
 import abc
+import dataclasses
+import inspect
+import itertools
+import typing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +16,7 @@ from jaxformer.data import DataConfig, Files
 from jaxformer.data.chat.config import ChatData
 from jaxformer.data.tasks import ImageFolder, Images, TaggedText
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.components import all_types, union_members
 
 
 class Position(abc.ABC):
@@ -276,3 +281,32 @@ def test_data_know_train_and_source_by_either_name(tmp_path):
     assert chats.train == "b.jsonl"
     with pytest.raises(ConfigError, match=r"Unknown option --data\.trian; did you mean"):
         parse(Config(data=ChatData(train="a")), ["--data.trian", "b.jsonl"], "x")
+
+
+def component_fields(kind, seen):
+    """The types of all fields that a configuration may have, and of their components."""
+    if kind in seen or not dataclasses.is_dataclass(kind):
+        return
+    seen.add(kind)
+    for name, hint in typing.get_type_hints(kind).items():
+        members = [member for member in union_members(hint) if inspect.isclass(member)]
+        yield f"{kind.__name__}.{name}", members
+        items = typing.get_args(hint) if typing.get_origin(hint) is tuple else members
+        for each in itertools.chain.from_iterable(map(all_types, items)):
+            yield from component_fields(each, seen)
+
+
+def test_a_component_that_may_be_none_has_options():
+    # tyro takes an optional component for a fixed value unless its base class is a dataclass.
+    found = dict(component_fields(Config, set()))
+    assert len(found) > 400
+    optional = {name: members for name, members in found.items() if type(None) in members}
+    for name, members in optional.items():
+        bases = [each for each in members if inspect.isabstract(each)]
+        assert all(map(dataclasses.is_dataclass, bases)), name
+
+
+def test_the_options_of_an_optional_component():
+    default = DataConfig(sequence_length=64)
+    options = ["--objective", "SpanCorruption", "--objective.mean-span", "5"]
+    assert parse(default, options, "train").objective.mean_span == 5.0

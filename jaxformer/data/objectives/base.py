@@ -17,6 +17,7 @@ from jaxformer.errors import ConfigError
 RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
 
 
+@dataclass(frozen=True)
 class Objective(abc.ABC):
     """How a stream of tokens becomes examples; subclasses are frozen dataclasses."""
 

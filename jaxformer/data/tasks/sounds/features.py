@@ -32,6 +32,7 @@ _EPS = 1e-7
 """Added to the variance of a waveform, as in transformers."""
 
 
+@dataclass(frozen=True)
 class SoundForm(abc.ABC):
     """How a model reads sounds; subclasses are frozen dataclasses."""
 
