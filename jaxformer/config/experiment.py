@@ -333,10 +333,10 @@ def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, i
         return
     able = DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
     in_parts = DotProductAttention, MLP, Experts
-    kinds = [] if isinstance(model, able) else [type(model)]
+    used = [] if isinstance(model, able) else [type(model)]
     for stack in model.stacks:
-        kinds += [type(stack.self_attention), type(stack.feed_forward)]
-    whole = next((kind for kind in kinds if kind not in in_parts), None)
+        used += [type(stack.self_attention), type(stack.feed_forward)]
+    whole = next((each for each in used if each not in in_parts), None)
     if whole is not None:
         raise ConfigError(
             f"mesh.sequence = {parts}: {whole.__name__} computes whole rows; set it to 1 and use "
@@ -345,7 +345,10 @@ def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, i
     for name, length in lengths.items():
         if length % parts:
             fits = max(size for size in range(1, parts + 1) if length % size == 0)
-            other = f"a length that is a multiple of {parts}"
+            kind = {"inputs": "sequence_length", "decoder_inputs": "target_length"}.get(
+                name, "length"
+            )
+            other = f"a {kind} that is a multiple of {parts}, as {length + -length % parts}"
             if isinstance(model, VisionConfig):
                 more = model.register_tokens + -length % parts
                 other = f"--model.register-tokens {more}, or {other}"

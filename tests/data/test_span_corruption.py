@@ -190,6 +190,20 @@ def test_a_blank_row_counts_nothing():
     assert not any(blank[key].any() for key in ("weights", "segments", "decoder_segments"))
 
 
+def test_targets_are_padded_to_a_length():
+    padded, plain = SpanCorruption(target_length=24), SpanCorruption()
+    (_, expected), (_, found) = (example_of(each, 60, 60, seed=0) for each in (plain, padded))
+    length = len(expected["targets"])
+    assert padded.lengths(60) == {"inputs": 60, "decoder_inputs": 24}
+    for name, array in found.items():
+        size = len(expected[name])
+        np.testing.assert_array_equal(array[:size], expected[name])
+    assert len(found["targets"]) == 24
+    assert found["weights"].sum() == expected["weights"].sum() > 0
+    with pytest.raises(ConfigError, match=f"target_length = 8: must be at least the {length} "):
+        SpanCorruption(target_length=8).validate(Joined(), 60)
+
+
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match=r"Packed\(\): SpanCorruption takes each row as one text"):
         SpanCorruption().validate(Packed(), 100)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import check_field, check_types
+from jaxformer.checks import at_least, check_field, check_fields, check_types, optional
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
 from jaxformer.data.text.packing import TokenRow
@@ -49,8 +49,12 @@ class SpanCorruption(RowObjective):
     final_sentinel: bool = True
     """Whether a sentinel follows the last span, as in the paper but not in T5's published code."""
 
+    target_length: int | None = None
+    """The length to which targets are padded, such as a multiple of mesh.sequence. None: theirs."""
+
     def __post_init__(self):
         check_types(self)
+        check_fields(self, target_length=optional(at_least(1)))
         check_field(self, "noise_density", 0 < self.noise_density < 1, "between 0 and 1")
         # Every span needs a remaining token before it.
         least = max(1.0, self.noise_density / (1 - self.noise_density))
@@ -65,7 +69,7 @@ class SpanCorruption(RowObjective):
 
     def lengths(self, sequence_length):
         _, targets = self._lengths(self.raw_length(sequence_length))
-        return {"inputs": sequence_length, "decoder_inputs": targets}
+        return {"inputs": sequence_length, "decoder_inputs": self.target_length or targets}
 
     def validate(self, packing, sequence_length):
         super().validate(packing, sequence_length)
@@ -79,6 +83,9 @@ class SpanCorruption(RowObjective):
                 f"{NUM_SENTINELS}: choose a shorter one, or an objective.mean_span of at least "
                 f"{enough.mean_span:g}"
             )
+        _, least = self._lengths(self.raw_length(sequence_length))
+        holds = self.target_length is None or self.target_length >= least
+        check_field(self, "target_length", holds, f"at least the {least} tokens of the targets")
 
     def _sentinels(self, sequence_length: int) -> int:
         length = self.raw_length(sequence_length)
