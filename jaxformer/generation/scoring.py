@@ -12,6 +12,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_argument, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.arrays import whole_rows
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import Engine, engine_for
@@ -166,7 +167,7 @@ class Scorer:
         positions = None
         if self._apart:
             positions = jnp.minimum(jnp.arange(length)[None, :], lengths[:, None] - 1)
-        hidden_BTD = _hidden(model, tokens, positions, encoder_outputs)
+        hidden_BTD = whole_rows(_hidden(model, tokens, positions, encoder_outputs))
         # The state before each token that is scored; unspecified beyond the last of them.
         read = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
         read = on_rows(jnp.minimum(read, length - 1))

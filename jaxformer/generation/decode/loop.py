@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.distributed.sharding import on_rows, spec
-from jaxformer.functional.arrays import assert_axes, place, spec_of
+from jaxformer.functional.arrays import assert_axes, place, spec_of, whole_rows
 from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
 from jaxformer.generation.decode.processors import History, Processor, process
 from jaxformer.models.decoder import GenerativeModel
@@ -252,4 +252,5 @@ def _step(model, tokens, count, cache, lengths):
     assert_axes(tokens=(tokens, "B T"), count=(count, "B"), lengths=(lengths, "B"))
     tokens, count, lengths = on_rows((tokens, count, lengths))
     hidden_BTD, after = model.step(tokens, cache, count=count, lengths=lengths)
-    return hidden_BTD, replace(after, lengths=place(after.lengths, spec_of(cache.lengths)))
+    lengths = place(after.lengths, spec_of(cache.lengths))
+    return whole_rows(hidden_BTD), replace(after, lengths=lengths)
