@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import DataError
 from jaxformer.functional.activations import scope, with_cache
+from jaxformer.functional.arrays import whole_rows
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
@@ -238,7 +239,7 @@ class _EncoderDecoder(HFFamily):
     def forward(self, model, checkpoint, inputs, key=None):
         encoder_key, decoder_key = split(key, 2)
         memory, mask = self.encode(model, checkpoint, inputs, encoder_key)
-        hidden = self.decode(model, checkpoint, memory, mask, inputs, decoder_key)
+        hidden = whole_rows(self.decode(model, checkpoint, memory, mask, inputs, decoder_key))
         outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
         return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 

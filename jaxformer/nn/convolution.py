@@ -15,7 +15,7 @@ from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import Linear, NormLayer, normal
 from jaxformer.nn.residual import PostNorm
 from jaxformer.nn.stack import Block
-from jaxformer.nn.sublayer import Context, Sublayer
+from jaxformer.nn.sublayer import Context, Sublayer, explained
 
 
 class ConvolutionalBlock(Block):
@@ -42,7 +42,8 @@ class ConvolutionalBlock(Block):
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         block_key, own_key = split(key, 2)
         of_token = documents_of(context.mask, x, "first_block = ConvolutionBlock")
-        convolved = self.convolution(_neighbours(x, of_token, self.convolution.inputs[0]))
+        with explained(self):
+            convolved = self.convolution(_neighbours(x, of_token, self.convolution.inputs[0]))
         convolved = activation(self.activation)(dropout(convolved, self.dropout, own_key))
         real_BT1 = (of_token > 0)[..., None]
 

@@ -106,7 +106,7 @@ class Sublayer(nnx.Module):
 
 
 @contextlib.contextmanager
-def explained(sublayer: Sublayer) -> Iterator[None]:
+def explained(sublayer: nnx.Module) -> Iterator[None]:
     """Says what to write where a sublayer does to a sharded array what JAX refuses.
 
     Args:

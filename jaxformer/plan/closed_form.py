@@ -7,7 +7,7 @@ from math import prod
 from jaxformer.config import Config
 from jaxformer.distributed.sharding import MESH_AXES, row_shards
 from jaxformer.distributed.slices import Slice
-from jaxformer.functional.attention.devices import suffice
+from jaxformer.functional.attention.devices import heads_suffice
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import abstract_model_of
 from jaxformer.nn.config import Remat, RematNames, TransformerConfig
@@ -216,7 +216,7 @@ def exchanged_heads(stack: TransformerConfig, sequence: int, tensor: int) -> int
     None: there are too few heads, so that each device gathers the keys and values of its rows.
     """
     kv_heads = max(1, stack.kv_heads // tensor)
-    if not suffice(stack.num_heads // tensor, kv_heads, sequence):
+    if not heads_suffice(stack.num_heads // tensor, kv_heads, sequence):
         return None
     return tensor * max(kv_heads, sequence)
 

@@ -707,6 +707,7 @@ WITHOUT_DERIVATIVE = {
     "whole_rows",
     "without",
     "has_whole_rows",
+    "heads_suffice",
     "starts_of",
     "device_kind",
     "trained_array",

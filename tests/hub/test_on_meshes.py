@@ -57,6 +57,24 @@ def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
         np.testing.assert_allclose(actual[name], array, rtol=0, atol=TOLERANCE * largest)
 
 
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        ("llama", "ForCausalLM"),
+        ("t5", "ForConditionalGeneration"),
+        ("bart", "ForSequenceClassification"),
+    ],
+)
+def test_losses_of_tokens_on_several_devices(kind, head, tmp_path):
+    folder = save_tiny(kind, tmp_path, head, vocab_size=132)
+    one = jaxformer.load(folder)
+    several = jaxformer.load(folder, mesh=make_mesh(MeshConfig(data=2, sequence=4)))
+    inputs = example_inputs(one.checkpoint, "right", rows=2)
+    inputs = {name: x[:, :8] if x.ndim == 2 else x for name, x in inputs.items()}
+    expected, actual = (jaxformer.forward(model, inputs) for model in (one, several))
+    assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.slow
 def test_what_an_encoder_decoder_writes_is_that_of_one_device(num_beams, tmp_path):

@@ -95,7 +95,7 @@ def _moves(side: int, time) -> list[tuple[int, int]]:
     return [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
 
 
-def suffice(heads: int, kv_heads: int, devices: int) -> bool:
+def heads_suffice(heads: int, kv_heads: int, devices: int) -> bool:
     """Returns whether each of the devices along time can have a part of the heads.
 
     The devices must divide the query heads, and the key/value heads or be a multiple of them:
@@ -121,7 +121,7 @@ def has_whole_rows(query: jax.Array, key: jax.Array, request: Request) -> bool:
     kv_heads = key.shape[2] // shards or 1  # one head is not sharded
     # The vectors of distances are those of each head, of which there are no copies.
     copies = request.distances is None or kv_heads % time == 0
-    return copies and suffice(query.shape[2] // shards, kv_heads, time)
+    return copies and heads_suffice(query.shape[2] // shards, kv_heads, time)
 
 
 def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):

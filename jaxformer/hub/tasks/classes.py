@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import DataError
+from jaxformer.functional.arrays import whole_rows
 from jaxformer.functional.losses.cross_entropy import binary_cross_entropy, cross_entropy
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks.label_names import ONE_LABEL, SEVERAL_LABELS
@@ -391,6 +392,7 @@ def scored(
     logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
 ) -> dict[str, jax.Array]:
     """Returns the scores and, if there are labels, their loss."""
+    logits = whole_rows(logits)
     outputs = {"logits": logits}
     if "labels" in inputs:
         outputs["loss"] = loss(logits, inputs["labels"])
