@@ -23,7 +23,7 @@ from jaxformer.models import DecoderConfig
 from jaxformer.nn import LatentAttention
 from jaxformer.nn.experts import Experts, SharedExpert
 from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.experts import expert_names
+from jaxformer.zoo.common.experts import dense_names, expert_names
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
 
@@ -246,11 +246,7 @@ _KEYS_AND_VALUES = Fused(
 
 def _weight_map(config: DecoderConfig) -> WeightMap:
     query = "q_proj" if config.self_attention.query_rank is None else "q_a_proj"
-    dense = {
-        f"transformer.stack.group.{layer}.sublayers.1.{ours}": f"model.layers.{layer}.mlp.{theirs}"
-        for layer in range(config.feed_forward.dense_layers)
-        for ours, theirs in _MLP.items()
-    }
+    dense = dense_names(config, **_MLP)
     own = _PARTS | {"sublayers.0.attention.query": f"self_attn.{query}"}
     names = NAMES | expert_names("mlp", **_MLP) | block("transformer", _LAYER, own) | dense
     for fused in (_LATENTS, _KEYS_AND_VALUES):

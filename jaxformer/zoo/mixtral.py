@@ -1,11 +1,13 @@
 """Mixtral: Mistral with eight experts in every layer, of which a token uses two."""
 
+import warnings
 from functools import partial
 from typing import Any
 
 from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, Expect
+from jaxformer.hub.fields import Activation, Computed
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -43,6 +45,18 @@ SYSTEMS = (
     ),
 )
 
+
+def _read_jitter(hf_config: HFConfig) -> dict[str, Any]:
+    """Noise on what the router reads, in training alone."""
+    if noise := hf_config.number("router_jitter_noise", 0.0):
+        warnings.warn(
+            f"{hf_config.path}: router_jitter_noise = {noise} is left out: in training, routers "
+            "read the states without noise",
+            stacklevel=2,
+        )
+    return {}
+
+
 FORMATS = (
     ModelFormat(
         model_type="mixtral",
@@ -54,7 +68,7 @@ FORMATS = (
                 Activation(default="silu"),
                 WINDOW,
                 *expert_fields("num_local_experts"),
-                Expect("router_jitter_noise", 0.0),
+                Computed(_read_jitter, lambda config: {}),
             ),
         ),
         weight_map=lambda config: WeightMap(

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from jaxformer.errors import ConfigError
 from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
@@ -12,7 +13,6 @@ from jaxformer.hub.fields import (
     SLIDING,
     Activation,
     Computed,
-    Expect,
     NormEps,
     Number,
     Value,
@@ -27,7 +27,7 @@ from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts, SharedExpert
 from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
+from jaxformer.zoo.common.experts import RENORMALIZE, dense_names, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
@@ -115,12 +115,33 @@ def _read_window(hf_config: HFConfig) -> dict[str, Any]:
     """All layers have the window, or none."""
     used = hf_config.take("use_sliding_window", False)
     window = hf_config.number("sliding_window", None)
-    return {"windows": (window if used else None,)}
+    return _with_dense_layers(hf_config, (window if used else None,))
 
 
 def _write_window(config: DecoderConfig) -> dict[str, Any]:
     window = config.windows[0]
-    return {"use_sliding_window": window is not None, "sliding_window": window}
+    window = {"use_sliding_window": window is not None, "sliding_window": window}
+    return window | _dense_layers(config)
+
+
+def _with_dense_layers(hf_config: HFConfig, windows: tuple[int | None, ...]) -> dict[str, Any]:
+    """The windows and the number of layers without experts, which must be the first ones."""
+    count, step = (hf_config.number(n) for n in ("num_hidden_layers", "decoder_sparse_step"))
+    named = hf_config.take("mlp_only_layers", None) or []
+    dense = [layer for layer in range(count) if layer in named or (layer + 1) % step]
+    if dense != list(range(len(dense))):
+        raise ConfigError(
+            f"{hf_config.path}: mlp_only_layers = {named} and decoder_sparse_step = {step} make "
+            f"the layers {dense} dense: only the first layers can be"
+        )
+    if dense:  # layers that differ are named one by one
+        windows = tuple(windows[layer % len(windows)] for layer in range(count))
+    return {"windows": windows, "feed_forward.dense_layers": len(dense)}
+
+
+def _dense_layers(config: DecoderConfig) -> dict[str, Any]:
+    dense = getattr(config.feed_forward, "dense_layers", 0)
+    return {"decoder_sparse_step": 1, "mlp_only_layers": list(range(dense))}
 
 
 _qwen2_moe = partial(
@@ -144,7 +165,7 @@ def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
         window = None
     slides = [window is not None and layer % 2 == 0 and layer < below for layer in range(count)]
     kinds = [SLIDING if each else FULL for each in slides]
-    return {"windows": read_windows(hf_config, kinds, window)}
+    return _with_dense_layers(hf_config, read_windows(hf_config, kinds, window))
 
 
 def _write_windows(config: DecoderConfig) -> dict[str, Any]:
@@ -152,11 +173,11 @@ def _write_windows(config: DecoderConfig) -> dict[str, Any]:
     return kinds | {
         "use_sliding_window": any(config.windows),
         "max_window_layers": config.num_layers,
+        **_dense_layers(config),
     }
 
 
-_DENSE_LAYERS = (Expect("decoder_sparse_step", 1), Expect("mlp_only_layers", [], None))
-_EXPERTS = expert_names("mlp", gate="gate_proj", up="up_proj", down="down_proj")
+_MLP = {part: f"{part}_proj" for part in ("gate", "up", "down")}
 _SHARED = block(
     "transformer",
     "model.layers.{}.mlp",
@@ -167,6 +188,11 @@ _SHARED = block(
         "sublayers.1.shared_gate": "shared_expert_gate",
     },
 )
+
+
+def _names(config: DecoderConfig) -> dict[str, str]:
+    return NAMES | expert_names("mlp", **_MLP) | dense_names(config, **_MLP)
+
 
 FORMATS = (
     ModelFormat(
@@ -183,10 +209,9 @@ FORMATS = (
                 Number("feed_forward.dim", "moe_intermediate_size"),
                 Number("feed_forward.shared.dim", "shared_expert_intermediate_size"),
                 RENORMALIZE,
-                *_DENSE_LAYERS,
             ),
         ),
-        weight_map=lambda config: WeightMap(NAMES | _EXPERTS | _SHARED),
+        weight_map=lambda config: WeightMap(_names(config) | _SHARED),
         architectures=classes("Qwen2Moe"),
         defaults={
             **DEFAULTS,
@@ -205,6 +230,7 @@ FORMATS = (
             "num_experts_per_tok": 4,
             "norm_topk_prob": False,
             "router_aux_loss_coef": 0.001,
+            "decoder_sparse_step": 1,
         },
         **FILES,
     ),
@@ -224,10 +250,9 @@ FORMATS = (
                 *expert_fields("num_experts"),
                 Number("feed_forward.dim", "moe_intermediate_size"),
                 RENORMALIZE,
-                *_DENSE_LAYERS,
             ),
         ),
-        weight_map=lambda config: WeightMap(NAMES | _EXPERTS),
+        weight_map=lambda config: WeightMap(_names(config)),
         architectures=classes("Qwen3Moe", prefixes=OLD_PREFIX),
         defaults={
             **DEFAULTS,
@@ -243,6 +268,7 @@ FORMATS = (
             "num_experts_per_tok": 8,
             "norm_topk_prob": False,
             "router_aux_loss_coef": 0.001,
+            "decoder_sparse_step": 1,
         },
         synonyms={"num_local_experts": "num_experts"},
         **FILES,

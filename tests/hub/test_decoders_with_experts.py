@@ -12,6 +12,7 @@ import jaxformer
 from jaxformer.errors import ConfigError
 from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.hub.weights.weight_file import tensors_of
+from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
@@ -104,11 +105,32 @@ def test_what_files_may_say_and_is_not_supported(tmp_path):
     save_random("qwen3_moe", "Qwen3MoeForCausalLM", folder)
     kept = (folder / "config.json").read_text()
     for changes, message in (
-        ({"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
-        ({"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\]"),
+        ({"mlp_only_layers": [1]}, r"mlp_only_layers = \[1\] and decoder_sparse_step = 1 make"),
         ({"num_experts_per_tok": 9}, "per_token = 9"),
         ({"norm_topk_prob": "yes"}, "norm_topk_prob"),
     ):
         (folder / "config.json").write_text(json.dumps(json.loads(kept) | changes))
         with pytest.raises(ConfigError, match=message):
             load(folder)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_moe", "qwen3_moe"])
+def test_the_first_layers_may_be_dense(kind, tmp_path):
+    name = FORMATS[kind].architectures[0].name
+    save_random(kind, name, tmp_path / "model", num_hidden_layers=3, mlp_only_layers=[0])
+    ours, theirs = load(tmp_path / "model"), Reference(tmp_path / "model", name)
+    assert ours.config.feed_forward.dense_layers == 1
+    inputs = example_inputs(ours.checkpoint, "left")
+    expected = {"logits": theirs.forward(inputs).logits.detach().numpy()}
+    actual = {"logits": jaxformer.forward(ours, inputs)["logits"]}
+    assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
+    jaxformer.save(ours, tmp_path / "again")
+    tensors, saved = (load_file(tmp_path / n / "model.safetensors") for n in ("model", "again"))
+    assert tensors.keys() == saved.keys()
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["mlp_only_layers"] == [0]
+
+
+def test_noise_of_routers_is_left_out_with_a_warning(tmp_path):
+    save_random("mixtral", "MixtralForCausalLM", tmp_path, router_jitter_noise=0.1)
+    with pytest.warns(UserWarning, match="router_jitter_noise = 0.1"):
+        load(tmp_path)

@@ -45,3 +45,13 @@ def expert_names(layer: str, gate: str, up: str, down: str) -> dict[str, str]:
     experts = {"gate": gate, "up": up, "down": down}
     own = {f"sublayers.1.{ours}": f"{layer}.experts.{{}}.{name}" for ours, name in experts.items()}
     return block("transformer", "model.layers.{}", {"sublayers.1.router": f"{layer}.gate", **own})
+
+
+def dense_names(config: DecoderConfig, gate: str, up: str, down: str) -> dict[str, str]:
+    """Returns the names of the kernels of the first layers, which have no experts."""
+    kernels = {"gate": gate, "up": up, "down": down}
+    return {
+        f"transformer.stack.group.{layer}.sublayers.1.{ours}": f"model.layers.{layer}.mlp.{theirs}"
+        for layer in range(config.feed_forward.dense_layers)
+        for ours, theirs in kernels.items()
+    }
