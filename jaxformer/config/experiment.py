@@ -327,16 +327,20 @@ def _check_capacity(model: ModelConfig, lengths: Mapping[str, int]) -> None:
             layer.check_rows(name, length)
 
 
+_LENGTH_FIELDS = {"inputs": "sequence_length", "decoder_inputs": "target_length"}
+"""The fields of the data that say how long an array is."""
+
+
 def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, int]) -> None:
     """Refuses models and lengths whose tokens devices cannot share."""
     if parts == 1:
         return
     able = DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
     in_parts = DotProductAttention, MLP, Experts
-    used = [] if isinstance(model, able) else [type(model)]
+    kinds = [] if isinstance(model, able) else [type(model)]
     for stack in model.stacks:
-        used += [type(stack.self_attention), type(stack.feed_forward)]
-    whole = next((each for each in used if each not in in_parts), None)
+        kinds += [type(stack.self_attention), type(stack.feed_forward)]
+    whole = next((kind for kind in kinds if kind not in in_parts), None)
     if whole is not None:
         raise ConfigError(
             f"mesh.sequence = {parts}: {whole.__name__} computes whole rows; set it to 1 and use "
@@ -345,10 +349,8 @@ def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, i
     for name, length in lengths.items():
         if length % parts:
             fits = max(size for size in range(1, parts + 1) if length % size == 0)
-            kind = {"inputs": "sequence_length", "decoder_inputs": "target_length"}.get(
-                name, "length"
-            )
-            other = f"a {kind} that is a multiple of {parts}, as {length + -length % parts}"
+            field = _LENGTH_FIELDS.get(name, "length")
+            other = f"a {field} that is a multiple of {parts}, as {length + -length % parts}"
             if isinstance(model, VisionConfig):
                 more = model.register_tokens + -length % parts
                 other = f"--model.register-tokens {more}, or {other}"

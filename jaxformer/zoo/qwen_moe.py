@@ -120,14 +120,22 @@ def _read_window(hf_config: HFConfig) -> dict[str, Any]:
 
 def _write_window(config: DecoderConfig) -> dict[str, Any]:
     window = config.windows[0]
-    window = {"use_sliding_window": window is not None, "sliding_window": window}
-    return window | _dense_layers(config)
+    return {
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+        **_dense_layers(config),
+    }
 
 
 def _with_dense_layers(hf_config: HFConfig, windows: tuple[int | None, ...]) -> dict[str, Any]:
     """The windows and the number of layers without experts, which must be the first ones."""
-    count, step = (hf_config.number(n) for n in ("num_hidden_layers", "decoder_sparse_step"))
+    step = hf_config.number("decoder_sparse_step")
     named = hf_config.take("mlp_only_layers", None) or []
+    if step < 1 or step != int(step):
+        raise ConfigError(f"{hf_config.path}: decoder_sparse_step = {step}: must be 1 or more")
+    if not isinstance(named, list) or not all(type(layer) is int for layer in named):
+        raise ConfigError(f"{hf_config.path}: mlp_only_layers = {named!r}: must list layers")
+    count = hf_config.number("num_hidden_layers")
     dense = [layer for layer in range(count) if layer in named or (layer + 1) % step]
     if dense != list(range(len(dense))):
         raise ConfigError(

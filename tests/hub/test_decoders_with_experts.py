@@ -106,6 +106,8 @@ def test_what_files_may_say_and_is_not_supported(tmp_path):
     kept = (folder / "config.json").read_text()
     for changes, message in (
         ({"mlp_only_layers": [1]}, r"mlp_only_layers = \[1\] and decoder_sparse_step = 1 make"),
+        ({"mlp_only_layers": "0"}, "mlp_only_layers = '0'"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
         ({"num_experts_per_tok": 9}, "per_token = 9"),
         ({"norm_topk_prob": "yes"}, "norm_topk_prob"),
     ):

@@ -73,22 +73,25 @@ class SpanCorruption(RowObjective):
 
     def validate(self, packing, sequence_length):
         super().validate(packing, sequence_length)
-        needed = self._sentinels(sequence_length)
+        length = self.raw_length(sequence_length)
+        needed = self._sentinels(length)
         if needed > NUM_SENTINELS:
             spans = itertools.count(math.ceil(self.mean_span))
             fits = (replace(self, mean_span=float(span)) for span in spans)
-            enough = next(x for x in fits if x._sentinels(sequence_length) <= NUM_SENTINELS)
+            enough = next(
+                x for x in fits if x._sentinels(x.raw_length(sequence_length)) <= NUM_SENTINELS
+            )
             raise ConfigError(
                 f"sequence_length = {sequence_length} needs {needed} sentinels, but there are "
                 f"{NUM_SENTINELS}: choose a shorter one, or an objective.mean_span of at least "
                 f"{enough.mean_span:g}"
             )
-        _, least = self._lengths(self.raw_length(sequence_length))
+        _, least = self._lengths(length)
         holds = self.target_length is None or self.target_length >= least
         check_field(self, "target_length", holds, f"at least the {least} tokens of the targets")
 
-    def _sentinels(self, sequence_length: int) -> int:
-        length = self.raw_length(sequence_length)
+    def _sentinels(self, length: int) -> int:
+        """The sentinels of a text."""
         _, spans = noise_counts(length, self.noise_density, self.mean_span)
         return spans + self.final_sentinel
 
