@@ -16,7 +16,7 @@ from jaxformer.data import TrainTokenizer
 from jaxformer.data.tasks import ParallelText
 from jaxformer.functional import LayerNorm, Sinusoidal
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.nn import MLP, PostNorm
+from jaxformer.nn import MLP, PostNorm, TokenEmbeddings
 from jaxformer.optim import AdamW, InverseSquareRoot
 
 
@@ -33,7 +33,7 @@ def get_config() -> Config:
             norm=LayerNorm(eps=1e-6),
             residual=PostNorm(),
             feed_forward=MLP(activation="relu", gated=False, bias=True),
-            embedding_scale=128**0.5,
+            embeddings=TokenEmbeddings(scale=128**0.5),
             init_std=128**-0.5,  # so that scaled embeddings have unit variance
             depth_scaled_init=False,
             tie_embeddings=True,

@@ -10,7 +10,7 @@ the rates are choices.
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data.tasks import MaskedSpokenSentences
 from jaxformer.models import QuantizedFrames, WaveformConfig
-from jaxformer.nn import DotProductAttention, PreNorm
+from jaxformer.nn import DotProductAttention, Embeddings, PreNorm
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
 from jaxformer.optim import AdamW, Linear
 
@@ -34,7 +34,7 @@ def get_config() -> Config:
             position_convolution=PositionalConvolution(kernel_size=16, groups=6),
             span_masking=SpanMasking(time_probability=0.65),
             residual=PreNorm(),
-            embedding_norm=None,
+            embeddings=Embeddings(),
             self_attention=DotProductAttention(bias=True, output_bias=True),
             dropout=0.0,
             heads=(

@@ -16,7 +16,7 @@ import optax
 
 from jaxformer.functional import LayerNorm, layer_norm, rms_norm
 from jaxformer.models import AbstractModel, DecoderConfig
-from jaxformer.nn import MLP, BranchNorm, Parallel, PostNorm, PreNorm, SandwichNorm
+from jaxformer.nn import MLP, BranchNorm, Parallel, PostNorm, PreNorm, SandwichNorm, TokenEmbeddings
 
 np.set_printoptions(precision=3, suppress=True)
 
@@ -139,7 +139,7 @@ base = DecoderConfig(
     mlp_dim=128,
     norm=LayerNorm(eps=1e-5),
     feed_forward=MLP(activation="relu", gated=False),
-    embedding_scale=32**0.5,
+    embeddings=TokenEmbeddings(scale=32**0.5),
     init_std=32**-0.5,  # so that scaled embeddings have unit variance
     depth_scaled_init=False,
     compute_dtype="float32",

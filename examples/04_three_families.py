@@ -24,7 +24,7 @@ from jaxformer.data.tasks import ParallelText
 from jaxformer.functional import LayerNorm, Mask, Prefix, RoPE, Sinusoidal, causal
 from jaxformer.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, MaskedLanguageModel
 from jaxformer.models.heads.metrics import translation_scores
-from jaxformer.nn import MLP
+from jaxformer.nn import MLP, TokenEmbeddings
 from jaxformer.optim import AdamW, Cosine
 from jaxformer.zoo import SYSTEMS
 from jaxformer.zoo.details import model_details
@@ -193,7 +193,7 @@ config = Config(
         position=Sinusoidal(),
         decoder_position=Sinusoidal(),
         norm=LayerNorm(eps=1e-6),
-        embedding_scale=8.0,
+        embeddings=TokenEmbeddings(scale=8.0),
         init_std=64**-0.5,
         tie_embeddings=True,
         compute_dtype="float32",

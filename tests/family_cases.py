@@ -20,13 +20,13 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.nn import ConvolutionBlock, DisentangledAttention, PostNorm
+from jaxformer.nn import ConvolutionBlock, DisentangledAttention, PostNorm, VocabularyLogits
 
 EVERYTHING = {
     "self_attention.bias": True,
     "self_attention.output_bias": True,
     "feed_forward.bias": True,
-    "embedding_norm": LayerNorm(),
+    "embeddings.norm": LayerNorm(),
 }
 HEADS = (
     MaskedLanguageModel(),
@@ -37,8 +37,10 @@ HEADS = (
 )
 FAMILIES = {
     "decoder": tiny(heads=(LanguageModel(), Classification(num_labels=3, pooling="last"))),
-    "encoder": tiny_encoder(task_types=2, heads=HEADS),
-    "shared encoder": tiny_encoder(num_layers=4, layer_repeats=2, embedding_dim=10, pooler=None),
+    "encoder": tiny_encoder(heads=HEADS, **{"embeddings.task_types": 2}),
+    "shared encoder": tiny_encoder(
+        num_layers=4, layer_repeats=2, pooler=None, **{"embeddings.dim": 10}
+    ),
     "disentangled": tiny_encoder(
         position=NoPosition(),
         relative_position=DistanceEmbedding(9, 4, norm=LayerNorm()),
@@ -59,7 +61,7 @@ FAMILIES = {
         position=Sinusoidal(),
         decoder_position=Learned(max_length=9, offset=2),
         residual=PostNorm(),
-        head_bias=True,
+        logits=VocabularyLogits(bias=True),
         **EVERYTHING,
     ),
     "vision": tiny_vision(),

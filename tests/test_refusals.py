@@ -53,7 +53,7 @@ from jaxformer.models import (
     ModelConfig,
     Projection,
 )
-from jaxformer.nn import DisentangledAttention, PreNorm
+from jaxformer.nn import DisentangledAttention, Embeddings, PreNorm, TokenEmbeddings
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import RematNames
 from jaxformer.optim import Cosine, InverseSquareRoot
@@ -121,7 +121,7 @@ RANGES = {
     """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
     learning_rate mscale_all_dim soft_weight hard_weight cosine_weight
     GenerationConfig.temperature diversity_weight""": [-1.0, NAN, INF],
-    """label_smoothing dropout beta1 beta2 momentum deletion embedding_dropout attention_dropout
+    """label_smoothing dropout beta1 beta2 momentum deletion
     TokenDropout.rate VisionConfig.mask_ratio SpectrogramPatchesConfig.mask_ratio feature_dropout
     time_probability channel_probability""": [-0.1, 1.0, NAN],
     "ema_decay validation_fraction noise_density": [0.0, 1.0, NAN],
@@ -167,7 +167,6 @@ OTHERS = {
     "activation": ["swish", "gelutanh"],
     "compute_dtype": ["float16"],
     "targets": [()],
-    "padding_id": [31],
     "profile_steps": [(3, 2), (0, 1), (1,)],
     "heads": [("language_model",)],
     "Classification.pooling": ["middle", "max"],
@@ -199,13 +198,20 @@ COMBINATIONS = [
     (tiny, {"head_dim": 5, "position": RoPE()}, "fraction"),
     (tiny, {"model_dim": 21, "position": Sinusoidal()}, "Sinusoidal"),
     (tiny, {"encoder_dim": 8}, "encoder_dim = 8"),
+    (tiny, {"embeddings.padding_id": 31}, "model.embeddings.padding_id = 31"),
+    (tiny, {"embeddings": Embeddings()}, "embeddings"),
+    (tiny_vision, {"embeddings": TokenEmbeddings()}, "embeddings"),
+    (tiny_encoder, {"embeddings.projection": "both"}, "model.embeddings.projection = 'both'"),
+    (tiny_encoder_decoder, {"embeddings.projection": "both"}, "embeddings.projection = 'both'"),
+    (tiny_encoder_decoder, {"embeddings.token_types": 2}, "model.embeddings.token_types = 2"),
+    (tiny_encoder_decoder, {"embeddings.task_types": 2}, "model.embeddings.task_types = 2"),
     (tiny, {"relative_position": BUCKETS, "self_attention": DisentangledAttention()}, "encoder"),
     (tiny_encoder, {"relative_position": BUCKETS}, "relative_position"),
     (tiny_encoder, {"position": BUCKETS}, "model.position"),
     (tiny_encoder, {"layer_repeats": 3}, "num_layers = 2"),
     (tiny_encoder, {"residual": PreNorm(first_norm=False)}, "first_norm"),
     (tiny_encoder, {"heads": (Classification(2), Classification(3))}, "label"),
-    (tiny_encoder, {"heads": (LanguageModel(),), "embedding_dim": 10}, "embedding_dim = 10"),
+    (tiny_encoder, {"heads": (LanguageModel(),), "embeddings.dim": 10}, "embeddings.dim = 10"),
     (tiny_encoder_decoder, {"relative_position": BUCKETS}, "relative_position"),
     (tiny_encoder_decoder, {"decoder_position": RoPE(fraction=0.1)}, "fraction"),
     (tiny_encoder_decoder, {"layer_repeats": 2, "num_decoder_layers": 3}, "num_decoder_layers"),

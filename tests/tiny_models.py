@@ -72,7 +72,7 @@ def tiny_encoder(**changes) -> EncoderConfig:
     fields = {
         "vocab_size": 31,
         "position": Learned(max_length=16),
-        "token_types": 3,
+        "embeddings.token_types": 3,
         "pooler": "tanh",
         "heads": (MaskedLanguageModel(), Classification(num_labels=3)),
     }

@@ -16,7 +16,8 @@ from jaxformer.models.model import ModelConfig
 _MAX_MESSAGE = 1500
 _ORDINARY_SIZE = 10**6
 _SIZES = (
-    "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
+    "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim",
+    "embedding_width",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
-from jaxformer.hub.fields import Computed, ConfigMap, resolved
+from jaxformer.hub.fields import Computed, ConfigMap, resolved, write_padding_id
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
 from jaxformer.hub.tasks.classes import CausalLMTask, Task, task_of
@@ -22,9 +22,10 @@ from jaxformer.nn.sublayer import SublayerConfig
 
 # Fields that say how a model is computed or trained, but not what it computes.
 _ONLY_OURS = frozenset({
-    "attention", "compute_dtype", "depth_scaled_init", "dropout", "embedding_dropout",
-    "feed_forward.capacity", "feed_forward.losses", "heads", "init_std", "interpolate_positions",
-    "logit_bias", "max_logit_scale", "padding_id", "remat", "scan_layers", "self_attention.dropout",
+    "attention", "compute_dtype", "depth_scaled_init", "dropout", "embeddings.dropout",
+    "embeddings.padding_id", "feed_forward.capacity", "feed_forward.losses", "heads", "init_std",
+    "interpolate_positions", "logit_bias", "max_logit_scale", "remat", "scan_layers",
+    "self_attention.dropout",
 })  # fmt: skip
 
 
@@ -169,10 +170,9 @@ def _described(
     config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
 ) -> HFCheckpoint:
     own = extra if extra.get("model_type") == model_format.model_type else {}
-    padding_id = getattr(config, "padding_id", None)
     values = {
         **model_format.defaults,
-        **({} if padding_id is None else {"pad_token_id": padding_id}),
+        **write_padding_id(config),
         **extra,
         "model_type": model_format.model_type,
     }

@@ -12,6 +12,7 @@ from jaxformer.hub.hf_config import REQUIRED, HFConfig
 from jaxformer.io.components import value_at, with_values
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.attention import DotProductAttention
+from jaxformer.nn.config import TextConfig
 
 
 class Field(abc.ABC):
@@ -179,11 +180,17 @@ class LearnedPositions(Value):
 class PaddingId(Number):
     """The id of the padding token; `describe` writes it."""
 
-    ours: str = "padding_id"
+    ours: str = "embeddings.padding_id"
     theirs: str = "pad_token_id"
 
     def write(self, config):
         return {}
+
+
+def write_padding_id(config: ModelConfig) -> dict[str, int]:
+    """Returns the id of a text model's padding token as a field of config.json, if it has one."""
+    padding_id = config.embeddings.padding_id if isinstance(config, TextConfig) else None
+    return {} if padding_id is None else {"pad_token_id": padding_id}
 
 
 class Expect(Field):
@@ -255,11 +262,11 @@ def resolved(config: ModelConfig) -> ModelConfig:
         }
         if isinstance(own := config.self_attention, DotProductAttention):
             values["self_attention"] = replace(own, scale=own.scale or config.head_width**-0.5)
-    if config.embedding_dropout is None:
-        values["embedding_dropout"] = config.dropout
+    if config.embeddings.dropout is None:
+        values["embeddings"] = replace(config.embeddings, dropout=config.dropout)
     if hasattr(config, "num_decoder_layers"):
         values["num_decoder_layers"] = config.decoder_layers
-        values["decoder_embedding_scale"] = config.decoder.embedding_scale
+        values["decoder_embedding_scale"] = config.decoder.embeddings.scale
         values["encoder_heads"] = encoder.num_heads
         values["encoder_mlp_dim"] = encoder.mlp_dim
     return replace(config, **values)

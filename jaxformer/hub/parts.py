@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from jaxformer.hub.fields import ConfigMap, build_with
+from jaxformer.hub.fields import ConfigMap, build_with, write_padding_id
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat, Section, completed, read_config
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -32,16 +32,15 @@ class PartsMap(ConfigMap):
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Returns the fields of config.json, with a section for each part."""
-        values = super().write(config)
+        sections = {}
         for name, part in self.parts.items():
             own = getattr(config, name)
-            padding_id = getattr(own, "padding_id", None)
-            values[part.section] = {
+            sections[part.section] = {
                 "model_type": part.model_format.model_type,
-                **({} if padding_id is None else {"pad_token_id": padding_id}),
+                **write_padding_id(own),
                 **part.model_format.config_map.write(own),
             }
-        return values
+        return super().write(config) | sections
 
 
 def with_parts(

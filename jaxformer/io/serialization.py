@@ -125,8 +125,9 @@ def _moved_values(
         first, _, last = path.partition(".")
         component = getattr(owner, first)
         usual = type(owner).__dataclass_fields__[first].default
-        if last in (hints := _hints(type(component))):
-            found[path] = _read(data[name], hints[last], f"{where}.{name}", find_user_class)
+        if last in (field.name for field in dataclasses.fields(component)):
+            hint = _hints(type(component))[last]
+            found[path] = _read(data[name], hint, f"{where}.{name}", find_user_class)
         elif data[name] != to_json(getattr(usual, last)):
             warn_once(
                 f"{where}.{name} = {shortened(data[name])} is ignored: {type(component).__name__} "

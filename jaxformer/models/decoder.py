@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 
@@ -14,7 +14,7 @@ from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, TypedTextConfig, assert_tokens
+from jaxformer.models.model import Model, TextModelConfig, assert_tokens
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import SIZE_OR_NONE
@@ -23,15 +23,10 @@ from jaxformer.nn.sublayer import SublayerConfig
 
 
 @dataclass(frozen=True)
-class DecoderConfig(TypedTextConfig):
+class DecoderConfig(TextModelConfig):
     """Configuration of a decoder-only model (GPT, Llama)."""
 
     causal: ClassVar[bool] = True
-    embedding_projection: Literal["input", "both"] = "input"
-    """Projection of embeddings that are narrower than the residual stream. "input": after positions
-    and norm, with a bias (ALBERT); "both": directly at the input and back at the output, without
-    bias (OPT 350M).
-    """
     cross_attention: CrossAttentionConfig | None = None
     """The cross-attention sublayer between the other two, in the decoder of a CompositeConfig. None
     disables cross-attention.
@@ -64,7 +59,7 @@ class DecoderConfig(TypedTextConfig):
 
     @property
     def output_width(self) -> int:
-        return self.embedding_width if self.embedding_projection == "both" else self.model_dim
+        return self.embedding_width if self.embeddings.projection == "both" else self.model_dim
 
     def build(self, key):
         return Decoder(key, self)
@@ -221,7 +216,8 @@ class Decoder(GenerativeModel):
         keys = jax.random.split(key, 3)
         width = config.embedding_width
         std = normal(config.init_std)
-        self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
+        padding_id = config.embeddings.padding_id
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std, padding_id)
         self.transformer = Transformer(
             keys[1],
             config,

@@ -18,7 +18,12 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
-from jaxformer.models.model import Model, TypedTextConfig, assert_tokens
+from jaxformer.models.model import (
+    Model,
+    TextModelConfig,
+    assert_tokens,
+    check_no_embedding,
+)
 from jaxformer.models.protein import ContactHead, TokenDropout
 from jaxformer.nn import (
     MLP,
@@ -28,7 +33,9 @@ from jaxformer.nn import (
     FeedForwardConfig,
     Linear,
     SelfAttentionConfig,
+    TokenEmbeddings,
     Transformer,
+    VocabularyLogits,
 )
 from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.layers import normal
@@ -36,7 +43,7 @@ from jaxformer.nn.residual import PostNorm, Residual
 
 
 @dataclass(frozen=True)
-class EncoderConfig(TypedTextConfig):
+class EncoderConfig(TextModelConfig):
     """Configuration of an encoder-only model (BERT, RoBERTa, ALBERT, ERNIE)."""
 
     windows_ahead: ClassVar[bool] = True
@@ -47,16 +54,16 @@ class EncoderConfig(TypedTextConfig):
     """LayerNorm or RMSNorm."""
     residual: Residual = PostNorm()
     """The residual arrangement: PostNorm, PreNorm, SandwichNorm, Parallel."""
-    embedding_norm: Norm | None = LayerNorm(eps=1e-12)
-    """A norm after the embedding, or None."""
+    embeddings: TokenEmbeddings = TokenEmbeddings(norm=LayerNorm(eps=1e-12))
+    """Width, padding, types, norm, scale and dropout of the embeddings."""
     self_attention: SelfAttentionConfig = DotProductAttention(
         bias=True, output_bias=True, dropout=0.1
     )
     """DotProductAttention or another token-mixing sublayer."""
     feed_forward: FeedForwardConfig = MLP(activation="gelu", gated=False, bias=True)
     """The position-wise sublayer: MLP or a user-defined one."""
-    head_bias: bool = True
-    """Whether vocabulary logits have a bias."""
+    logits: VocabularyLogits = VocabularyLogits(bias=True)
+    """Bias, scale and bound of logits over the vocabulary."""
     token_dropout: TokenDropout | None = None
     """Zeroes the embeddings of mask tokens and rescales the others (ESM); None disables it."""
     contact_head: bool = False
@@ -81,6 +88,7 @@ class EncoderConfig(TypedTextConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        check_no_embedding(self, "projection")
         apart = self.first_block is None or len(self.windows) == self.num_layers
         check_field(self, "first_block", apart, "None, unless windows has an entry for every layer")
 
@@ -108,7 +116,8 @@ class Encoder(Model):
         width = config.embedding_width
         std = normal(config.init_std)
         dim = config.model_dim
-        self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
+        padding_id = config.embeddings.padding_id
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std, padding_id)
         first = config.first_block
         self.transformer = Transformer(
             keys[1],

@@ -16,9 +16,9 @@ from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import TransformerModelConfig, assert_tokens
+from jaxformer.models.model import TextModelConfig, assert_tokens, check_no_embedding
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
-from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
+from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE
 from jaxformer.nn.layers import normal
 
 _ENCODER_SIZES = {
@@ -30,7 +30,7 @@ _ENCODER_SIZES = {
 
 
 @dataclass(frozen=True)
-class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
+class EncoderDecoderConfig(TextModelConfig):
     """Configuration of an encoder-decoder model (the 2017 Transformer, T5, BART)."""
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
@@ -48,7 +48,7 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
     encoder_mlp_dim: int | None = None
     """Hidden width of the encoder's feed-forward layers, if not mlp_dim."""
     decoder_embedding_scale: float | None = None
-    """Multiplier of the decoder's embeddings; None means embedding_scale, as in the encoder."""
+    """Multiplier of the decoder's embeddings; None means embeddings.scale, as in the encoder."""
     position: Position = T5Bias(bidirectional=True)
     """The encoder's positional scheme."""
     decoder_position: Position = T5Bias(bidirectional=False)
@@ -62,6 +62,7 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        check_no_embedding(self, "projection", "token_types", "task_types")
         if self.num_decoder_layers is not None:
             check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
             fits = self.num_decoder_layers % self.layer_repeats == 0
@@ -102,12 +103,12 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
     @property
     def decoder(self) -> "EncoderDecoderConfig":
         """The configuration of the decoder's blocks, without windows, and input layer."""
-        scale = self.decoder_embedding_scale
+        own, scale = self.embeddings, self.decoder_embedding_scale
         layers = self.decoder_layers
         return replace(
             self,
             num_layers=layers,
-            embedding_scale=self.embedding_scale if scale is None else scale,
+            embeddings=own if scale is None else replace(own, scale=scale),
             windows=(None,) * (1 if self.residual.first_norm else layers),
             window_position=None,
             rope_layers=None,
@@ -173,7 +174,7 @@ class EncoderDecoder(GenerativeModel):
         encoder = config.encoder
         block = config.block
         encoder_width = width if shared else encoder.embedding_width
-        table = std, config.padding_id
+        table = std, config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, encoder_width, *table)
         own = None if shared else Embedding(keys[1], config.vocab_size, width, *table)
         self.decoder_embedding = own

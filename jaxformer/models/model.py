@@ -27,6 +27,7 @@ from jaxformer.models.heads.base import (
     Predictions,
     Shapes,
 )
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.block import BlockConfig, TransformerBlock
 from jaxformer.nn.config import TextConfig, TransformerConfig
@@ -227,6 +228,11 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
             "residual_scale": "residual.output_scale",
             "layer_scale": "residual.layer_scale",
             "first_norm": "residual.first_norm",
+            "embedding_norm": "embeddings.norm",
+            "embedding_scale": "embeddings.scale",
+            "embedding_dropout": "embeddings.dropout",
+            "zero_padding": "embeddings.zero_padding",
+            "project_before_norm": "embeddings.project_before_norm",
         }
     )
     """Fields of older versions -> their current paths."""
@@ -273,24 +279,40 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
 
 
 @dataclass(frozen=True)
-class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):
-    """Configuration of a text model with optional token types."""
+class TextModelConfig(TextConfig, TransformerModelConfig, abc.ABC):
+    """Configuration of a text model with one kind of block."""
 
-    token_types: int = 0
-    """Number of token types: 2 in BERT (first and second sentence); 0 disables them."""
-    task_types: int = 0
-    """Number of task types (ERNIE); 0 disables them."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("token_types", "task_types"):
-            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+    moved_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            **TransformerModelConfig.moved_fields,
+            "embedding_dim": "embeddings.dim",
+            "embedding_projection": "embeddings.projection",
+            "padding_id": "embeddings.padding_id",
+            "token_types": "embeddings.token_types",
+            "task_types": "embeddings.task_types",
+            "head_bias": "logits.bias",
+            "head_bias_learns": "logits.bias_learns",
+            "logit_scale": "logits.scale",
+            "logit_softcap": "logits.softcap",
+        }
+    )
+    """Fields of older versions -> their current paths."""
 
     @property
     def type_sizes(self) -> dict[str, int]:
         """The rows of each type-embedding table, by the name of the ids in a batch."""
-        tables = {"token_types": self.token_types, "task_types": self.task_types}
+        names = ("token_types", "task_types")
+        tables = {name: getattr(self.embeddings, name) for name in names}
         return {name: rows for name, rows in tables.items() if rows}
+
+
+def check_no_embedding(config: TextConfig, *names: str) -> None:
+    """Raises ConfigError if embeddings have settings that models of a family lack."""
+    for name in names:
+        usual = getattr(TokenEmbeddings, name)
+        same = getattr(config.embeddings, name) == usual
+        wanted = f"{usual!r} in {type(config).__name__}"
+        check_field(config.embeddings, name, same, wanted, "model.embeddings")
 
 
 def check_no_windows(config: TransformerConfig) -> None:

@@ -31,6 +31,7 @@ from jaxformer.models.states import STATES, layer_states
 from jaxformer.nn import (
     MLP,
     DotProductAttention,
+    Embeddings,
     FeedForwardConfig,
     Linear,
     PostNorm,
@@ -72,8 +73,10 @@ class WaveformConfig(TransformerModelConfig):
     """LayerNorm or RMSNorm."""
     residual: Residual = PostNorm()
     """PostNorm (base models), or PreNorm (large models: "stable layer norm")."""
-    embedding_norm: Norm | None = LayerNorm(eps=1e-5)
-    """A norm after the positional convolution (base models), or None."""
+    embeddings: Embeddings = Embeddings(norm=LayerNorm(eps=1e-5))
+    """Norm, scale and dropout of the frames; the norm, in base models, is behind the positional
+    convolution.
+    """
     self_attention: SelfAttentionConfig = DotProductAttention(
         bias=True, output_bias=True, dropout=0.1
     )

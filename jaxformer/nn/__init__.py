@@ -10,7 +10,13 @@ from jaxformer.nn.attention import (
 )
 from jaxformer.nn.block import BlockConfig, TransformerBlock, UnusedCrossAttention
 from jaxformer.nn.cache import CacheShape, Chunk
-from jaxformer.nn.config import TextConfig, TransformerConfig
+from jaxformer.nn.config import (
+    Embeddings,
+    TextConfig,
+    TokenEmbeddings,
+    TransformerConfig,
+    VocabularyLogits,
+)
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
 from jaxformer.nn.experts import Experts, SharedExpert
@@ -57,6 +63,7 @@ __all__ = [
     "DotProductAttention",
     "DotProductCrossAttention",
     "Embedding",
+    "Embeddings",
     "Experts",
     "FeedForward",
     "FeedForwardConfig",
@@ -77,11 +84,13 @@ __all__ = [
     "Sublayer",
     "SublayerConfig",
     "TextConfig",
+    "TokenEmbeddings",
     "Transformer",
     "TransformerBlock",
     "TransformerConfig",
     "TransientGlobalAttention",
     "UnusedCrossAttention",
+    "VocabularyLogits",
     "ZLoss",
     "constant",
     "normal",

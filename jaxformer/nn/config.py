@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxformer.checks import (
     POSITIVE,
     RATE,
+    at_least,
     between,
     check_field,
     check_fields,
@@ -60,6 +61,84 @@ Remat = Literal["none", "dots", "full"] | RematNames
 but what has certain names."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputEmbeddings:
+    """What `Embeddings` and `TokenEmbeddings` share."""
+
+    norm: Norm | None = None
+    """A norm right after the embedding (BLOOM, BERT)."""
+    scale: float = 1.0
+    """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
+    dropout: float | None = None
+    """Dropout of the embeddings. None: the model's `dropout`."""
+    project_before_norm: ClassVar[bool] = False
+    """Whether narrow embeddings are projected before the norm."""
+    zero_padding: ClassVar[bool] = False
+    """Whether the embeddings of padding are zeros."""
+
+    def __post_init__(self):
+        check_types(self, "model.embeddings")
+        check_fields(self, "model.embeddings", scale=POSITIVE, dropout=optional(RATE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(InputEmbeddings):
+    """The embeddings of patches of images or of frames of sounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEmbeddings(InputEmbeddings):
+    """The embeddings of tokens."""
+
+    dim: int | None = None
+    """Width of the embedding table (E), projected to model_dim (ALBERT). None: model_dim."""
+    projection: Literal["input", "both"] = "input"
+    """Projection of embeddings that are narrower than the residual stream. "input": after positions
+    and norm, with a bias (ALBERT); "both": directly at the input and back at the output, without
+    bias (OPT 350M), in decoders only.
+    """
+    project_before_norm: bool = False
+    """Embeddings narrower than model_dim are projected to it before the norm, without a bias
+    (DeBERTa)."""
+    padding_id: int | None = None
+    """A token whose lookups have no gradient, like PyTorch's `padding_idx`."""
+    zero_padding: bool = False
+    """The embeddings of padding are zeros behind the norm (DeBERTa, ESM)."""
+    token_types: int = 0
+    """Number of token types: 2 in BERT (first and second sentence); 0 disables them."""
+    task_types: int = 0
+    """Number of task types (ERNIE); 0 disables them."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(
+            self,
+            "model.embeddings",
+            dim=SIZE_OR_NONE,
+            padding_id=optional(at_least(0)),
+            token_types=at_least(0),
+            task_types=at_least(0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyLogits:
+    """Describes the logits over the vocabulary."""
+
+    bias: bool = False
+    """Whether they have a bias (BERT, GPT-J, Phi)."""
+    bias_learns: bool = True
+    """False: training does not update the bias (BART)."""
+    scale: float = 1.0
+    """Multiplies the hidden states before the products: model_dim^-0.5 in T5 1.0."""
+    softcap: float | None = None
+    """Bounds the logits (Gemma 2)."""
+
+    def __post_init__(self):
+        check_types(self, "model.logits")
+        check_fields(self, "model.logits", scale=POSITIVE, softcap=optional(POSITIVE))
+
+
 @dataclass(frozen=True)
 class TransformerConfig(abc.ABC):
     """The configuration of a stack of transformer blocks, which all model families share."""
@@ -91,13 +170,8 @@ class TransformerConfig(abc.ABC):
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
     """Where the norm sits: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
-    embedding_norm: Norm | None = None
-    """A norm right after the embedding (BLOOM, BERT)."""
-    zero_padding: bool = False
-    """The embeddings of padding are zeros behind that norm (DeBERTa, ESM)."""
-    project_before_norm: bool = False
-    """Embeddings narrower than model_dim are projected to it before that norm, without a bias
-    (DeBERTa)."""
+    embeddings: Embeddings = Embeddings()
+    """Norm, scale and dropout of the embeddings."""
     windows_ahead: ClassVar[bool] = False
     """Whether windows extend as far ahead as back."""
     windows: tuple[int | None, ...] = (None,)
@@ -109,13 +183,8 @@ class TransformerConfig(abc.ABC):
     layer_repeats: int = 1
     """How many consecutive layers share parameters; num_layers in ALBERT."""
 
-    embedding_scale: float = 1.0
-    """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
-
     dropout: float = 0.0
     """Dropout of the embeddings and of every sublayer's output."""
-    embedding_dropout: float | None = None
-    """Dropout of the embeddings. None: `dropout`."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
     depth_scaled_init: bool = True
@@ -135,12 +204,9 @@ class TransformerConfig(abc.ABC):
         check_types(self)
         widths = ("model_dim", "head_dim", "value_dim", "mlp_dim")
         sizes = (*widths, "num_heads", "num_kv_heads", "layer_repeats")
-        rates = ("dropout", "embedding_dropout")
         check_fields(self, "model", num_layers=between(1, MOST_LAYERS))
         check_fields(self, "model", **dict.fromkeys(sizes, SIZE_OR_NONE))
-        factors = ("init_std", "embedding_scale")
-        check_fields(self, "model", **dict.fromkeys(factors, POSITIVE))
-        check_fields(self, "model", **dict.fromkeys(rates, optional(RATE)))
+        check_fields(self, "model", init_std=POSITIVE, dropout=RATE)
         if self.head_dim is None and self.model_dim % self.num_heads:
             raise ConfigError(
                 f"model.model_dim = {self.model_dim} is not divisible by model.num_heads = "
@@ -224,35 +290,21 @@ class TextConfig(TransformerConfig, abc.ABC):
 
     vocab_size: int = field(kw_only=True)
     """Rows of the embedding table (V)."""
-    padding_id: int | None = None
-    """A token whose lookups have no gradient, like PyTorch's `padding_idx`."""
-    embedding_dim: int | None = None
-    """Width of the embedding table (E), projected to model_dim (ALBERT). None: model_dim."""
+    embeddings: TokenEmbeddings = TokenEmbeddings()
+    """Width, padding, types, norm, scale and dropout of the embeddings."""
     tie_embeddings: bool = True
     """Logits over the vocabulary are products with the embedding table."""
-    head_bias: bool = False
-    """Bias of those logits (BERT, GPT-J, Phi)."""
-    head_bias_learns: bool = True
-    """False: training does not update that bias (BART)."""
-    logit_scale: float = 1.0
-    """Multiplies the hidden states before those products: model_dim^-0.5 in T5 1.0."""
-    logit_softcap: float | None = None
-    """Bounds those logits (Gemma 2)."""
+    logits: VocabularyLogits = VocabularyLogits()
+    """Bias, scale and bound of those logits."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(
-            self,
-            "model",
-            vocab_size=SIZE,
-            embedding_dim=SIZE_OR_NONE,
-            logit_softcap=optional(POSITIVE),
-            logit_scale=POSITIVE,
-        )
-        known = self.padding_id is None or 0 <= self.padding_id < self.vocab_size
-        check_field(self, "padding_id", known, f"from 0 to vocab_size - 1 = {self.vocab_size - 1}")
+        check_fields(self, "model", vocab_size=SIZE)
+        known = self.embeddings.padding_id is None or self.embeddings.padding_id < self.vocab_size
+        rule = f"below vocab_size = {self.vocab_size}"
+        check_field(self.embeddings, "padding_id", known, rule, "model.embeddings")
 
     @property
     def embedding_width(self) -> int:
         """The width of the embedding table (E)."""
-        return self.model_dim if self.embedding_dim is None else self.embedding_dim
+        return self.model_dim if self.embeddings.dim is None else self.embeddings.dim

@@ -69,9 +69,10 @@ class InputLayer(nnx.Module):
         self.relative_table = _table(keys[-1], self.relative_position, config.model_dim, config)
         norm = None if self.relative_position is None else self.relative_position.norm
         self.relative_norm = optional_norm(fresh, norm, config.model_dim)
-        self.project_before_norm = config.project_before_norm
+        embeddings = config.embeddings
+        self.project_before_norm = embeddings.project_before_norm
         normed = config.model_dim if self.project_before_norm else width
-        self.embedding_norm = optional_norm(keys[1], config.embedding_norm, normed)
+        self.embedding_norm = optional_norm(keys[1], embeddings.norm, normed)
         axes = {"vocab_embed": narrow}, {"embed": config.model_dim}
         same = narrow == config.model_dim
         bias = not (self.project_first or self.project_before_norm)
@@ -84,8 +85,8 @@ class InputLayer(nnx.Module):
         )
         self.position = position
         self.num_heads = config.num_heads
-        own = config.embedding_dropout
-        self.scale = config.embedding_scale
+        own = embeddings.dropout
+        self.scale = embeddings.scale
         self.dropout = config.dropout if own is None else own
 
     def __call__(

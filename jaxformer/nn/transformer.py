@@ -68,7 +68,7 @@ class Transformer(nnx.Module):
         self.encoder_width = config.encoder_width
         self.scan = config.scan_layers
         self.remat = config.remat
-        self.zero_padding = config.zero_padding
+        self.zero_padding = config.embeddings.zero_padding
 
     def __call__(
         self,

@@ -13,7 +13,7 @@ from jaxformer.hub.fields import Computed, LearnedPositions
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds, LastToFront
-from jaxformer.nn import PreNorm
+from jaxformer.nn import PreNorm, TokenEmbeddings, VocabularyLogits
 from jaxformer.zoo.common.bart_like import (
     POSITIONS,
     bart,
@@ -50,7 +50,7 @@ def _read_sinusoids(hf_config: HFConfig) -> dict[str, Any]:
 
 
 _mbart = partial(bart, residual=PreNorm())
-_pegasus = partial(_mbart, embedding_norm=None)
+_pegasus = partial(_mbart, embeddings=TokenEmbeddings())
 # Its sinusoids are in the file.
 _PEGASUS_POSITIONS = LearnedPositions(default=1024, learns=False, also=("decoder_position",))
 _M2M_POSITIONS = Computed(
@@ -83,7 +83,7 @@ FORMATS = (
     bart_format(
         "m2m_100",
         classes("M2M100", "ForConditionalGeneration", "Model"),
-        config_map(partial(_pegasus, head_bias=False, head_bias_learns=True), _M2M_POSITIONS),
+        config_map(partial(_pegasus, logits=VocabularyLogits()), _M2M_POSITIONS),
         {
             "vocab_size": 128112,
             "activation_function": "relu",

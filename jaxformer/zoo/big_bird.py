@@ -89,7 +89,7 @@ def _write_attention(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
 
 def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
     scaled = hf_config.take("rescale_embeddings", False)
-    return {"embedding_scale": hf_config.number("hidden_size", 768) ** 0.5 if scaled else 1.0}
+    return {"embeddings.scale": hf_config.number("hidden_size", 768) ** 0.5 if scaled else 1.0}
 
 
 # Heads ------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ FORMATS = (
                 Value("self_attention.bias", "use_bias", True),
                 Computed(
                     _read_scale,
-                    lambda config: {"rescale_embeddings": config.embedding_scale != 1.0},
+                    lambda config: {"rescale_embeddings": config.embeddings.scale != 1.0},
                 ),
             ),
         ),

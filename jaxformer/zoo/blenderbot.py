@@ -5,11 +5,11 @@ from functools import partial
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import LearnedPositions
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.nn import PreNorm
+from jaxformer.nn import PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map
 from jaxformer.zoo.system import System
 
-_blenderbot = partial(bart, residual=PreNorm(), embedding_norm=None)
+_blenderbot = partial(bart, residual=PreNorm(), embeddings=TokenEmbeddings())
 
 
 def blenderbot(num_layers: int, model_dim: int) -> EncoderDecoderConfig:
@@ -22,8 +22,7 @@ def blenderbot(num_layers: int, model_dim: int) -> EncoderDecoderConfig:
         vocab_size=8008,
         position=Learned(max_length=128),
         decoder_position=Learned(max_length=128),
-        embedding_scale=model_dim**0.5,
-        padding_id=0,
+        embeddings=TokenEmbeddings(scale=model_dim**0.5, padding_id=0),
     )
 
 

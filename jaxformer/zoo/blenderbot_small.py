@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, LearnedPositions
 from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map, no_head_bias
 from jaxformer.zoo.system import System
 
@@ -24,9 +26,8 @@ SYSTEMS = (
             vocab_size=54944,
             position=Learned(max_length=512),
             decoder_position=Learned(max_length=512, after_norm=True),
-            embedding_scale=512**0.5,
+            embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-5), scale=512**0.5, padding_id=0),
             decoder_embedding_scale=1.0,
-            padding_id=0,
         ),
         "90M",
         _SOURCE,

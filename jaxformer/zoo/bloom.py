@@ -7,7 +7,7 @@ from jaxformer.hub.fields import ConfigMap, Expect, NormEps, Switch, numbers
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
-from jaxformer.nn import PreNorm, StreamNorm
+from jaxformer.nn import PreNorm, StreamNorm, TokenEmbeddings
 from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
@@ -21,7 +21,7 @@ _FIELDS = (
         off=PreNorm(),
     ),
     Expect("slow_but_exact", False),  # If it is set, transformers leaves out the biases.
-    NormEps(theirs="layer_norm_epsilon", also=("embedding_norm",)),
+    NormEps(theirs="layer_norm_epsilon", also=("embeddings.norm",)),
     *numbers(
         {
             "num_layers": "n_layer",
@@ -58,7 +58,9 @@ def names(parts: dict[str, str]) -> dict[str, str]:
 FORMATS = (
     ModelFormat(
         model_type="bloom",
-        config_map=ConfigMap(partial(gpt, position=ALiBi(), embedding_dropout=0.0), _FIELDS),
+        config_map=ConfigMap(
+            partial(gpt, position=ALiBi(), embeddings=TokenEmbeddings(dropout=0.0)), _FIELDS
+        ),
         weight_map=lambda _: WeightMap(names(BLOCK), fused=(QUERY_KEY_VALUE,)),
         architectures=classes("Bloom"),
         prefix="transformer.",

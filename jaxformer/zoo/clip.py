@@ -17,7 +17,7 @@ from jaxformer.models import (
     Projection,
     VisionConfig,
 )
-from jaxformer.nn import MLP, PreNorm
+from jaxformer.nn import MLP, Embeddings, PreNorm
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -63,7 +63,7 @@ def clip_vision(
     fields = {
         "norm": norm,
         "patch_bias": False,
-        "embedding_norm": norm,
+        "embeddings": Embeddings(norm=norm),
         "residual": PreNorm(final_norm=False),
         "feed_forward": MLP(activation="quick_gelu", gated=False, bias=True),
         "pooler": NormPooler(),

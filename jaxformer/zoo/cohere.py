@@ -25,7 +25,7 @@ from jaxformer.hub.rope import Rope, read_rope, write_rope
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import DotProductAttention, Parallel
+from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, FIELDS, FILES, llama, names
 from jaxformer.zoo.system import System
@@ -53,7 +53,7 @@ SYSTEMS = (
     System(
         "command-r-35b",
         "",
-        _cohere(40, 8192, 64, 22528, theta=8_000_000.0, logit_scale=0.0625),
+        _cohere(40, 8192, 64, 22528, theta=8_000_000.0, logits=VocabularyLogits(scale=0.0625)),
         "35B",
         _CARD,
     ),
@@ -70,7 +70,7 @@ SYSTEMS = (
             self_attention=DotProductAttention(
                 query_key_norm=_norm(eps=1e-5), query_key_norm_over="each_head"
             ),
-            logit_scale=0.8333333333333334,
+            logits=VocabularyLogits(scale=0.8333333333333334),
         ),
         "104B",
         _CARD,
@@ -86,7 +86,7 @@ SYSTEMS = (
             num_kv_heads=8,
             theta=50_000.0,
             windows=(4096, 4096, 4096, None),
-            logit_scale=0.25,
+            logits=VocabularyLogits(scale=0.25),
             **_R7B,
         ),
         "7B",
@@ -129,7 +129,7 @@ def _write_layers(config: DecoderConfig) -> dict[str, Any]:
 _FIELDS = (
     *(each for each in FIELDS if not isinstance(each, NormEps)),
     NormEps(make=_norm),
-    Number("logit_scale", "logit_scale", 0.0625),
+    Number("logits.scale", "logit_scale", 0.0625),
     Activation(default="silu"),
     BIASES,
 )

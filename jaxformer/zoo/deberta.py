@@ -32,6 +32,7 @@ from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.layouts import PerKeyHead, Taps
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
 from jaxformer.zoo.common.bert_like import (
@@ -61,10 +62,7 @@ def _deberta(num_layers: int, model_dim: int, num_heads: int, **changes: Any) ->
         "relative_position": DistanceEmbedding(512),
         "self_attention": DisentangledAttention(key_bias=False),
         "norm": norm,
-        "embedding_norm": norm,
-        "zero_padding": True,
-        "token_types": 0,
-        "padding_id": 0,
+        "embeddings": TokenEmbeddings(norm=norm, zero_padding=True, padding_id=0),
         "pooler": None,
         "heads": (MaskedLanguageModel(),),
     }
@@ -188,11 +186,15 @@ def _read_embedding(version: int, hf_config: HFConfig) -> dict[str, Any]:
         hf_config.expect("attention_head_size", model_dim // heads)
     width = hf_config.number("embedding_size", model_dim)
     narrow = width != model_dim
-    return {"embedding_dim": width if narrow else None, "project_before_norm": narrow}
+    return {
+        "embeddings.dim": width if narrow else None,
+        "embeddings.project_before_norm": narrow,
+    }
 
 
 def _write_embedding(config: EncoderConfig) -> dict[str, Any]:
-    return {} if config.embedding_dim is None else {"embedding_size": config.embedding_dim}
+    width = config.embeddings.dim
+    return {} if width is None else {"embedding_size": width}
 
 
 _POOLERS = {name: ours for name, ours in ACTIVATIONS.items() if ours in ("gelu", "relu", "tanh")}
@@ -246,7 +248,7 @@ def _fields(version: int) -> tuple:
     )
     return (
         *shared,
-        Number("token_types", "type_vocab_size", 0),
+        Number("embeddings.token_types", "type_vocab_size", 0),
         Computed(partial(_read_positions, version), partial(_write_positions, version)),
         Computed(partial(_read_attention, version), _write_attention),
         Computed(partial(_read_embedding, version), _write_embedding),

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.fields import (
     Activation,
     ConfigMap,
@@ -27,11 +28,16 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import MaskedLanguageModel
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.zoo.common.bert_like import LABELS, bert
 from jaxformer.zoo.system import System
 
 _SOURCE = "Sanh et al., 2019, table 3, https://arxiv.org/abs/1910.01108"
-_WITHOUT = {"token_types": 0, "pooler": None, "heads": (MaskedLanguageModel(),)}
+_WITHOUT = {
+    "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-12)),
+    "pooler": None,
+    "heads": (MaskedLanguageModel(),),
+}
 
 SYSTEMS = (
     System("distilbert-base", "distilbert.py:base", bert(6, 768, 12, **_WITHOUT), "66M", _SOURCE),

@@ -74,7 +74,7 @@ class _MultipleChoiceTask(MultipleChoiceTask):
 def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
     """Reads the embedding, which may be narrower than the model."""
     width = hf_config.number("embedding_size", 128)
-    return {"embedding_dim": None if width == hf_config.number("hidden_size") else width}
+    return {"embeddings.dim": None if width == hf_config.number("hidden_size") else width}
 
 
 _FIELDS = (

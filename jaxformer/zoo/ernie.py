@@ -1,12 +1,15 @@
 """ERNIE: BERT that masks entities and phrases; later versions add a table of task types."""
 
+from dataclasses import replace
 from typing import Any
 
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     ENCODER_OR_DECODER,
@@ -24,11 +27,13 @@ from jaxformer.zoo.common.bert_like import (
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
+_EMBEDDINGS = TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=4)
+
 SYSTEMS = (
     System(
         "ernie-2.0-base-en",
         "ernie.py:2.0-base-en",
-        bert(12, 768, 12, token_types=4, pooler=None, heads=(MaskedLanguageModel(),)),
+        bert(12, 768, 12, embeddings=_EMBEDDINGS, pooler=None, heads=(MaskedLanguageModel(),)),
         "110M",
         "Sun et al., 2019, pre-training settings (the sizes of BERT), https://arxiv.org/abs/1907.12412",
     ),
@@ -41,8 +46,7 @@ SYSTEMS = (
             12,
             vocab_size=40000,
             position=Learned(max_length=2048),
-            token_types=4,
-            task_types=3,
+            embeddings=replace(_EMBEDDINGS, task_types=3),
             pooler=None,
             heads=(MaskedLanguageModel(),),
         ),
@@ -54,12 +58,13 @@ SYSTEMS = (
 
 def _read_task_types(hf_config: HFConfig) -> dict[str, Any]:
     task_types = hf_config.number("task_type_vocab_size", 3)
-    return {"task_types": task_types if hf_config.take("use_task_id", False) else 0}
+    return {"embeddings.task_types": task_types if hf_config.take("use_task_id", False) else 0}
 
 
 def _write_task_types(config: EncoderConfig) -> dict[str, Any]:
-    sizes = {"task_type_vocab_size": config.task_types} if config.task_types else {}
-    return {"use_task_id": config.task_types > 0} | sizes
+    task_types = config.embeddings.task_types
+    sizes = {"task_type_vocab_size": task_types} if task_types else {}
+    return {"use_task_id": task_types > 0} | sizes
 
 
 FORMATS = (

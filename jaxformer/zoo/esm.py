@@ -26,7 +26,7 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.models.protein import TokenDropout
-from jaxformer.nn import DotProductAttention, PreNorm
+from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
     LABELS,
@@ -42,8 +42,7 @@ _SOURCE = "Lin et al., 2022, table S1, https://doi.org/10.1101/2022.07.20.500902
 _esm = partial(
     EncoderConfig,
     residual=PreNorm(),
-    embedding_dropout=0.0,
-    zero_padding=True,
+    embeddings=TokenEmbeddings(dropout=0.0, zero_padding=True),
     contact_head=True,
 )
 
@@ -56,10 +55,9 @@ def _esm2(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
         model_dim=model_dim,
         num_heads=num_heads,
         mlp_dim=4 * model_dim,
-        padding_id=1,
         position=RoPE(theta=10_000.0),
         norm=LayerNorm(eps=1e-5),
-        embedding_norm=None,
+        embeddings=TokenEmbeddings(dropout=0.0, zero_padding=True, padding_id=1),
         token_dropout=TokenDropout(mask_id=32),
         dropout=0.0,
         self_attention=DotProductAttention(bias=True, output_bias=True),
@@ -103,16 +101,16 @@ def _read_embeddings(hf_config: HFConfig) -> dict[str, Any]:
     norm = LayerNorm(hf_config.number("layer_norm_eps", 1e-12))
     dropped = hf_config.take("token_dropout", False)
     return {
-        "embedding_norm": norm if hf_config.take("emb_layer_norm_before", None) else None,
+        "embeddings.norm": norm if hf_config.take("emb_layer_norm_before", None) else None,
         "token_dropout": TokenDropout(hf_config.number("mask_token_id")) if dropped else None,
-        "padding_id": hf_config.number("pad_token_id"),
+        "embeddings.padding_id": hf_config.number("pad_token_id"),
     }
 
 
 def _write_embeddings(config: EncoderConfig) -> dict[str, Any]:
     own = config.token_dropout
     return {
-        "emb_layer_norm_before": config.embedding_norm is not None,
+        "emb_layer_norm_before": config.embeddings.norm is not None,
         "token_dropout": own is not None,
         **({} if own is None else {"mask_token_id": own.mask_id}),
     }

@@ -27,7 +27,7 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, Dense, EncoderConfig, MaskedLanguageModel
-from jaxformer.nn import MLP, DotProductAttention, PreNorm
+from jaxformer.nn import MLP, DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FILES, NUMBERS, names
 from jaxformer.zoo.system import System
 
@@ -36,7 +36,7 @@ _eurobert = partial(
     residual=PreNorm(),
     self_attention=DotProductAttention(),
     feed_forward=MLP(),
-    embedding_norm=None,
+    embeddings=TokenEmbeddings(),
     dropout=0.0,
 )
 
@@ -54,7 +54,7 @@ def _sized(
         "position": RoPE(theta=250_000.0),
         "norm": RMSNorm(eps=1e-5),
         "tie_embeddings": False,
-        "head_bias": False,
+        "logits": VocabularyLogits(),
         "heads": (MaskedLanguageModel(dense=False),),
     }
     return _eurobert(**(fields | changes))
@@ -108,7 +108,7 @@ _FIELDS = (
     PaddingId(),
     Activation(),
     BIASES,
-    Value("feed_forward.bias", "mlp_bias", False, also=("head_bias",)),
+    Value("feed_forward.bias", "mlp_bias", False, also=("logits.bias",)),
     Value("tie_embeddings", "tie_word_embeddings"),
     Number("self_attention.dropout", "attention_dropout", 0.0),
     Rope(),

@@ -16,7 +16,7 @@ from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn import Parallel, PreNorm, Residual
+from jaxformer.nn import Parallel, PreNorm, Residual, TokenEmbeddings
 from jaxformer.zoo.bloom import BLOCK, QUERY_KEY_VALUE, names
 from jaxformer.zoo.common.decoders import classes
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
@@ -107,7 +107,7 @@ class _CountedForALiBi(CountedByMask):
 FORMATS = (
     ModelFormat(
         model_type="falcon",
-        config_map=ConfigMap(partial(gpt, embedding_dropout=0.0), _FIELDS),
+        config_map=ConfigMap(partial(gpt, embeddings=TokenEmbeddings(dropout=0.0)), _FIELDS),
         weight_map=lambda config: WeightMap(
             names(BLOCK | _norms(config.residual)), fused=(QUERY_KEY_VALUE,)
         ),

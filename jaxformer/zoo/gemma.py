@@ -29,7 +29,7 @@ from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.tasks.classes import CausalLMTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
-from jaxformer.nn import MLP, SandwichNorm
+from jaxformer.nn import MLP, SandwichNorm, TokenEmbeddings
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
@@ -49,7 +49,7 @@ SYSTEMS = (
             head_dim=256,
             norm=RMSNorm(eps=1e-6, unit_offset=True),
             feed_forward=MLP(activation="gelu_tanh"),
-            embedding_scale=2048**0.5,
+            embeddings=TokenEmbeddings(scale=2048**0.5),
             tie_embeddings=True,
         ),
         "2,506,434,560",
@@ -62,7 +62,7 @@ _NORM = partial(RMSNorm, unit_offset=True)
 _FIELDS = (
     *FIELDS,
     NormEps(theirs="rms_norm_eps", make=_NORM),
-    Computed(lambda hf_config: {"embedding_scale": hf_config.number("hidden_size") ** 0.5}),
+    Computed(lambda hf_config: {"embeddings.scale": hf_config.number("hidden_size") ** 0.5}),
     BIASES,
 )
 # The first files say "gelu" but mean the tanh approximation, which some name in a second field.
@@ -101,7 +101,7 @@ def write_alternating(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
 SECOND_FIELDS = (
     *_FIELDS,
     Activation(theirs="hidden_activation", default="gelu_pytorch_tanh"),
-    Number("logit_softcap", "final_logit_softcapping", None),
+    Number("logits.softcap", "final_logit_softcapping", None),
 )
 """The fields of config.json that Gemma 2 and 3 share."""
 gemma2 = partial(llama, residual=SandwichNorm())

@@ -66,7 +66,7 @@ _FIELDS = (
             "num_heads": "num_heads",
             "vocab_size": "vocab_size",
             "dropout": "resid_dropout",
-            "embedding_dropout": "embed_dropout",
+            "embeddings.dropout": "embed_dropout",
             "self_attention.dropout": "attention_dropout",
         },
         {"embed_dropout": None},

@@ -8,7 +8,7 @@ from jaxformer.hub.fields import Computed, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.nn import DotProductAttention, Parallel
+from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
 from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import DEFAULTS, FEED_FORWARD, FIELDS, FILES, HARMLESS, gpt
 from jaxformer.zoo.system import System
@@ -17,7 +17,7 @@ from jaxformer.zoo.system import System
 _KIND = {
     "residual": Parallel(shared_norm=True),
     "self_attention": DotProductAttention(),
-    "head_bias": True,
+    "logits": VocabularyLogits(bias=True),
 }
 SYSTEMS = (
     System(

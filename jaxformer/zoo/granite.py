@@ -8,13 +8,13 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import DotProductAttention, PreNorm
+from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
 
 
-def _granite(*sizes: int, **changes: Any) -> DecoderConfig:
+def _granite(*sizes: int, logit_scale: float) -> DecoderConfig:
     """Granite 3.0 in any size, with the factors of a head of 64 or 128."""
     head_dim = sizes[1] // sizes[2]
     return llama(
@@ -22,10 +22,10 @@ def _granite(*sizes: int, **changes: Any) -> DecoderConfig:
         vocab_size=49155,
         num_kv_heads=8,
         self_attention=DotProductAttention(scale=1 / head_dim),
-        embedding_scale=12.0,
+        embeddings=TokenEmbeddings(scale=12.0),
         residual=PreNorm(output_scale=0.22),
         tie_embeddings=True,
-        **changes,
+        logits=VocabularyLogits(scale=logit_scale),
     )
 
 
@@ -41,12 +41,12 @@ SYSTEMS = (
 
 def _read_logit_scale(hf_config: HFConfig) -> dict[str, Any]:
     """Reads the factor by which the logits are divided."""
-    return {"logit_scale": 1 / hf_config.number("logits_scaling", 1.0)}
+    return {"logits.scale": 1 / hf_config.number("logits_scaling", 1.0)}
 
 
 def _write_logit_scale(config: DecoderConfig) -> dict[str, Any]:
     # Rounded, because 1 / (1 / 49) is not 49.
-    return {"logits_scaling": float(f"{1 / config.logit_scale:.15g}")}
+    return {"logits_scaling": float(f"{1 / config.logits.scale:.15g}")}
 
 
 _FIELDS = (
@@ -55,7 +55,7 @@ _FIELDS = (
     Activation(default="silu"),
     BIASES,
     Value("feed_forward.bias", "mlp_bias", False),
-    Number("embedding_scale", "embedding_multiplier", 1.0),
+    Number("embeddings.scale", "embedding_multiplier", 1.0),
     Number("residual.output_scale", "residual_multiplier", 1.0),
     Number("self_attention.scale", "attention_multiplier", 1.0),
     Computed(_read_logit_scale, _write_logit_scale),

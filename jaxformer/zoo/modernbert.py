@@ -78,7 +78,7 @@ def _write_windows(config: EncoderConfig) -> dict[str, Any]:
 
 def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
     norm = LayerNorm(hf_config.number("norm_eps", 1e-5), hf_config.take("norm_bias", False))
-    return {"norm": norm, "embedding_norm": norm}
+    return {"norm": norm, "embeddings.norm": norm}
 
 
 def _write_norms(config: EncoderConfig) -> dict[str, Any]:
@@ -125,11 +125,11 @@ _FIELDS = (
     Activation(theirs="hidden_activation", default="gelu"),
     Value("self_attention.bias", "attention_bias", False, also=("self_attention.output_bias",)),
     Value("feed_forward.bias", "mlp_bias", False),
-    Value("head_bias", "decoder_bias", True),
+    Value("logits.bias", "decoder_bias", True),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "mlp_dropout", 0.0),
     Computed(
-        lambda hf_config: {"embedding_dropout": hf_config.number("embedding_dropout", 0.0)},
+        lambda hf_config: {"embeddings.dropout": hf_config.number("embedding_dropout", 0.0)},
         _write_head,
     ),
     Number("self_attention.dropout", "attention_dropout", 0.0),

@@ -6,6 +6,7 @@ from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.hub.fields import ConfigMap, Constant, Expect
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
     ENCODER,
@@ -43,7 +44,9 @@ _NAMES = {
 FORMATS = (
     ModelFormat(
         model_type="mpnet",
-        config_map=ConfigMap(partial(bert, token_types=0, relative_position=_BIAS), _FIELDS),
+        config_map=ConfigMap(
+            partial(bert, embeddings=TokenEmbeddings(), relative_position=_BIAS), _FIELDS
+        ),
         weight_map=lambda config: with_classifier(dict(_NAMES), config),
         architectures=roberta_architectures("MPNet"),
         prefix="mpnet.",

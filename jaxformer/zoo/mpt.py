@@ -67,7 +67,7 @@ _FIELDS = (
             "num_heads": "n_heads",
             "vocab_size": "vocab_size",
             "dropout": "resid_pdrop",
-            "embedding_dropout": "emb_pdrop",
+            "embeddings.dropout": "emb_pdrop",
         },
         {"emb_pdrop": None},
     ),

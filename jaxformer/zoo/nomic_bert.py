@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import (
     Activation,
@@ -24,7 +25,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import EncoderConfig
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings
 from jaxformer.zoo.common.bert_like import BIAS, LABELS, TOKEN_TYPES, named, over_vocabulary
 from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
@@ -33,7 +34,6 @@ _nomic_bert = partial(
     EncoderConfig,
     self_attention=DotProductAttention(),
     feed_forward=MLP(),
-    head_bias=True,
 )
 
 SYSTEMS = (
@@ -47,7 +47,7 @@ SYSTEMS = (
             num_heads=12,
             mlp_dim=3072,
             position=RoPE(theta=1000.0),
-            token_types=2,
+            embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
             dropout=0.0,
             heads=(),
         ),
@@ -62,7 +62,7 @@ _FIELDS = (
     TOKEN_TYPES,
     PaddingId(),
     Activation(),
-    NormEps(default=1e-12, also=("embedding_norm",)),
+    NormEps(default=1e-12, also=("embeddings.norm",)),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "hidden_dropout_prob", 0.0),
     Number("self_attention.dropout", "attention_probs_dropout_prob", 0.0),

@@ -19,7 +19,7 @@ from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.nn import PostNorm, PreNorm
+from jaxformer.nn import PostNorm, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.decoders import HEADS, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
@@ -29,7 +29,7 @@ def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
     width = hf_config.number("word_embed_proj_dim", None)
     if width in (None, hf_config.number("hidden_size")):
         return {}
-    return {"embedding_projection": "both", "embedding_dim": width}
+    return {"embeddings.projection": "both", "embeddings.dim": width}
 
 
 def _read_norm(hf_config: HFConfig) -> dict[str, Any]:
@@ -96,7 +96,7 @@ _WEIGHT_MAP = WeightMap(
 FORMATS = (
     ModelFormat(
         model_type="opt",
-        config_map=ConfigMap(partial(gpt, embedding_dropout=0.0), _FIELDS),
+        config_map=ConfigMap(partial(gpt, embeddings=TokenEmbeddings(dropout=0.0)), _FIELDS),
         weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("OPT", without=("ForTokenClassification",)),
         prefix="model.",

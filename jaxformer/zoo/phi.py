@@ -18,14 +18,14 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import Parallel
+from jaxformer.nn import Parallel, VocabularyLogits
 from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
 
 # How every model of this kind differs from GPT-2.
-_KIND = {"residual": Parallel(shared_norm=True), "head_bias": True}
+_KIND = {"residual": Parallel(shared_norm=True), "logits": VocabularyLogits(bias=True)}
 
 
 def phi(num_layers: int, model_dim: int, num_heads: int) -> DecoderConfig:
@@ -71,7 +71,7 @@ _FIELDS = (
     *numbers(NUMBERS),
     Number("num_kv_heads", "num_key_value_heads", None),
     Number("dropout", "resid_pdrop"),
-    Number("embedding_dropout", "embd_pdrop", None),
+    Number("embeddings.dropout", "embd_pdrop", None),
     Number("self_attention.dropout", "attention_dropout"),
     TIED,
     NormEps(),

@@ -58,7 +58,7 @@ _FIELDS = (
     Activation(default="silu"),
     WINDOW,
     Number("dropout", "resid_pdrop", 0.0),
-    Number("embedding_dropout", "embd_pdrop", 0.0),
+    Number("embeddings.dropout", "embd_pdrop", 0.0),
 )
 _PARTS = {
     "sublayers.0.attention": ("self_attn.qkv_proj", ("query", "key", "value")),

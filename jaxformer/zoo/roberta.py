@@ -5,6 +5,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.models import MaskedLanguageModel
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.zoo.common.bert_like import (
     ENCODER_OR_DECODER,
     LABELS,
@@ -25,10 +26,9 @@ _CAMEMBERT = "Martin et al., 2019, table 1, https://arxiv.org/abs/1911.03894"
 _CHANGES = {
     "vocab_size": 50265,
     "position": Learned(max_length=512, offset=2),
-    "token_types": 1,
     "pooler": None,
     "norm": LayerNorm(eps=1e-5),
-    "embedding_norm": LayerNorm(eps=1e-5),
+    "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-5), token_types=1),
     "heads": (MaskedLanguageModel(),),
 }
 

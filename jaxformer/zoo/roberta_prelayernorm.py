@@ -9,6 +9,7 @@ from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedLanguageModel
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.residual import PreNorm
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
@@ -29,10 +30,9 @@ from jaxformer.zoo.system import System
 _SIZES = {
     "vocab_size": 50265,
     "position": Learned(max_length=512, offset=2),
-    "token_types": 1,
     "pooler": None,
     "norm": LayerNorm(eps=1e-5),
-    "embedding_norm": LayerNorm(eps=1e-5),
+    "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-5), token_types=1),
     "residual": PreNorm(),
     "heads": (MaskedLanguageModel(),),
 }

@@ -86,7 +86,7 @@ def _write_positions(config: TransformerConfig) -> dict[str, Any]:
 def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
     """Reads the embedding, which may be narrower than the model."""
     width = hf_config.number("embedding_size", None)
-    return {"embedding_dim": None if width == hf_config.number("hidden_size", 768) else width}
+    return {"embeddings.dim": None if width == hf_config.number("hidden_size", 768) else width}
 
 
 def _write_embedding(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jaxformer.models import (
     SigmoidContrastive,
     VisionConfig,
 )
-from jaxformer.nn import MLP, DotProductAttention, PreNorm
+from jaxformer.nn import MLP, DotProductAttention, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -45,7 +45,7 @@ def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> E
         "position": Learned(max_length=64),
         "norm": LayerNorm(eps=1e-6),
         "residual": PreNorm(),
-        "embedding_norm": None,
+        "embeddings": TokenEmbeddings(),
         "self_attention": DotProductAttention(bias=True, output_bias=True),
         "feed_forward": MLP(activation="gelu_tanh", gated=False, bias=True),
         "dropout": 0.0,

@@ -19,7 +19,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
-from jaxformer.nn import Parallel, PreNorm
+from jaxformer.nn import Parallel, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.decoders import classes
 from jaxformer.zoo.common.llama_like import FILES, NAMES, NUMBERS, llama
 
@@ -66,7 +66,7 @@ _NORMS = {
 FORMATS = (
     ModelFormat(
         model_type="stablelm",
-        config_map=ConfigMap(partial(llama, embedding_dropout=0.0), _FIELDS),
+        config_map=ConfigMap(partial(llama, embeddings=TokenEmbeddings(dropout=0.0)), _FIELDS),
         weight_map=lambda _: WeightMap(NAMES | block("transformer", "model.layers.{}", _NORMS)),
         architectures=classes("StableLm", without=("ForQuestionAnswering",)),
         defaults={

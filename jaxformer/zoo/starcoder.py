@@ -50,7 +50,7 @@ _FIELDS = (
     WINDOW,
     Value(_BIASES[0], "use_bias", True, also=_BIASES[1:]),
     Number("dropout", "residual_dropout", 0.0),
-    Number("embedding_dropout", "embedding_dropout", 0.0),
+    Number("embeddings.dropout", "embedding_dropout", 0.0),
 )
 _MLP = {"sublayers.1.up": "mlp.c_fc", "sublayers.1.down": "mlp.c_proj"}
 

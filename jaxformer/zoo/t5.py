@@ -74,7 +74,7 @@ SYSTEMS = (
 
 def _read_no_scale(hf_config: HFConfig) -> dict[str, Any]:
     """MT5 never scales the states, whatever config.json has."""
-    return read_scale(hf_config) | {"logit_scale": 1.0}
+    return read_scale(hf_config) | {"logits.scale": 1.0}
 
 
 _NEWER = {

@@ -31,7 +31,13 @@ from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import CompositeConfig, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn import MLP, DotProductAttention, DotProductCrossAttention
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    DotProductCrossAttention,
+    TokenEmbeddings,
+    VocabularyLogits,
+)
 from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
@@ -88,10 +94,9 @@ def _sizes(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> dic
         "norm": RMSNorm(eps=1e-6, unit_offset=True),
         "self_attention": DotProductAttention(softcap=50.0),
         "feed_forward": MLP(activation="gelu_tanh"),
-        "logit_softcap": 30.0,
-        "embedding_scale": model_dim**0.5,
+        "embeddings": TokenEmbeddings(scale=model_dim**0.5, padding_id=0),
+        "logits": VocabularyLogits(softcap=30.0),
         "tie_embeddings": True,
-        "padding_id": 0,
     }
 
 

@@ -12,7 +12,7 @@ from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
-from jaxformer.nn import MLP, PostNorm
+from jaxformer.nn import MLP, PostNorm, TokenEmbeddings
 from jaxformer.zoo.common.bart_like import (
     bart,
     bart_format,
@@ -40,7 +40,7 @@ def transformer(model_dim: int, num_heads: int, dropout: float) -> EncoderDecode
         norm=LayerNorm(eps=1e-6),
         residual=PostNorm(),
         feed_forward=MLP(activation="relu", gated=False, bias=True),
-        embedding_scale=model_dim**0.5,
+        embeddings=TokenEmbeddings(scale=model_dim**0.5),
         depth_scaled_init=False,
         dropout=dropout,
     )
@@ -79,7 +79,7 @@ def _read_marian(hf_config: HFConfig) -> dict[str, Any]:
     if named[0] == _TRANSLATOR:
         positions = dict.fromkeys(positions, Sinusoidal(layout="half"))
     return positions | {
-        "embedding_norm": None,
+        "embeddings.norm": None,
         "share_embeddings": hf_config.take("share_encoder_decoder_embeddings", True),
     }
 

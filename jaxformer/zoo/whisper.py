@@ -8,7 +8,13 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.fields import Computed, ConfigMap, read_activation, write_activation
+from jaxformer.hub.fields import (
+    Computed,
+    ConfigMap,
+    read_activation,
+    write_activation,
+    write_padding_id,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import Task, UnshiftedCausalLMTask
@@ -26,6 +32,7 @@ from jaxformer.nn import (
     MLP,
     DotProductAttention,
     DotProductCrossAttention,
+    TokenEmbeddings,
     UnusedCrossAttention,
 )
 from jaxformer.zoo.common.bart_like import UNUSED, block_names
@@ -146,7 +153,7 @@ def _read(hf_config: HFConfig) -> dict[str, Any]:
     decoder = shared | {
         "vocab_size": hf_config.number("vocab_size", 51865),
         "position": Learned(hf_config.number("max_target_positions", 448)),
-        "padding_id": _padding_id(hf_config),
+        "embeddings": TokenEmbeddings(padding_id=_padding_id(hf_config)),
         "tie_embeddings": hf_config.take("tie_word_embeddings", True),
     }
     named = hf_config.take("architectures", None) or [""]
@@ -198,7 +205,7 @@ def _write(config: _Whisper) -> dict[str, Any]:
         "vocab_size": decoder.vocab_size,
         "max_target_positions": decoder.position.max_length,
         "tie_word_embeddings": decoder.tie_embeddings,
-        **({} if decoder.padding_id is None else {"pad_token_id": decoder.padding_id}),
+        **write_padding_id(decoder),
         **({} if config.parts else {"architectures": [_CAUSAL], "is_encoder_decoder": False}),
     }
 

@@ -11,7 +11,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import CausalLMTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings
 from jaxformer.zoo.common.decoders import HEADS
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
@@ -28,7 +28,7 @@ _xglm = partial(
 
 def xglm(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> DecoderConfig:
     """Returns XGLM in any size; `changes` are other fields."""
-    fields = {"embedding_scale": model_dim**0.5, "padding_id": 1}
+    fields = {"embeddings": TokenEmbeddings(scale=model_dim**0.5, padding_id=1)}
     return _xglm(num_layers, model_dim, num_heads, **(fields | changes))
 
 
@@ -45,7 +45,7 @@ SYSTEMS = (
 
 def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
     scaled = hf_config.take("scale_embedding", True)
-    return {"embedding_scale": hf_config.number("d_model") ** 0.5 if scaled else 1.0}
+    return {"embeddings.scale": hf_config.number("d_model") ** 0.5 if scaled else 1.0}
 
 
 def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
             f"{hf_config.path}: pad_token_id = {padding}: must be 0, 1 or null: for another id, "
             f"transformers uses the code of position {padding - 2}"
         )
-    return {"padding_id": padding}
+    return {"embeddings.padding_id": padding}
 
 
 _FIELDS = (
@@ -75,7 +75,7 @@ _FIELDS = (
     ),
     TIED,
     Activation(theirs="activation_function", default="gelu"),
-    Computed(_read_scale, lambda config: {"scale_embedding": config.embedding_scale != 1.0}),
+    Computed(_read_scale, lambda config: {"scale_embedding": config.embeddings.scale != 1.0}),
 )
 _BLOCK = {
     **attention(

@@ -8,6 +8,7 @@ from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedLanguageModel
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.residual import PreNorm
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
@@ -28,10 +29,9 @@ _SOURCE = "Goyal et al., 2021, table 1, https://arxiv.org/abs/2105.00572"
 _SIZES = {
     "vocab_size": 250880,
     "position": Learned(max_length=512, offset=2),
-    "token_types": 1,
     "pooler": None,
     "norm": LayerNorm(eps=1e-5),
-    "embedding_norm": None,
+    "embeddings": TokenEmbeddings(token_types=1),
     "residual": PreNorm(),
     "heads": (MaskedLanguageModel(),),
 }
@@ -50,7 +50,7 @@ _NAMES = {
     **LABELS,
     **LM_HEAD,
 }
-_NO_EMBEDDING_NORM = Computed(lambda hf_config: {"embedding_norm": None})
+_NO_EMBEDDING_NORM = Computed(lambda hf_config: {"embeddings.norm": None})
 
 FORMATS = (
     ModelFormat(

@@ -31,7 +31,14 @@ from jaxformer.models import (
     EncoderConfig,
     MaskedLanguageModel,
 )
-from jaxformer.nn import MLP, ConvolutionBlock, DotProductAttention, Parallel
+from jaxformer.nn import (
+    MLP,
+    ConvolutionBlock,
+    DotProductAttention,
+    Parallel,
+    TokenEmbeddings,
+    VocabularyLogits,
+)
 from jaxformer.optim import SGD, AdamW, Constant
 from jaxformer.training.step import TrainProgram, TrainState
 
@@ -51,8 +58,7 @@ TIED = DecoderConfig(
     mlp_dim=12,
     position=RoPE(theta=100.0, fraction=0.5),
     windows=(3,),
-    head_bias=True,
-    logit_softcap=3.0,
+    logits=VocabularyLogits(bias=True, softcap=3.0),
     dropout=0.1,
     self_attention=DotProductAttention(dropout=0.1),
     init_std=0.2,
@@ -67,7 +73,7 @@ UNTIED = replace(
     position=T5Bias(num_buckets=8, max_distance=12, bidirectional=False),
     norm=LayerNorm(eps=1e-5),
     residual=Parallel(),
-    embedding_norm=RMSNorm(eps=1e-5),
+    embeddings=TokenEmbeddings(norm=RMSNorm(eps=1e-5)),
     windows=(None,),
     self_attention=DotProductAttention(
         bias=True, output_bias=True, dropout=0.1, query_key_norm=RMSNorm(eps=1e-5)
@@ -383,7 +389,7 @@ def test_a_size_that_does_not_divide_is_refused_by_name(value):
         model_dim=24,
         num_heads=8,
         mlp_dim=16,
-        embedding_dim=value,
+        embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), dim=value),
         heads=(MaskedLanguageModel(),),
     )
     sizes = {"data": 1, "fsdp": 4, "tensor": 2}

@@ -33,7 +33,7 @@ from jaxformer.functional.feedforward import ACTIVATIONS
 from jaxformer.functional.norms import NoNorm
 from jaxformer.functional.positions.rope_scaling import DynamicNTK, Llama3Scaling
 from jaxformer.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings, VocabularyLogits
 from jaxformer.nn.residual import (
     BranchNorm,
     Parallel,
@@ -77,7 +77,8 @@ MODELS = {
     "own tables": decoder(position=T5Bias(bidirectional=False, shared=False)),
     "two schemes": encoder(relative_position=T5Bias(bidirectional=True, num_buckets=8)),
     "after the norm": decoder(
-        position=Learned(max_length=64, after_norm=True), embedding_norm=LayerNorm()
+        position=Learned(max_length=64, after_norm=True),
+        embeddings=TokenEmbeddings(norm=LayerNorm()),
     ),
     "windows": decoder(windows=(4, None), window_position=RoPE(theta=100.0)),
     "no rotation": decoder(windows=(4, None), rope_layers=(True, False)),
@@ -94,15 +95,21 @@ MODELS = {
     "norm of heads": decoder(self_attention=NORMED, feed_forward=MLP(activation="gelu_tanh")),
     "joint norm": decoder(self_attention=JOINT, feed_forward=MLP(activation="relu", gated=False)),
     "shared layers": decoder(num_layers=4, layer_repeats=2),
-    "untied": decoder(tie_embeddings=False, head_bias=True, logit_softcap=3.0, logit_scale=0.5),
-    "types": encoder(position=ALiBi(), token_types=2, pooler="tanh"),
+    "untied": decoder(
+        tie_embeddings=False, logits=VocabularyLogits(bias=True, softcap=3.0, scale=0.5)
+    ),
+    "types": encoder(
+        position=ALiBi(),
+        embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
+        pooler="tanh",
+    ),
     "body": encoder(position=ALiBi(), heads=(), pooler="tanh"),
     "t5 bias": seq2seq(encoder_heads=2, encoder_mlp_dim=40, num_decoder_layers=3),
     "2017": seq2seq(
         position=Sinusoidal(),
         decoder_position=Sinusoidal(),
         norm=LayerNorm(),
-        embedding_scale=5.0,
+        embeddings=TokenEmbeddings(scale=5.0),
         decoder_embedding_scale=4.0,
         share_embeddings=False,
         feed_forward=MLP(activation="relu", gated=False, bias=True),
@@ -156,7 +163,7 @@ def test_outputs_and_greedy_tokens_are_equal(name, exported):
     generator = np.random.default_rng(0)
     inputs = {"input_ids": generator.integers(0, 96, (2, 20))}
     inputs["attention_mask"] = np.where(np.arange(20) < [[20], [13]], 1, 0)
-    if getattr(config, "token_types", 0):
+    if config.type_sizes:
         inputs["token_type_ids"] = generator.integers(0, 2, (2, 20))
     if config.is_encoder_decoder:
         inputs["decoder_input_ids"] = generator.integers(0, 96, (2, 9))
@@ -231,8 +238,8 @@ def test_other_code_is_not_run(exported):
             decoder(position=RoPE(scaling=DynamicNTK(factor=2.0, original_max_length=8))),
             "DynamicNTK",
         ),
-        (encoder(embedding_dim=16), "embedding_dim"),
-        (encoder(zero_padding=True), "zero_padding"),
+        (encoder(embeddings=TokenEmbeddings(dim=16)), r"embeddings\.dim"),
+        (encoder(embeddings=TokenEmbeddings(zero_padding=True)), r"embeddings\.zero_padding"),
     ],
 )
 def test_a_part_that_the_modeling_file_lacks_is_named(config, part):

@@ -44,7 +44,7 @@ def inputs_of(model):
         return {"input_values": sounds, "attention_mask": real.astype(np.int64)}
     ids, mask = random.integers(6, encoder.vocab_size, (2, 9)), np.ones((2, 9), np.int64)
     mask[1, 5:] = 0
-    types = random.integers(encoder.token_types, size=ids.shape)
+    types = random.integers(encoder.embeddings.token_types, size=ids.shape)
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 

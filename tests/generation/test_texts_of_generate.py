@@ -42,7 +42,7 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     options = {"do_sample": False, "max_new_tokens": count}
     if isinstance(format.positions, CountedByIds):
         # generate() of transformers counts from 0, its forward pass from behind the padding's id.
-        padding, real = ours.config.padding_id, inputs["attention_mask"]
+        padding, real = ours.config.embeddings.padding_id, inputs["attention_mask"]
         options["position_ids"] = torch.tensor(padding + np.cumsum(real, axis=1) * real)
     if isinstance(architecture.task, UnshiftedCausalLMTask):
         # Transformers counts padding as positions in these. Ours are those of the row alone.

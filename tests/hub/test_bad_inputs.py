@@ -48,7 +48,7 @@ def head_config(head):
     return EncoderConfig(8, 1, 1, 8, vocab_size=131, heads=(head,))
 
 
-ENCODER = tiny_encoder(vocab_size=131, position=Learned(20), token_types=2)
+ENCODER = tiny_encoder(vocab_size=131, position=Learned(20), **{"embeddings.token_types": 2})
 SHAPE = 2, 2, 8, 12
 ROWS = [
     row("encoder", ENCODER, {

@@ -43,7 +43,9 @@ def test_gradients_are_those_of_transformers(kind, tmp_path):
 @pytest.mark.quick("roberta")
 def test_the_configuration_survives_the_way_back(kind, tmp_path):
     ours = jaxformer.load(save_tiny(kind, tmp_path / "theirs", KINDS[kind]))
-    again = describe(ours.config, [FORMATS[kind]], {"pad_token_id": ours.config.padding_id})
+    again = describe(
+        ours.config, [FORMATS[kind]], {"pad_token_id": ours.config.embeddings.padding_id}
+    )
     assert again.architecture == ours.checkpoint.architecture
     assert again.hf_config.values["is_decoder"] is True
     save(ours, tmp_path / "ours")

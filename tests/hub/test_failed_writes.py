@@ -5,7 +5,6 @@ import resource
 import shutil
 import sys
 from collections import namedtuple
-from dataclasses import replace
 
 import pytest
 
@@ -84,9 +83,9 @@ def test_verify_says_what_it_needs(missing, llama, refused, monkeypatch):
 
 def test_a_model_that_no_format_can_say(llama, tmp_path):
     model = load(llama)
-    config = replace(model.config, logit_softcap=30.0)
+    config = model.config.with_fields(**{"logits.softcap": 30.0})
     checkpoint = describe_model(config, [FORMATS["bert"], FORMATS["llama"]], {})
-    with pytest.raises(ConfigError, match=r"nearest: .*'llama' .*logit_softcap = 30\.0"):
+    with pytest.raises(ConfigError, match=r"nearest: .*'llama' .*logits\.softcap = 30\.0"):
         save(Pretrained(config, model.parameters, described_by(checkpoint)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

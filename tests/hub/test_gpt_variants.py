@@ -136,7 +136,7 @@ def test_hub_files_of_gpt_j_are_understood():
         },
     )  # fmt: skip
     assert config.position == RoPE(theta=10_000.0, fraction=0.25, layout="interleaved")
-    assert (config.mlp_dim, config.tie_embeddings, config.head_bias) == (16384, False, True)
+    assert (config.mlp_dim, config.tie_embeddings, config.logits.bias) == (16384, False, True)
 
 
 def test_hub_files_of_pythia_are_understood_in_every_spelling():
@@ -213,8 +213,12 @@ def test_hub_files_of_opt_are_understood():
               "ffn_dim": 4096, "num_attention_heads": 16, "num_hidden_layers": 24, "layerdrop": 0.0,
               "word_embed_proj_dim": 512, "prefix": "</s>", "init_std": 0.02}  # fmt: skip
     config = config_of("opt", values)
-    assert (config.embedding_dim, config.output_width) == (512, 512)
-    assert (config.residual, config.position.offset, config.padding_id) == (PostNorm(), 2, 1)
+    assert (config.embeddings.dim, config.output_width) == (512, 512)
+    assert (config.residual, config.position.offset, config.embeddings.padding_id) == (
+        PostNorm(),
+        2,
+        1,
+    )
     with pytest.raises(ConfigError, match="_remove_final_layer_norm = True is not supported"):
         config_of("opt", values | {"_remove_final_layer_norm": True})
 
@@ -248,7 +252,7 @@ def test_windows_that_make_no_sense_are_refused(values, message):
 
 
 def test_a_padding_id_of_xglm_that_is_a_position_is_refused():
-    assert config_of("xglm", {"pad_token_id": 0}).padding_id == 0
+    assert config_of("xglm", {"pad_token_id": 0}).embeddings.padding_id == 0
     with pytest.raises(ConfigError, match="pad_token_id = 5: must be 0, 1 or null"):
         config_of("xglm", {"pad_token_id": 5})
 

@@ -257,7 +257,7 @@ def test_what_published_files_say():
     assert found["OLMo 3 with another base"].window_position == RoPE(theta=500_000.0)
     assert found["SmolLM 3"].rope_layers == (True, True, True, False)
     granite = found["Granite 3"]
-    factors = granite.embedding_scale, granite.residual.output_scale, granite.logit_scale
+    factors = granite.embeddings.scale, granite.residual.output_scale, granite.logits.scale
     assert factors == (12.0, 0.22, 1 / 16)
     assert found["Command R7B"].position == NoPosition()
     assert found["Command R7B"].window_position == RoPE(theta=5e4, layout="interleaved")
@@ -286,7 +286,7 @@ def test_sizes_of_the_zoo_can_be_said(name, model_type):
 
 
 def test_a_factor_of_the_logits_is_not_lost():
-    config = replace(SYSTEMS["llama2-7b"].config, logit_scale=1 / 8)
+    config = SYSTEMS["llama2-7b"].config.with_fields(**{"logits.scale": 1 / 8})
     checkpoint = describe(config, FORMATS.values())
     assert checkpoint.hf_config.values["model_type"] == "granite"
     assert checkpoint.hf_config.values["logits_scaling"] == 8
@@ -394,8 +394,8 @@ def test_superfluous_tensors_of_old_files(tmp_path):
 
 
 def test_a_negative_padding_id_counts_from_the_end():
-    assert config_of({**LLAMA2, "pad_token_id": -1}).padding_id == 31999
-    assert config_of({**LLAMA2, "pad_token_id": None}).padding_id is None
+    assert config_of({**LLAMA2, "pad_token_id": -1}).embeddings.padding_id == 31999
+    assert config_of({**LLAMA2, "pad_token_id": None}).embeddings.padding_id is None
 
 
 def test_the_cap_that_transformers_ignores_in_gemma_3():

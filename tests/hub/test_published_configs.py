@@ -28,26 +28,26 @@ EXPECTED = {
     "bart-large": {
         "mlp_dim": 4096,
         "position": Learned(max_length=1024, offset=2),
-        "embedding_scale": 1.0,
+        "embeddings.scale": 1.0,
     },
     "bart-large-cnn": {"vocab_size": 50264, "decoder_layers": 12},
     "mbart-large-50": {
         "feed_forward.activation": "relu",
-        "embedding_scale": 32.0,
+        "embeddings.scale": 32.0,
         "vocab_size": 250054,
     },
     "opus-mt-en-de": {
         "feed_forward.activation": "silu",
         "position": Sinusoidal(layout="half"),
-        "embedding_norm": None,
+        "embeddings.norm": None,
     },
     "pegasus-xsum": {
         "position": Learned(max_length=512, learns=False),
-        "embedding_norm": None,
+        "embeddings.norm": None,
     },
     "m2m100-418m": {
         "position": Sinusoidal(layout="half", endpoint=True, offset=2),
-        "head_bias": False,
+        "logits.bias": False,
     },
     "blenderbot-400m-distill": {
         "num_layers": 2,
@@ -56,19 +56,19 @@ EXPECTED = {
     },
     "blenderbot-small-90m": {
         "decoder_position": Learned(max_length=512, after_norm=True),
-        "padding_id": 0,
+        "embeddings.padding_id": 0,
     },
-    "t5-small": {"tie_embeddings": True, "logit_scale": 512**-0.5, "feed_forward.gated": False},
+    "t5-small": {"tie_embeddings": True, "logits.scale": 512**-0.5, "feed_forward.gated": False},
     "t5-v1.1-small": {
         "tie_embeddings": False,
-        "logit_scale": 1.0,
+        "logits.scale": 1.0,
         "feed_forward.activation": "gelu_tanh",
     },
     "mt5-small": {"tie_embeddings": False, "vocab_size": 250112, "head_dim": 64},
     "gpt2": {"num_layers": 12, "position": Learned(max_length=1024), "mlp_dim": 3072},
     "gpt-neo-125m": {"windows": (None, 256), "mlp_dim": 3072, "self_attention.scale": 1.0},
-    "gpt-j-6b": {"position": RoPE(fraction=0.25, layout="interleaved"), "head_bias": True},
-    "opt-125m": {"position": Learned(max_length=2048, offset=2), "embedding_dim": None},
+    "gpt-j-6b": {"position": RoPE(fraction=0.25, layout="interleaved"), "logits.bias": True},
+    "opt-125m": {"position": Learned(max_length=2048, offset=2), "embeddings.dim": None},
     "bloom-560m": {"model_dim": 1024, "num_heads": 16, "position": ALiBi()},
     "mpt-7b-storywriter": {"position": ALiBi(max_exponent=16.0), "self_attention.clip": 6},
     "nomic-embed-text-v1.5": {
@@ -77,10 +77,10 @@ EXPECTED = {
         "feed_forward.gated": True,
         "self_attention.bias": False,
     },
-    "eurobert-210m": {"position": RoPE(theta=250_000.0), "head_bias": False},
+    "eurobert-210m": {"position": RoPE(theta=250_000.0), "logits.bias": False},
     "esm2-t6-8m": {
         "position": RoPE(theta=10_000.0),
-        "embedding_norm": None,
+        "embeddings.norm": None,
         "token_dropout": TokenDropout(mask_id=32),
     },
     "deberta-base": {
@@ -98,7 +98,7 @@ EXPECTED = {
         "self_attention": DisentangledAttention(share_projections=True),
         "first_block": None,
     },
-    "xglm-564m": {"embedding_scale": 32.0, "num_heads": 16, "mlp_dim": 4096},
+    "xglm-564m": {"embeddings.scale": 32.0, "num_heads": 16, "mlp_dim": 4096},
 }
 
 

@@ -32,7 +32,7 @@ EVERY_KERNEL = LoRA(rank=3, alpha=7.0, targets=("*.kernel",))
 MODELS = {
     "grouped heads": tiny(num_layers=4, windows=(3, None)),
     "a head of its own": tiny(tie_embeddings=False, **{"feed_forward.gated": False}),
-    "shared layers": tiny_encoder(num_layers=2, layer_repeats=2, embedding_dim=12),
+    "shared layers": tiny_encoder(num_layers=2, layer_repeats=2, **{"embeddings.dim": 12}),
     "encoder-decoder": tiny_encoder_decoder(),
     "vision": tiny_vision(),
 }

@@ -23,7 +23,7 @@ from jaxformer.models import (
     MaskedLanguageModel,
     ModelConfig,
 )
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings, VocabularyLogits
 
 pytestmark = pytest.mark.torch
 
@@ -95,8 +95,7 @@ CASES = {
             **SIZES,
             position=Learned(max_length=17),
             norm=LayerNorm(eps=EPS),
-            embedding_norm=LayerNorm(eps=EPS),
-            token_types=3,
+            embeddings=TokenEmbeddings(norm=LayerNorm(eps=EPS), token_types=3),
             pooler="tanh",
             heads=(MaskedLanguageModel(), Classification(label="next_sentence")),
         ),
@@ -127,7 +126,7 @@ CASES = {
             norm=RMSNorm(eps=EPS),
             self_attention=DotProductAttention(scale=1.0),
             feed_forward=MLP(activation="relu", gated=False),
-            logit_scale=48**-0.5,
+            logits=VocabularyLogits(scale=48**-0.5),
         ),
         ("logits",),
     ),

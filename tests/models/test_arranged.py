@@ -12,7 +12,7 @@ from jaxformer.models.parameters import ArrangedModel
 
 BIASED = {
     "tie_embeddings": False,
-    "head_bias": True,
+    "logits.bias": True,
     "feed_forward.bias": True,
     "self_attention.bias": True,
 }

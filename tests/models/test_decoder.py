@@ -11,7 +11,7 @@ import pytest
 from tiny_models import gradients_of, logits_of, random_parameters, structure_of, tiny, tokens
 
 from jaxformer.functional import RoPE, T5Bias
-from jaxformer.nn import Parallel
+from jaxformer.nn import Parallel, TokenEmbeddings, VocabularyLogits
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 KEY = jax.random.key(3)
@@ -119,28 +119,29 @@ def test_a_tied_head_is_the_transposed_table(untied):
 
 def test_softcap_of_the_logits(untied):
     parameters, inputs, logits = untied
-    capped = logits_of(replace(UNTIED, logit_softcap=1.5), parameters, inputs)
+    capped = logits_of(replace(UNTIED, logits=VocabularyLogits(softcap=1.5)), parameters, inputs)
     assert jnp.abs(logits).max() > 1.5  # else the bound means nothing
     close(capped, 1.5 * np.tanh(np.asarray(logits, np.float64) / 1.5))
 
 
 def test_bias_of_the_head(untied):
     parameters, inputs, logits = untied
-    config = replace(UNTIED, head_bias=True)
+    config = replace(UNTIED, logits=VocabularyLogits(bias=True))
     name = "heads.language_model.bias"
     assert structure_of(config).shapes[name].shape == (31,)
     bias = jnp.asarray(np.random.default_rng(9).normal(size=31), jnp.float32)
     biased = logits_of(config, parameters | {name: bias}, inputs)
     close(biased, logits + bias[None, None])
     # The cap comes after the bias.
-    capped = logits_of(replace(config, logit_softcap=1.5), parameters | {name: bias}, inputs)
+    bounded = replace(UNTIED, logits=VocabularyLogits(bias=True, softcap=1.5))
+    capped = logits_of(bounded, parameters | {name: bias}, inputs)
     close(capped, 1.5 * np.tanh(np.asarray(biased, np.float64) / 1.5))
 
 
 def test_scale_of_the_embeddings(untied):
     """It multiplies what enters the stack, and not the head that shares the table."""
     parameters, inputs, _ = untied
-    scaled = replace(UNTIED, embedding_scale=4.5)
+    scaled = replace(UNTIED, embeddings=TokenEmbeddings(scale=4.5))
     expected = parameters | {"embedding.table": 4.5 * parameters["embedding.table"]}
     close(logits_of(scaled, parameters, inputs), logits_of(UNTIED, expected, inputs))
     tied = replace(scaled, tie_embeddings=True)

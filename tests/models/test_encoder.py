@@ -22,9 +22,9 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.functional import NoPosition, T5Bias
+from jaxformer.functional import LayerNorm, NoPosition, T5Bias
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
-from jaxformer.nn import PreNorm
+from jaxformer.nn import PreNorm, TokenEmbeddings
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 T5_BOTH_WAYS = T5Bias(8, 12, bidirectional=True)
@@ -152,7 +152,7 @@ def test_shared_layers_are_copies_of_one_another(scan):
 
 @pytest.mark.more
 def test_kinds_that_are_not_given_are_the_first():
-    config = tiny_encoder(task_types=2)
+    config = tiny_encoder(**{"embeddings.task_types": 2})
     parameters, batch = random_parameters(config), {"inputs": tokens(2, 5)}
     zeros = {name: jnp.zeros((2, 5), jnp.int32) for name in ("token_types", "task_types")}
     plain = scores_of(config, parameters, batch)
@@ -179,7 +179,7 @@ def test_the_default_is_bert():
         model_dim=768,
         num_heads=12,
         mlp_dim=3072,
-        token_types=2,
+        embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
         pooler="tanh",
         heads=(),
     )

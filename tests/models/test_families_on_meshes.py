@@ -23,8 +23,8 @@ def divisible(config):
     sizes |= {"dropout": 0.0, "self_attention.dropout": 0.0}
     if hasattr(config, "vocab_size"):
         sizes["vocab_size"] = 40
-    if any(getattr(stack, "embedding_dim", None) for stack in config.stacks):
-        sizes["embedding_dim"] = 12
+    if any(getattr(stack.embeddings, "dim", None) for stack in config.stacks):
+        sizes["embeddings.dim"] = 12
     return config.with_fields(**sizes, scan_layers=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from tiny_models import structure_of, tiny
 
-from jaxformer.nn import Parallel
+from jaxformer.nn import Parallel, VocabularyLogits
 
 pytestmark = pytest.mark.optimized
 
@@ -18,7 +18,9 @@ BATCH, LENGTH = 2, 9
 CONFIGS = {
     "grouped and gated": tiny(),
     "multi-head, plain": tiny(num_kv_heads=6, **{"feed_forward.gated": False}, num_layers=1),
-    "multi-query, untied": tiny(num_kv_heads=1, tie_embeddings=False, head_bias=True),
+    "multi-query, untied": tiny(
+        num_kv_heads=1, tie_embeddings=False, logits=VocabularyLogits(bias=True)
+    ),
     "scanned, parallel": tiny(scan_layers=True, residual=Parallel(), num_layers=3),
 }
 each = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())

@@ -32,6 +32,7 @@ from jaxformer.models import (
 from jaxformer.models.heads.base import pool
 from jaxformer.models.heads.span import best_spans
 from jaxformer.models.lora import AbstractLoraModel, LoRA
+from jaxformer.nn import VocabularyLogits
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 LEAVES = ("kernel", "bias")
@@ -203,7 +204,7 @@ def test_an_activation_of_the_masked_head_alone():
 
 
 def test_a_given_bias_does_not_learn():
-    config = tiny(head_bias=True, head_bias_learns=False)
+    config = tiny(logits=VocabularyLogits(bias=True, bias_learns=False))
     abstract_model = structure_of(config)
     assert set(abstract_model.shapes) - set(abstract_model.learning) == {
         "heads.language_model.bias"
@@ -215,11 +216,12 @@ def test_a_given_bias_does_not_learn():
 
 
 def test_factorised_embeddings_tie_the_masked_head():
-    config = tiny_encoder(embedding_dim=10)
+    narrow = {"embeddings.dim": 10}
+    config = tiny_encoder(**narrow)
     shapes = structure_of(config).shapes
     assert shapes["heads.masked_language_model.dense.kernel"].shape == (20, 10)
     assert "heads.masked_language_model.kernel" not in shapes
-    untied = structure_of(tiny_encoder(embedding_dim=10, tie_embeddings=False)).shapes
+    untied = structure_of(tiny_encoder(**narrow, tie_embeddings=False)).shapes
     assert untied["heads.masked_language_model.kernel"].shape == (10, 31)
 
 

@@ -11,7 +11,14 @@ from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
 from jaxformer.models import AbstractModel, Decoder, DecoderConfig
-from jaxformer.nn import MLP, DotProductAttention, PostNorm, SandwichNorm
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    PostNorm,
+    SandwichNorm,
+    TokenEmbeddings,
+    VocabularyLogits,
+)
 
 pytestmark = pytest.mark.more
 
@@ -20,6 +27,7 @@ BIASES = {
     "self_attention.output_bias": True,
     "feed_forward.bias": True,
 }
+NORMED = TokenEmbeddings(norm=LayerNorm())
 # (config, number of parameters as published)
 GPT2 = DecoderConfig(
     vocab_size=50257,
@@ -80,7 +88,7 @@ def test_names_are_flat_and_say_where_a_parameter_belongs():
 
 
 def test_taken_apart_and_put_together_it_is_the_same():
-    config = tiny(windows=(2, None), embedding_norm=LayerNorm(), **BIASES)
+    config = tiny(windows=(2, None), embeddings=NORMED, **BIASES)
     abstract_model, parameters = structure_of(config), random_parameters(config)
     module = abstract_model.module(parameters)
     again = abstract_model.parameters(module)
@@ -118,10 +126,10 @@ INITIAL = {
     "everything": tiny(
         **WIDE,
         **BIASES,
-        head_bias=True,
+        logits=VocabularyLogits(bias=True),
         tie_embeddings=False,
         position=Learned(max_length=100),
-        embedding_norm=LayerNorm(),
+        embeddings=NORMED,
         **{"self_attention.query_key_norm": RMSNorm()},
         windows=(2, None),
     ),

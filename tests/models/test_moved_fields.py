@@ -11,7 +11,9 @@ from tiny_models import (
     tiny_composite,
     tiny_encoder,
     tiny_encoder_decoder,
+    tiny_spectrogram,
     tiny_vision,
+    tiny_waveform,
 )
 
 from jaxformer.config import Config
@@ -26,9 +28,12 @@ from jaxformer.nn import (
     BlockSparseAttention,
     DotProductAttention,
     DotProductCrossAttention,
+    Embeddings,
     PreNorm,
     SelfAttention,
     SelfAttentionConfig,
+    TokenEmbeddings,
+    VocabularyLogits,
 )
 
 SIZES = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 6, "vocab_size": 9}
@@ -49,6 +54,20 @@ OLD = {
     "residual_scale": 0.5,
     "layer_scale": 0.1,
     "first_norm": False,
+    "embedding_norm": RMSNorm(eps=1e-4),
+    "embedding_scale": 2.0,
+    "embedding_dropout": 0.2,
+    "embedding_dim": 4,
+    "embedding_projection": "both",
+    "project_before_norm": True,
+    "padding_id": 3,
+    "zero_padding": True,
+    "token_types": 2,
+    "task_types": 3,
+    "head_bias": True,
+    "head_bias_learns": False,
+    "logit_scale": 0.5,
+    "logit_softcap": 6.0,
 }
 ATTENTION = DotProductAttention(
     bias=True,
@@ -62,8 +81,22 @@ ATTENTION = DotProductAttention(
     query_key_norm=RMSNorm(eps=1e-3),
     query_key_norm_over="each_head",
 )
+EMBEDDINGS = TokenEmbeddings(
+    norm=RMSNorm(eps=1e-4),
+    scale=2.0,
+    dropout=0.2,
+    dim=4,
+    projection="both",
+    project_before_norm=True,
+    padding_id=3,
+    zero_padding=True,
+    token_types=2,
+    task_types=3,
+)
 NEW = DecoderConfig(
     **SIZES,
+    embeddings=EMBEDDINGS,
+    logits=VocabularyLogits(bias=True, bias_learns=False, scale=0.5, softcap=6.0),
     self_attention=ATTENTION,
     feed_forward=MLP(activation="relu", gated=False, bias=True),
     residual=PreNorm(output_scale=0.5, layer_scale=0.1, first_norm=False),
@@ -73,7 +106,12 @@ OPTIONS = """--model.attention-bias --model.no-attention-key-bias --model.attent
     --model.attention-softcap 4 --model.attention-dropout 0.25 --model.query-key-norm RMSNorm
     --model.query-key-norm.eps 1e-3 --model.query-key-norm-over each_head
     --model.activation relu --model.no-gated --model.mlp-bias
-    --model.residual-scale 0.5 --model.layer-scale 0.1 --model.no-first-norm"""
+    --model.residual-scale 0.5 --model.layer-scale 0.1 --model.no-first-norm
+    --model.embedding-norm RMSNorm --model.embedding-norm.eps 1e-4 --model.embedding-scale 2
+    --model.embedding-dropout 0.2 --model.embedding-dim 4 --model.embedding-projection both
+    --model.project-before-norm --model.padding-id 3 --model.zero-padding --model.token-types 2
+    --model.task-types 3 --model.head-bias --model.no-head-bias-learns --model.logit-scale 0.5
+    --model.logit-softcap 6"""
 
 
 @dataclass(frozen=True)
@@ -109,14 +147,30 @@ def test_python_with_the_old_names(caplog):
 
 
 def test_json_of_older_versions():
-    data = to_json(DecoderConfig(**SIZES)) | {
-        name: to_json(value) if name == "query_key_norm" else value for name, value in OLD.items()
-    }
+    data = to_json(DecoderConfig(**SIZES)) | to_json(OLD)
     assert from_json(data, DecoderConfig) == NEW
-    del data["self_attention"], data["feed_forward"]
+    for component in ("self_attention", "feed_forward", "embeddings", "logits"):
+        del data[component]
     assert from_json(data, DecoderConfig) == NEW
     with pytest.raises(ConfigError, match=r"config\.attention_clip = '3': must be a number"):
         from_json(data | {"attention_clip": "3"}, DecoderConfig)
+
+
+@pytest.mark.parametrize("make", [tiny_vision, tiny_waveform, tiny_spectrogram])
+def test_models_of_images_and_sounds_with_the_old_names(make):
+    usual, norm = make(), RMSNorm(eps=1e-4)
+    new = replace(usual, embeddings=Embeddings(norm=norm, scale=2.0, dropout=0.2))
+    old = {"embedding_norm": norm, "embedding_scale": 2.0, "embedding_dropout": 0.2}
+    unused = {"zero_padding": False, "project_before_norm": False}
+    assert replace(usual, **old) == new
+    assert from_json(to_json(usual) | to_json(old) | unused, type(usual)) == new
+    assert (new.embedding_scale, new.zero_padding) == (2.0, False)
+
+
+def test_an_encoder_decoder_refuses_types_under_their_old_name():
+    named = r"^model\.embeddings\.token_types = 2: must be 0 in EncoderDecoderConfig$"
+    with pytest.raises(ConfigError, match=named):
+        tiny_encoder_decoder(token_types=2)
 
 
 def test_json_of_an_attention_without_settings(caplog):

@@ -112,7 +112,7 @@ class Steps(Schedule):
 def get_config():
     config = tiny_config(loggers=(), steps=3, checkpoint_interval=3)
     model = replace(
-        config.model, norm=Soft(), embedding_norm=Soft(), position=Table(),
+        config.model, norm=Soft(), embeddings=TokenEmbeddings(norm=Soft()), position=Table(),
         feed_forward=MLP(activation=Swish()), residual=Halved(), block=Loud(), scan_layers=True,
         remat="full",
     )

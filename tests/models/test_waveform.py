@@ -10,7 +10,7 @@ import pytest
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.models import AbstractModel, Classification, Dense, QuantizedFrames, WaveformConfig
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
-from jaxformer.nn import PreNorm
+from jaxformer.nn import Embeddings, PreNorm
 from jaxformer.nn.waveform import (
     ConvolutionalFeatures,
     FrameAdapter,
@@ -33,7 +33,7 @@ LARGE = replace(
     BASE,
     features=replace(FEATURES, norm="each", bias=True),
     residual=PreNorm(),
-    embedding_norm=None,
+    embeddings=Embeddings(),
 )
 ADAPTED = replace(BASE, adapter=LengthAdapter(num_layers=2, width=10))
 each_config = pytest.mark.parametrize("config", [BASE, LARGE], ids=["base", "large"])

@@ -272,7 +272,7 @@ def test_images_are_embedded_before_their_positions():
 
 
 def test_embeddings_of_types_and_their_norm():
-    model = model_of(tiny_encoder(token_types=3))
+    model = model_of(tiny_encoder())
     types = {"token_types": IDS % 3}
     names = ["hook_embed", "hook_pos_embed", "hook_token_type_embed"]
     cache = with_cache(model.transformer.inputs)(

@@ -32,7 +32,7 @@ def disentangled(**changes):
         "self_attention": DisentangledAttention(),
         "first_block": ConvolutionBlock(),
         "windows": (None, None),
-        "zero_padding": True,
+        "embeddings.zero_padding": True,
     }
     return tiny_encoder(**(fields | changes))
 

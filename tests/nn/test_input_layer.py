@@ -7,14 +7,14 @@ import pytest
 from tiny_models import tiny
 
 from jaxformer.functional import LayerNorm, Learned
-from jaxformer.nn import InputLayer
+from jaxformer.nn import InputLayer, TokenEmbeddings
 
 
 @pytest.mark.parametrize("norm", [LayerNorm(), None])
 @pytest.mark.parametrize("after", [False, True])
 def test_positions_are_added_before_the_norm_or_behind_it(norm, after):
     position = Learned(max_length=5, after_norm=after)
-    config = tiny(position=position, embedding_norm=norm, embedding_scale=3.0)
+    config = tiny(position=position, embeddings=TokenEmbeddings(norm=norm, scale=3.0))
     layer = InputLayer(jax.random.key(0), config, position, config.model_dim)
     x = jax.random.normal(jax.random.key(1), (2, 5, config.model_dim))
     codes = layer.position_table[...][None]

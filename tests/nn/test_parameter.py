@@ -16,13 +16,13 @@ BIASED = {
     "self_attention.bias": True,
     "self_attention.output_bias": True,
     "feed_forward.bias": True,
-    "head_bias": True,
+    "logits.bias": True,
     "tie_embeddings": False,
     "norm": LayerNorm(),
 }
 KINDS = {
     "plain": tiny(),
-    "biased": tiny(**BIASED, embedding_norm=LayerNorm()),
+    "biased": tiny(**BIASED, **{"embeddings.norm": LayerNorm()}),
     "normed": tiny(
         residual=SandwichNorm(),
         **{"self_attention.query_key_norm": RMSNorm(), "feed_forward.gated": False},

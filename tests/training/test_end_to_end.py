@@ -4,7 +4,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -62,7 +62,7 @@ from jaxformer.models import (
     TokenClassification,
     VisionConfig,
 )
-from jaxformer.nn import MLP, DotProductAttention, PostNorm
+from jaxformer.nn import MLP, DotProductAttention, PostNorm, TokenEmbeddings, VocabularyLogits
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.loop import train
@@ -133,14 +133,17 @@ BART = EncoderDecoderConfig(
     decoder_position=Learned(LENGTH, offset=2),
     norm=LayerNorm(),
     residual=PostNorm(),
-    embedding_norm=LayerNorm(),
+    embeddings=TokenEmbeddings(norm=LayerNorm()),
     feed_forward=MLP(gated=False),
-    head_bias=True,
+    logits=VocabularyLogits(bias=True),
 )
 
 
+PAIRS = TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2)
+
+
 def encoder(*heads, **changes) -> EncoderConfig:
-    fields = {"position": Learned(LENGTH), "token_types": 2, "dropout": 0.0}
+    fields = {"position": Learned(LENGTH), "embeddings": PAIRS, "dropout": 0.0}
     fields |= {"self_attention": DotProductAttention(bias=True, output_bias=True)}
     return EncoderConfig(**TEXT | fields | changes, heads=heads)
 
@@ -208,7 +211,7 @@ CASES = {
             Classification(label="sentence_order"),
             num_layers=2,
             layer_repeats=2,
-            embedding_dim=8,
+            embeddings=replace(PAIRS, dim=8),
         ),
         stream(SentencePairs("sentence_order")),
         of("sentence_order"),

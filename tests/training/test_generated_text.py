@@ -18,7 +18,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.heads.metrics import answer_scores, error_scores, summary_scores
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.conclusion import GeneratedText, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
@@ -98,7 +98,13 @@ def ending_parameters(config, seed=0):
 
 SMALL = {"num_layers": 1, "num_decoder_layers": 2}
 CONFIG = tiny_encoder_decoder(
-    vocab_size=32, model_dim=24, num_heads=8, num_kv_heads=4, mlp_dim=16, head_bias=True, **SMALL
+    vocab_size=32,
+    model_dim=24,
+    num_heads=8,
+    num_kv_heads=4,
+    mlp_dim=16,
+    logits=VocabularyLogits(bias=True),
+    **SMALL,
 )
 
 
@@ -166,7 +172,7 @@ def test_translations_are_those_of_transformers():
         norm=RMSNorm(eps=1e-3),
         self_attention=DotProductAttention(scale=1.0),
         feed_forward=MLP(activation="relu", gated=False),
-        logit_scale=48**-0.5,
+        logits=VocabularyLogits(scale=48**-0.5),
         compute_dtype="float32",
     )
     shapes = structure_of(ours).shapes

@@ -22,7 +22,7 @@ from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional import LayerNorm, Learned
 from jaxformer.models import Classification, LanguageModel
 from jaxformer.models.lora import LoRA
-from jaxformer.nn import PostNorm
+from jaxformer.nn import PostNorm, TokenEmbeddings
 from jaxformer.nn.config import RematNames, TransformerConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
@@ -51,7 +51,7 @@ FAMILIES = {
     "encoder": tiny_encoder(
         position=Learned(max_length=LENGTH),
         residual=PostNorm(),
-        embedding_norm=LayerNorm(),
+        embeddings=TokenEmbeddings(norm=LayerNorm(), token_types=3),
         num_kv_heads=4,
         heads=(Classification(num_labels=3),),
         **SIZES,

@@ -16,9 +16,10 @@ from jaxformer.data.tasks.choice_text import ChoiceExamples
 from jaxformer.data.tasks.sequences import EncodedText, model_inputs
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional import LayerNorm
 from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.choices import MultipleChoice
-from jaxformer.nn import DotProductAttention
+from jaxformer.nn import DotProductAttention, TokenEmbeddings
 from jaxformer.optim import SGD
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
@@ -74,7 +75,8 @@ def test_fields_must_agree():
 
 
 CONFIG = EncoderConfig(
-    num_layers=2, model_dim=16, num_heads=4, mlp_dim=12, vocab_size=40, token_types=2,
+    num_layers=2, model_dim=16, num_heads=4, mlp_dim=12, vocab_size=40,
+    embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
     pooler="tanh", heads=(MultipleChoice(),), compute_dtype="float32", dropout=0.0,
     self_attention=DotProductAttention(bias=True, output_bias=True),
 )  # fmt: skip

@@ -75,17 +75,18 @@ _SAID_OTHERWISE = {
 """Fields that do not change what is computed, or from which config.json has other values."""
 _MODEL = frozenset({
     "num_layers", "model_dim", "num_heads", "mlp_dim", "num_kv_heads", "head_dim", "value_dim",
-    "position", "window_position", "relative_position", "norm", "residual", "embedding_norm",
-    "windows", "rope_layers", "layer_repeats", "embedding_scale", "vocab_size", "tie_embeddings",
-    "head_bias", "logit_scale", "logit_softcap", "self_attention", "feed_forward", "block", "heads",
-    "token_types", "task_types", "pooler", "num_decoder_layers", "encoder_heads",
-    "encoder_mlp_dim", "decoder_embedding_scale", "decoder_position", "share_embeddings",
-    "cross_attention",
+    "position", "window_position", "relative_position", "norm", "residual", "embeddings",
+    "windows", "rope_layers", "layer_repeats", "vocab_size", "tie_embeddings", "logits",
+    "self_attention", "feed_forward", "block", "heads", "pooler", "num_decoder_layers",
+    "encoder_heads", "encoder_mlp_dim", "decoder_embedding_scale", "decoder_position",
+    "share_embeddings", "cross_attention",
     # How it is computed or trained.
-    "dropout", "embedding_dropout", "init_std", "depth_scaled_init", "compute_dtype", "attention",
-    "scan_layers", "remat", "padding_id", "head_bias_learns",
+    "dropout", "init_std", "depth_scaled_init", "compute_dtype", "attention", "scan_layers",
+    "remat",
 })  # fmt: skip
 """The fields of models that config.json has, or that do not change what is computed."""
+_EMBEDDINGS = frozenset({"norm", "scale", "dropout", "token_types", "task_types", "padding_id"})
+"""The fields of embeddings that config.json has, or that do not change what is computed."""
 
 
 def described(config: ModelConfig) -> dict[str, Any]:
@@ -106,6 +107,7 @@ def described(config: ModelConfig) -> dict[str, Any]:
             f"modeling_jaxformer.py has no {type(config).__name__}"
         )
     _check_fields("model", config, _MODEL)
+    _check_fields("model.embeddings", config.embeddings, _EMBEDDINGS)
     if type(config.block) is not TransformerBlock:
         raise _lacking("model.block", config.block)
     fields = {"vocab_size": config.vocab_size, "head": _head(config)}
@@ -142,7 +144,7 @@ def _stack(config: TransformerConfig, position: Position, name: str) -> dict[str
         )
     count = config.num_layers // config.layer_repeats
     norm, residual = config.norm, config.residual
-    embedding_norm = config.embedding_norm
+    embeddings = config.embeddings
     return {
         "model_dim": config.model_dim,
         "num_heads": config.num_heads,
@@ -155,8 +157,8 @@ def _stack(config: TransformerConfig, position: Position, name: str) -> dict[str
         "position": _position(f"model.{name}", position, width),
         "relative_position": relative and _position("model.relative_position", relative, width),
         "norm": _part("model.norm", norm),
-        "embedding_norm": embedding_norm and _part("model.embedding_norm", embedding_norm),
-        "embedding_scale": config.embedding_scale,
+        "embedding_norm": embeddings.norm and _part("model.embeddings.norm", embeddings.norm),
+        "embedding_scale": embeddings.scale,
         "residual": _part("model.residual", residual),
         "final_norm": residual.final_norm,
         "self_attention": _part("model.self_attention", config.self_attention),
@@ -219,9 +221,9 @@ def _head(config: ModelConfig) -> dict[str, Any] | None:
         }
     return {
         "tied": config.tie_embeddings,
-        "bias": config.head_bias,
-        "scale": config.logit_scale,
-        "softcap": config.logit_softcap,
+        "bias": config.logits.bias,
+        "scale": config.logits.scale,
+        "softcap": config.logits.softcap,
         "dense": dense,
     }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from jaxformer.checks import at_least, check_fields
 from jaxformer.config import Config, TrainConfig, load_config
@@ -16,6 +17,7 @@ from jaxformer.lab.studies.lengths import Lengths, validation_text
 from jaxformer.lab.studies.schemes import SCHEMES, models
 from jaxformer.lab.studies.study import Cell
 from jaxformer.models import DecoderConfig
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.optim import Cosine, Muon
 
 TEXT = "text"
@@ -116,12 +118,12 @@ class Extrapolation:
         return SCHEMES[scheme].trained(length, length * max(self.factors))
 
 
-def unit_embeddings(model_dim: int) -> dict[str, float]:
+def unit_embeddings(model_dim: int) -> dict[str, Any]:
     """Returns the fields of a model whose embeddings have unit variance (Vaswani et al., 2017).
 
     With smaller embeddings, added codes (in particular sinusoids) would dominate the tokens.
     """
-    return {"embedding_scale": model_dim**0.5, "init_std": model_dim**-0.5}
+    return {"embeddings": TokenEmbeddings(scale=model_dim**0.5), "init_std": model_dim**-0.5}
 
 
 def text_experiment(folder: Path) -> Config:

@@ -74,13 +74,14 @@ class LanguageModel(TokenHead):
     def build(self, key, config: TextConfig):
         if self.dense is not None:
             return DenseVocabularyHead(key, config, self)
-        if getattr(config, "embedding_dim", None) not in (None, config.output_width):
+        head = VocabularyHead(key, config, self.unread_bias)
+        if config.embeddings.dim not in (None, config.output_width):
             raise ConfigError(
-                f"model.embedding_dim = {config.embedding_dim}: LanguageModel reads hidden states "
-                f"of width {config.output_width}; add a layer that maps them to embeddings: "
+                f"model.embeddings.dim = {config.embeddings.dim}: LanguageModel reads hidden "
+                f"states of width {config.output_width}; add a layer that maps them to embeddings: "
                 f'LanguageModel(dense=Dense("gelu", norm=True))'
             )
-        return VocabularyHead(key, config, self.unread_bias)
+        return head
 
     def metrics(self, result, data):
         values = super().metrics(result, data)
@@ -158,18 +159,17 @@ class VocabularyHead(HeadModule):
         """Declares the kernel unless it is tied, and the biases."""
         if not isinstance(config, TextConfig):
             raise ConfigError("model.heads: a head over the vocabulary needs a text model")
-        size, width = config.vocab_size, config.embedding_width
+        size, width, own = config.vocab_size, config.embedding_width, config.logits
         axes = ("vocab_embed", "vocab")
         std = normal(config.init_std)
         tied = config.tie_embeddings
-        learns = config.head_bias_learns
         self.kernel = None if tied else parameter(key, (width, size), axes, std, contract=1)
         zeros = partial(parameter, key, (size,), ("vocab",), constant(0.0))
-        self.bias = zeros(learns=learns) if config.head_bias else None
+        self.bias = zeros(learns=own.bias_learns) if own.bias else None
         self.unread_bias = zeros(learns=False) if unread_bias else None
         self.width = width
-        self.scale = config.logit_scale
-        self.softcap = config.logit_softcap
+        self.scale = own.scale
+        self.softcap = own.softcap
 
     def unembedding(self, outputs: ModelOutput) -> Unembedding:
         """Returns the kernel and bias; a tied kernel is the embedding's."""

@@ -33,7 +33,14 @@ from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
-from jaxformer.nn import MLP, DotProductAttention, PostNorm, UnusedCrossAttention
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    PostNorm,
+    TokenEmbeddings,
+    UnusedCrossAttention,
+    VocabularyLogits,
+)
 from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
@@ -49,12 +56,11 @@ def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
         "position": Learned(max_length=1024, offset=2),
         "decoder_position": Learned(max_length=1024, offset=2),
         "norm": LayerNorm(eps=1e-5),
-        "embedding_norm": LayerNorm(eps=1e-5),
+        "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-5)),
         "residual": PostNorm(),
         "self_attention": DotProductAttention(bias=True, output_bias=True),
         "feed_forward": MLP(activation="gelu", gated=False, bias=True),
-        "head_bias": True,
-        "head_bias_learns": False,
+        "logits": VocabularyLogits(bias=True, bias_learns=False),
         "depth_scaled_init": False,
         "dropout": 0.1,
     }
@@ -112,7 +118,7 @@ _FIELDS = (
     PaddingId(),
     Activation(theirs="activation_function", default="gelu"),
     Computed(
-        _read_embedding_scale, lambda config: {"scale_embedding": config.embedding_scale != 1.0}
+        _read_embedding_scale, lambda config: {"scale_embedding": config.embeddings.scale != 1.0}
     ),
     # Without it transformers would not tie the tables of the two sides either; an untied head is in
     # the file.
@@ -128,17 +134,20 @@ POSITIONS = LearnedPositions(default=1024, offset=2, also=("decoder_position",))
 
 
 def _build(
-    make: Callable[..., EncoderDecoderConfig], decoder_only: bool, **values: Any
+    make: Callable[..., EncoderDecoderConfig],
+    decoder_only: bool,
+    embedding_scale: float,
+    **values: Any,
 ) -> EncoderDecoderConfig | DecoderConfig:
     """Builds the model, or only its decoder, which keeps its cross-attention."""
-    config = make(**values)
+    config = make(**values).with_fields(**{"embeddings.scale": embedding_scale})
     if not decoder_only:
         return config
     shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
     shared |= {name: getattr(config, name) for name in ("self_attention", "feed_forward")}
     own = {"num_layers": config.decoder_layers, "position": config.decoder_position}
-    own |= {"embedding_scale": config.decoder.embedding_scale, "head_bias": False}
-    own |= {"block": UnusedCrossAttention()}
+    own |= {"embeddings": config.decoder.embeddings, "block": UnusedCrossAttention()}
+    own |= {"logits": replace(config.logits, bias=False)}
     return DecoderConfig(**(shared | own))
 
 
@@ -151,7 +160,8 @@ def without_head_bias(
     config: EncoderDecoderConfig | DecoderConfig, files: Tensors
 ) -> EncoderDecoderConfig | DecoderConfig:
     """Returns a model without a bias of the logits if the file has none, as in transformers."""
-    return replace(config, head_bias=config.head_bias and "final_logits_bias" in files.tensors)
+    bias = config.logits.bias and "final_logits_bias" in files.tensors
+    return config.with_fields(**{"logits.bias": bias})
 
 
 def sinusoidal_tables(hf_config: HFConfig) -> dict[str, np.ndarray]:
@@ -277,7 +287,7 @@ def bart_format(
             "normalize_before", "normalize_embedding", "save_step", "static_position_embeddings",
         ),
         "fitted": without_head_bias,
-        "fitted_fields": ("head_bias", "tie_embeddings"),
+        "fitted_fields": ("logits.bias", "tie_embeddings"),
         "flax": FlaxFormat(unused=no_head_bias),
         "synonyms": {
             "hidden_size": "d_model",

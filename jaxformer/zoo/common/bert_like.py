@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
     Activation,
@@ -42,6 +43,7 @@ from jaxformer.models import (
     MaskedLanguageModel,
 )
 from jaxformer.models.model import ModelConfig
+from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
@@ -56,7 +58,7 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
         "num_heads": num_heads,
         "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=512),
-        "token_types": 2,
+        "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
         "pooler": "tanh",
         "heads": (MaskedLanguageModel(), Classification(label="next_sentence")),
     }
@@ -87,7 +89,7 @@ ENCODER_OR_DECODER = Computed(
     lambda config: {"is_decoder": True} if config.causal else {},
 )
 """The field of systems with causal classes, for `encoder_or_decoder`."""
-TOKEN_TYPES = Number("token_types", "type_vocab_size", 2)
+TOKEN_TYPES = Number("embeddings.token_types", "type_vocab_size", 2)
 FIELDS = (
     Expect("position_embedding_type", "absolute"),
     *numbers(
@@ -110,7 +112,7 @@ FIELDS = (
     TOKEN_TYPES,
     PaddingId(default=0),
     Activation(default="gelu"),
-    NormEps(default=1e-12, also=("embedding_norm",)),
+    NormEps(default=1e-12, also=("embeddings.norm",)),
     Value("tie_embeddings", "tie_word_embeddings", True),
     Number("dropout", "hidden_dropout_prob", 0.1),
     Number("self_attention.dropout", "attention_probs_dropout_prob", 0.1),

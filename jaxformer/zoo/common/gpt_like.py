@@ -35,7 +35,7 @@ FIELDS = (
             "num_heads": "n_head",
             "vocab_size": "vocab_size",
             "dropout": "resid_pdrop",
-            "embedding_dropout": "embd_pdrop",
+            "embeddings.dropout": "embd_pdrop",
             "self_attention.dropout": "attn_pdrop",
         },
         {"embd_pdrop": None},

@@ -31,7 +31,7 @@ def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
     pad = hf_config.number("pad_token_id", None)
     # A negative id counts from the end of the table; Llama 1 has -1.
     negative = pad is not None and pad < 0
-    return {"padding_id": hf_config.number("vocab_size") + pad if negative else pad}
+    return {"embeddings.padding_id": hf_config.number("vocab_size") + pad if negative else pad}
 
 
 NUMBERS = {

@@ -34,7 +34,7 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
-from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
 from jaxformer.zoo.common.encoders import standalone_encoder
 
 
@@ -54,7 +54,7 @@ def t5(
         "norm": RMSNorm(eps=1e-6),
         "self_attention": DotProductAttention(scale=1.0),
         "feed_forward": MLP(activation="relu", gated=False),
-        "logit_scale": model_dim**-0.5,
+        "logits": VocabularyLogits(scale=model_dim**-0.5),
     }
     return EncoderDecoderConfig(**(fields | changes))
 
@@ -66,7 +66,7 @@ def t5_v1_1(
     own = {
         "feed_forward": MLP(activation="gelu_tanh"),
         "tie_embeddings": False,
-        "logit_scale": 1.0,
+        "logits": VocabularyLogits(),
     }
     return t5(num_layers, model_dim, num_heads, 64, mlp_dim, **(own | changes))
 
@@ -142,10 +142,12 @@ def read_scale(hf_config: HFConfig) -> dict[str, Any]:
     """Reads whether the decoder's states are scaled before the logits."""
     # In old files, tied tables imply scaled states.
     scaled = hf_config.take("scale_decoder_outputs", _is_tied(hf_config))
-    return {"logit_scale": hf_config.number("d_model", 512) ** -0.5 if scaled else 1.0}
+    return {"logits.scale": hf_config.number("d_model", 512) ** -0.5 if scaled else 1.0}
 
 
-T5_SCALE = Computed(read_scale, lambda config: {"scale_decoder_outputs": config.logit_scale != 1.0})
+T5_SCALE = Computed(
+    read_scale, lambda config: {"scale_decoder_outputs": config.logits.scale != 1.0}
+)
 
 
 def config_map(scale: Field, shared: bool = True, own: tuple[Field, ...] = ()) -> ConfigMap:

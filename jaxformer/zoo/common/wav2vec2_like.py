@@ -22,13 +22,13 @@ from jaxformer.hub.tasks.speech import ClipClassificationTask, CTCTask, Quantize
 from jaxformer.hub.weights.layouts import Codebooks, Same, Taps
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import CTC, Classification, QuantizedFrames, WaveformConfig
-from jaxformer.nn import PostNorm, PreNorm
+from jaxformer.nn import Embeddings, PostNorm, PreNorm
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
 
 _LARGE = {
     "features": ConvolutionalFeatures(bias=True, norm="each"),
     "residual": PreNorm(),
-    "embedding_norm": None,
+    "embeddings": Embeddings(),
 }
 """The fields of large models, which differ from those of base models."""
 
@@ -130,7 +130,7 @@ def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-5))
     stable = Flag("", "do_stable_layer_norm", False).read(hf_config)[""]
     residual = PreNorm() if stable else PostNorm()
-    return {"norm": norm, "residual": residual, "embedding_norm": None if stable else norm}
+    return {"norm": norm, "residual": residual, "embeddings.norm": None if stable else norm}
 
 
 def _write_norms(config: WaveformConfig) -> dict[str, Any]:

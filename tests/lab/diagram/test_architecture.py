@@ -33,6 +33,8 @@ from jaxformer.nn import (
     PostNorm,
     PreNorm,
     SandwichNorm,
+    TokenEmbeddings,
+    VocabularyLogits,
 )
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.layers import normal
@@ -43,6 +45,7 @@ pytestmark = pytest.mark.more
 
 SIZES = {"num_layers": 6, "model_dim": 12, "num_heads": 6, "num_kv_heads": 2, "mlp_dim": 20}
 TEXT = SIZES | {"vocab_size": 30}
+NORM = LayerNorm(eps=1e-12)
 CONFIGS = {
     "decoder": DecoderConfig(**TEXT),
     "windows": DecoderConfig(**TEXT, windows=(4, 4, None), residual=SandwichNorm()),
@@ -50,7 +53,10 @@ CONFIGS = {
         **TEXT, windows=(None,) + (4,) * 5, residual=PreNorm(first_norm=False)
     ),
     "parallel": DecoderConfig(
-        **TEXT, residual=Parallel(shared_norm=False), tie_embeddings=False, head_bias=True
+        **TEXT,
+        residual=Parallel(shared_norm=False),
+        tie_embeddings=False,
+        logits=VocabularyLogits(bias=True),
     ),
     "scaled": DecoderConfig(
         **TEXT,
@@ -58,12 +64,14 @@ CONFIGS = {
         self_attention=DotProductAttention(query_key_norm=RMSNorm(eps=1e-6)),
     ),
     "narrow": DecoderConfig(
-        **TEXT, embedding_dim=8, embedding_projection="both", position=Learned(max_length=9)
+        **TEXT, embeddings=TokenEmbeddings(dim=8, projection="both"), position=Learned(max_length=9)
     ),
-    "repeated": EncoderConfig(**TEXT, layer_repeats=3, embedding_dim=8),
+    "repeated": EncoderConfig(
+        **TEXT, layer_repeats=3, embeddings=TokenEmbeddings(norm=NORM, dim=8)
+    ),
     "encoder": EncoderConfig(
         **TEXT,
-        token_types=2,
+        embeddings=TokenEmbeddings(norm=NORM, token_types=2),
         pooler="tanh",
         heads=(MaskedLanguageModel(), Classification(num_labels=3)),
     ),
@@ -74,7 +82,7 @@ CONFIGS = {
         position=Sinusoidal(),
         decoder_position=Sinusoidal(),
         residual=PostNorm(),
-        embedding_scale=3.0,
+        embeddings=TokenEmbeddings(scale=3.0),
     ),
     "own embeddings": EncoderDecoderConfig(
         **TEXT, position=ALiBi(), decoder_position=ALiBi(), share_embeddings=False
