@@ -22,7 +22,7 @@ from jaxformer.models.model import (
     Model,
     TextModelConfig,
     assert_tokens,
-    check_no_embedding,
+    check_default_embeddings,
 )
 from jaxformer.models.protein import ContactHead, TokenDropout
 from jaxformer.nn import (
@@ -88,7 +88,7 @@ class EncoderConfig(TextModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_no_embedding(self, "projection")
+        check_default_embeddings(self, "projection")
         apart = self.first_block is None or len(self.windows) == self.num_layers
         check_field(self, "first_block", apart, "None, unless windows has an entry for every layer")
 

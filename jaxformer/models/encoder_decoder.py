@@ -16,7 +16,7 @@ from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import TextModelConfig, assert_tokens, check_no_embedding
+from jaxformer.models.model import TextModelConfig, assert_tokens, check_default_embeddings
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE
 from jaxformer.nn.layers import normal
@@ -62,7 +62,7 @@ class EncoderDecoderConfig(TextModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_no_embedding(self, "projection", "token_types", "task_types")
+        check_default_embeddings(self, "projection", "token_types", "task_types")
         if self.num_decoder_layers is not None:
             check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
             fits = self.num_decoder_layers % self.layer_repeats == 0

@@ -306,8 +306,8 @@ class TextModelConfig(TextConfig, TransformerModelConfig, abc.ABC):
         return {name: rows for name, rows in tables.items() if rows}
 
 
-def check_no_embedding(config: TextConfig, *names: str) -> None:
-    """Raises ConfigError if embeddings have settings that models of a family lack."""
+def check_default_embeddings(config: TextConfig, *names: str) -> None:
+    """Raises ConfigError if settings of embeddings that a family lacks are not the defaults."""
     for name in names:
         usual = getattr(TokenEmbeddings, name)
         same = getattr(config.embeddings, name) == usual
